@@ -1,0 +1,1 @@
+"""The built-ins: triggers, actions, statistics, observers and the local executor, as plugins."""

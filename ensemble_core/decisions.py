@@ -1,0 +1,172 @@
+"""What to do: the closed set of instructions that the engine gives.
+
+The engine returns these in order; the runtime carries them out, the journal keeps them, the
+console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself), and
+``firing`` numbers the firings of the whole run, so that what belongs together is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from ensemble_core.jobs import Job
+
+__all__ = [
+    "AddRule",
+    "Call",
+    "Cancel",
+    "Decision",
+    "DisableRule",
+    "EnableRule",
+    "Fired",
+    "Log",
+    "Resize",
+    "SetGroup",
+    "Submit",
+    "Terminate",
+]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One instruction. ``rule`` decided it in firing number ``firing`` (0: no rule did)."""
+
+    type: ClassVar[str] = "decision"
+    rule: str | None = None
+    firing: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision as plain data, for ``--json`` and the journal."""
+        data: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "jobs" and value and isinstance(value[0], Job):
+                value = [job.to_dict() for job in value]
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            data[item.name] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired(Decision):
+    """A rule fired: the head of the decisions that carry the same ``firing``.
+
+    ``label`` is the trigger as people know it (``start``, ``count.sleep.success``, ``job-fail
+    (lammps)``), ``count`` how often this rule has fired with this one, ``job`` the event's job and
+    ``value`` the metric's value, where there is one.
+    """
+
+    type: ClassVar[str] = "fired"
+    label: str = ""
+    count: int = 1
+    job: str | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit(Decision):
+    """Submit these jobs, all of one group."""
+
+    type: ClassVar[str] = "submit"
+    group: str
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(Decision):
+    """Cancel these jobs (our ids)."""
+
+    type: ClassVar[str] = "cancel"
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(Decision):
+    """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes."""
+
+    type: ClassVar[str] = "resize"
+    request: str
+    delta: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRule(Decision):
+    """A rule joined the set; ``spec`` is the rule as plain data."""
+
+    type: ClassVar[str] = "add-rule"
+    id: str
+    spec: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnableRule(Decision):
+    """These rules may fire from now on."""
+
+    type: ClassVar[str] = "enable-rule"
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisableRule(Decision):
+    """These rules do not fire until they are enabled again."""
+
+    type: ClassVar[str] = "disable-rule"
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroup(Decision):
+    """A group's fields changed for its later submits."""
+
+    type: ClassVar[str] = "set-group"
+    group: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Decision):
+    """Call a function off the engine's thread; its outcome returns as an event.
+
+    ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part) or ``action``
+    (``name`` is an action of a plugin). ``event`` is the event that led here, as plain data.
+    """
+
+    type: ClassVar[str] = "call"
+    call: str
+    kind: Literal["custom", "action"]
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    event: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log(Decision):
+    """Tell the user something."""
+
+    type: ClassVar[str] = "log"
+    message: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate(Decision):
+    """End the run. Nothing is submitted after it. ``cancel`` are the jobs to cancel first.
+
+    ``reason`` is for the user; ``natural`` says that the run ended by itself because nothing more
+    could happen.
+    """
+
+    type: ClassVar[str] = "terminate"
+    exit_code: int = 0
+    cancel: tuple[str, ...] = ()
+    reason: str = ""
+    natural: bool = False

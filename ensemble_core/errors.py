@@ -1,0 +1,129 @@
+"""Errors that a user can act on: what happened, where, why, and what to do.
+
+Every error this project raises on purpose is an :class:`EnsembleError`; the command line prints
+it without a traceback. Called by every other module; imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = [
+    "EnsembleError",
+    "ExecutorError",
+    "FileErrors",
+    "Location",
+    "PluginError",
+    "UsageError",
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.file
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class EnsembleError(Exception):
+    """Something a user can act on.
+
+    Parameters
+    ----------
+    what:
+        One sentence: what is wrong, with the offending value.
+    where:
+        The place in the ensemble file, if there is one.
+    cause:
+        Why it is wrong, or the words of the part that refused.
+    hint:
+        What to do about it, an imperative sentence.
+    code:
+        A short stable name for programs (``unknown-key``, ``no-such-group`` …).
+    transient:
+        Whether the same request may succeed later without any change.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: Location | None = None,
+        cause: str | None = None,
+        hint: str | None = None,
+        code: str = "error",
+        transient: bool = False,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.cause = cause
+        self.hint = hint
+        self.code = code
+        self.transient = transient
+
+    def __str__(self) -> str:
+        parts = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.cause:
+            parts.append(f"  because: {self.cause}")
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+    def to_dict(self) -> dict[str, object]:
+        """The error as plain data, for ``--json``."""
+        return {
+            "type": "error",
+            "code": self.code,
+            "what": self.what,
+            "file": self.where.file if self.where else None,
+            "line": self.where.line if self.where else None,
+            "column": self.where.column if self.where else None,
+            "cause": self.cause,
+            "hint": self.hint,
+            "transient": self.transient,
+        }
+
+
+class UsageError(EnsembleError):
+    """A wrong command line, option or file: exit code 2, and nothing was submitted."""
+
+    exit_code = 2
+
+
+class FileErrors(UsageError):
+    """Every error of one ensemble file, in the order of their places."""
+
+    def __init__(self, errors: Iterable[EnsembleError]) -> None:
+        self.errors: tuple[EnsembleError, ...] = tuple(
+            sorted(errors, key=lambda e: (e.where or Location(""), e.what))
+        )
+        count = len(self.errors)
+        super().__init__(
+            f"{count} error{'s' if count != 1 else ''} in the ensemble file",
+            where=Location(self.errors[0].where.file)
+            if self.errors and self.errors[0].where
+            else None,
+            code="file",
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+class PluginError(UsageError):
+    """A plugin that cannot be loaded, or two that claim one name."""
+
+
+class ExecutorError(EnsembleError):
+    """An executor refused a request or lost its queue."""

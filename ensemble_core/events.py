@@ -1,0 +1,207 @@
+"""What happened: frozen, typed and serialisable.
+
+Executors, timers, users' functions and the person at the keyboard all speak to the engine through
+these classes and in no other way. Each carries its own ``timestamp`` (seconds since the epoch):
+the engine has no other clock. Built by executors and the runtime; read by the engine, the journal
+and whoever watches a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+__all__ = [
+    "CallFailed",
+    "CallReturned",
+    "Event",
+    "ExecutorLost",
+    "JobEvent",
+    "Observed",
+    "PluginEvent",
+    "ResizeOutcome",
+    "Resources",
+    "Started",
+    "StopRequested",
+    "TimerElapsed",
+    "event_from_dict",
+]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at ``timestamp`` (seconds since the epoch)."""
+
+    type: ClassVar[str] = "event"
+    timestamp: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain data; :func:`event_from_dict` reads it back."""
+        data: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            data[item.name] = dict(value) if isinstance(value, Mapping) else value
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Event):
+    """The run begins. ``resources`` are the queue's gauges at that moment (see Resources)."""
+
+    type: ClassVar[str] = "start"
+    resources: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """An event of one job in the words of Flux RFC 21 (``submit``, ``start``, ``finish`` …).
+
+    ``job`` is our id of the job (``GROUP.INDEX``), or, where ``ours`` is false, the queue's own id
+    of somebody else's job. ``context`` is the event's context as RFC 21 defines it: ``finish`` has
+    ``status`` (a wait status, as ``os.waitpid`` gives it), ``exception`` has ``type``,
+    ``severity`` (0 is fatal) and ``note``. Executors add what an observer needs to find the
+    output: ``start`` may have ``workdir`` and ``stdout``; ``submit`` may have ``queue_id``.
+    """
+
+    type: ClassVar[str] = "job"
+    job: str
+    name: str
+    context: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    ours: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Observed(Event):
+    """One row of values that an observer read in a job's output; ``clock`` is the row's own time
+    or step, ``None`` where the output has none."""
+
+    type: ClassVar[str] = "observed"
+    job: str
+    observer: str
+    values: Mapping[str, float]
+    clock: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources(Event):
+    """Gauges of the queue that changed, by metric path (``nodes.up``, ``cores.free`` …)."""
+
+    type: ClassVar[str] = "resources"
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimerElapsed(Event):
+    """A time that the engine asked to be told of has come.
+
+    ``timer`` is what it was for; ``key`` is the rule's id for an interval, the request's id for a
+    retry.
+    """
+
+    type: ClassVar[str] = "timer"
+    timer: Literal["heartbeat", "interval", "pace", "retry"]
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeOutcome(Event):
+    """What became of a resize request.
+
+    ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the nodes never
+    came), or ``undelivered`` (nobody received it: it will be asked again).
+    """
+
+    type: ClassVar[str] = "resize"
+    request: str
+    outcome: Literal["granted", "denied", "timeout", "undelivered"]
+    size: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallReturned(Event):
+    """A custom function or a plugin's slow action returned.
+
+    ``result`` is a list of plain specifications, each ``{"action": {...}}`` or ``{"rule": {...}}``,
+    checked before the event was made.
+    """
+
+    type: ClassVar[str] = "call-returned"
+    call: str
+    result: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed(Event):
+    """A custom function or a plugin's slow action raised, or returned what it must not."""
+
+    type: ClassVar[str] = "call-failed"
+    call: str
+    error: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(Event):
+    """Somebody wants the run to end: Ctrl-C, SIGTERM, a cancel command."""
+
+    type: ClassVar[str] = "stop"
+    reason: str = "interrupted"
+    exit_code: int = 130
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLost(Event):
+    """An executor's queue went away: no further event of its jobs will come."""
+
+    type: ClassVar[str] = "executor-lost"
+    executor: str
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginEvent(Event):
+    """An event of a plugin's own: ``name`` is the trigger it wakes, ``data`` the fields that its
+    ``when`` may use; ``job`` is our id of the job it concerns, if it concerns one."""
+
+    type: ClassVar[str] = "plugin"
+    name: str
+    data: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    job: str | None = None
+
+
+_TYPES: dict[str, type[Event]] = {
+    cls.type: cls
+    for cls in (
+        Started,
+        JobEvent,
+        Observed,
+        Resources,
+        TimerElapsed,
+        ResizeOutcome,
+        CallReturned,
+        CallFailed,
+        StopRequested,
+        ExecutorLost,
+        PluginEvent,
+    )
+}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """The event that :meth:`Event.to_dict` wrote.
+
+    Raises ``ValueError`` for an unknown type and ``TypeError`` for wrong fields.
+    """
+    kind = data.get("type")
+    if kind not in _TYPES:
+        raise ValueError(f"unknown event type {kind!r}")
+    rest = {key: value for key, value in data.items() if key != "type"}
+    if "result" in rest:
+        rest["result"] = tuple(rest["result"])
+    return _TYPES[kind](**rest)

@@ -1,0 +1,102 @@
+"""The executor: the adapter to one queue.
+
+The docstring of :class:`Executor` is the contract; ``ensemble_core.testing.ExecutorContract``
+checks it. The runtime calls executors; executors call nobody but ``emit``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.events import Event
+from ensemble_core.jobs import Job
+
+__all__ = ["Emit", "Executor", "Run"]
+
+#: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
+Emit = Callable[[Sequence[Event]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that an executor works for.
+
+    ``tag`` names the run and is unique; an executor puts it on each of its jobs in the queue, so
+    that they can be found again. ``folder`` is where the run keeps the output of jobs that say
+    nothing of where it goes. ``clock`` gives the time for events, in seconds since the epoch; it
+    never goes back within a run.
+    """
+
+    tag: str
+    folder: Path
+    clock: Callable[[], float]
+
+
+class Executor(ABC):
+    """The adapter to one queue: performs decisions, emits events.
+
+    The contract:
+
+    - Methods are called from one thread of the run, never from the engine's, and never two at
+      once. They may block for the time of a remote call, not for the life of a job.
+    - ``submit`` takes jobs in bulk. *Returned* means that news of each job will arrive as events,
+      and that the last of them is ``clean``. *Raised* means that nothing was submitted and that no
+      event will come.
+    - What goes wrong with one job (a missing command, a rejected jobspec) is that job's
+      ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
+    - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
+      ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
+      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest.
+      ``finish`` has ``status``, a wait status.
+    - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
+      process of the job behind.
+    - ``resize`` answers with one ``ResizeOutcome`` for the request.
+    - ``close`` is called once, after which nothing is emitted. It gives back what ``open`` took. It
+      does not cancel jobs: the run does that first, if it wants to.
+
+    ``capabilities`` says what this executor can do, of ``submit``, ``cancel``, ``resize``,
+    ``reattach``. Rules that need what is not there are refused when the file is checked.
+    """
+
+    #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``.
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
+    #: Whether others use the same queue, so that its gauges move without us.
+    shared: ClassVar[bool] = False
+
+    @abstractmethod
+    def open(self, run: Run, emit: Emit) -> None:
+        """Connect to the queue. Raises :class:`ExecutorError` with a hint when that fails."""
+
+    @abstractmethod
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the queue, in bulk."""
+
+    @abstractmethod
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel jobs by our ids."""
+
+    def resize(self, request: str, delta: int) -> None:
+        """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome."""
+        raise ExecutorError("this executor cannot resize", code="cannot-resize")
+
+    def resources(self) -> Mapping[str, float]:
+        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …)."""
+        return {}
+
+    def reattach(self, jobs: Sequence[str]) -> Mapping[str, bool]:
+        """For each of our ids: whether the queue knows the job. News of those it knows follow."""
+        raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
+
+    @property
+    def handle(self) -> object:
+        """What a custom function gets as ``handle``: the queue's own handle, or ``None``."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what :meth:`open` took; emit nothing afterwards."""

@@ -1,0 +1,349 @@
+"""Streaming metrics: counts, statistics over what jobs do, and gauges of the queue.
+
+A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
+``p95.GROUP-pending.failed``, ``queue.sched``. The engine writes, rules and users read. A series of
+values keeps a small buffer and hands it to its statistics when somebody reads one of them or the
+buffer is full, so a value that nobody looks at costs little more than the reducers' own work, and
+memory does not grow with the number of values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol
+
+from ensemble_core.errors import EnsembleError
+
+__all__ = [
+    "COUNTS",
+    "GAUGES",
+    "OUTCOMES",
+    "VARIABLES",
+    "MetricPath",
+    "MetricStore",
+    "MetricsView",
+    "Series",
+    "Statistic",
+    "StatisticSpec",
+    "parse_path",
+]
+
+#: What is counted for each group.
+COUNTS = ("submitted", "finished", "success", "failed", "cancelled")
+#: Variables that each group has, whatever observes it. Seconds.
+VARIABLES = ("duration", "pending")
+#: By which a duration can be told apart.
+OUTCOMES = ("success", "failed")
+#: What is known of the queue.
+GAUGES = (
+    "queue.depend",
+    "queue.priority",
+    "queue.sched",
+    "queue.run",
+    "queue.cleanup",
+    "queue.inactive",
+    "nodes.up",
+    "nodes.free",
+    "cores.up",
+    "cores.free",
+    "gpus.up",
+    "gpus.free",
+    "waiting.nodes",
+)
+_BUFFER = 128
+
+
+class Statistic(Protocol):
+    """A streaming reducer. One that is ``timed`` takes the timestamp as a further argument."""
+
+    def update(self, value: float, /) -> Any:
+        """Take one more value."""
+
+    def get(self) -> float | None:
+        """The value now; ``None`` while there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticSpec:
+    """A statistic that can be asked for by ``name``; see ``hookspecs.StatisticPlugin``."""
+
+    name: str
+    build: Callable[[], Statistic]
+    timed: bool = False
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPath:
+    """A checked path. ``variable`` is the counter's name, the variable of the group (with its
+    outcome: ``duration.failed``), or empty for a gauge."""
+
+    text: str
+    kind: Literal["count", "series", "gauge"]
+    group: str = ""
+    variable: str = ""
+    statistic: str = ""
+
+    @property
+    def moves_with_time(self) -> bool:
+        """Whether the value may change although nothing happens to a job."""
+        return self.kind == "gauge" or self.variable == "pending" or self.statistic == "rate"
+
+
+def parse_path(text: str, groups: Collection[str], statistics: Collection[str]) -> MetricPath:
+    """Read a metric's path. Raises :class:`EnsembleError` with the nearest path there is.
+
+    Whether the variable exists for that group is the caller's to know: a path whose variable is
+    none of ``VARIABLES`` comes from an observer.
+    """
+    head, _, rest = text.partition(".")
+    if text in GAUGES:
+        return MetricPath(text, "gauge")
+    if head == "count" and rest:
+        group, _, counter = rest.rpartition(".")
+        if group in groups and counter in COUNTS:
+            return MetricPath(text, "count", group, counter)
+    elif head in statistics and rest:
+        path = _series_path(text, head, rest, groups)
+        if path:
+            return path
+    raise _unknown(text, groups, statistics)
+
+
+def _series_path(
+    text: str, statistic: str, rest: str, groups: Collection[str]
+) -> MetricPath | None:
+    fitting = [group for group in groups if rest.startswith(group + "-")]
+    for group in sorted(fitting, key=len, reverse=True):
+        variable = rest[len(group) + 1 :]
+        base, _, outcome = variable.partition(".")
+        if not base or (outcome and (base != "duration" or outcome not in OUTCOMES)):
+            continue
+        return MetricPath(text, "series", group, variable, statistic)
+    return None
+
+
+def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) -> EnsembleError:
+    candidates = [*GAUGES]
+    candidates += [f"count.{group}.{counter}" for group in groups for counter in COUNTS]
+    candidates += [
+        f"{statistic}.{group}-{variable}"
+        for statistic in statistics
+        for group in groups
+        for variable in VARIABLES
+    ]
+    near = get_close_matches(text, candidates, 1, 0.5)
+    return EnsembleError(
+        f"no metric {text!r} can ever exist",
+        hint=f"did you mean {near[0]!r}?"
+        if near
+        else "a path is count.GROUP.success, mean.GROUP-duration or queue.sched",
+        code="no-such-metric",
+    )
+
+
+class Series:
+    """The values of one variable of one group, reduced by several statistics."""
+
+    __slots__ = ("_buffer", "_stamps", "_statistics", "_timed", "_updates", "count")
+
+    def __init__(self, specs: Iterable[StatisticSpec] = ()) -> None:
+        self.count = 0
+        self._statistics: dict[str, Any] = {}
+        self._timed: dict[str, Any] = {}
+        self._updates: list[Callable[[float], Any]] = []
+        self._buffer: list[float] = []
+        self._stamps: list[float] = []
+        for spec in specs:
+            self.keep(spec)
+
+    def keep(self, spec: StatisticSpec) -> None:
+        """Keep this statistic from now on."""
+        if spec.name in self._statistics or spec.name in self._timed:
+            return
+        self._flush()
+        statistic = spec.build()
+        if spec.timed:
+            self._timed[spec.name] = statistic
+        else:
+            self._statistics[spec.name] = statistic
+            self._updates.append(statistic.update)
+
+    def record(self, value: float, timestamp: float) -> None:
+        """Take one more value."""
+        self.count += 1
+        buffer = self._buffer
+        buffer.append(value)
+        if self._timed:
+            self._stamps.append(timestamp)
+        if len(buffer) >= _BUFFER:
+            self._flush()
+
+    def _flush(self) -> None:
+        buffer = self._buffer
+        if not buffer:
+            return
+        for update in self._updates:
+            for value in buffer:
+                update(value)
+        for statistic in self._timed.values():
+            for value, stamp in zip(buffer, self._stamps, strict=True):
+                statistic.update(value, stamp)
+        buffer.clear()
+        self._stamps.clear()
+
+    def get(self, statistic: str, now: float) -> float | None:
+        """A statistic's value; ``None`` before the first value, or if it is not kept."""
+        if not self.count:
+            return None
+        if self._buffer:
+            self._flush()
+        kept = self._statistics.get(statistic)
+        if kept is not None:
+            return kept.get()  # type: ignore[no-any-return]
+        timed = self._timed.get(statistic)
+        return None if timed is None else timed.get(now)
+
+    def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
+        """A statistic's value as if ``values`` had been recorded too; nothing is added."""
+        self._flush()
+        kept, timed = self._statistics.get(statistic), self._timed.get(statistic)
+        if kept is not None:
+            trial, empty = copy.deepcopy(kept), not self.count
+            for value in values:
+                trial.update(value)
+                empty = False
+            return None if empty else trial.get()
+        if timed is not None:
+            trial, empty = copy.deepcopy(timed), not self.count
+            for value in values:
+                trial.update(value, now)
+                empty = False
+            return None if empty else trial.get(now)
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The statistics that are kept."""
+        return (*self._statistics, *self._timed)
+
+
+class MetricStore:
+    """All metrics of one run.
+
+    ``everything`` keeps every statistic for every variable, for runs in which a user's function may
+    ask for any of them; otherwise the default ones are kept, and what rules name.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[str],
+        statistics: Mapping[str, StatisticSpec],
+        *,
+        everything: bool = False,
+    ) -> None:
+        self.statistics = statistics
+        self.everything = everything
+        self.counts: dict[str, dict[str, int]] = {
+            group: dict.fromkeys(COUNTS, 0) for group in groups
+        }
+        self.gauges: dict[str, float] = {}
+        self.series: dict[tuple[str, str], Series] = {}
+        self._kept = [spec for spec in statistics.values() if everything or spec.default]
+        for group in self.counts:
+            for variable in VARIABLES:
+                self.add(group, variable)
+            if everything:
+                for outcome in OUTCOMES:
+                    self.add(group, f"duration.{outcome}")
+
+    def add(self, group: str, variable: str) -> Series:
+        """The series of this variable, made if there is none yet."""
+        series = self.series.get((group, variable))
+        if series is None:
+            series = self.series[group, variable] = Series(self._kept)
+        return series
+
+    def keep(self, path: MetricPath) -> None:
+        """Make sure that this metric is there to be read."""
+        if path.kind == "series":
+            self.add(path.group, path.variable).keep(self.statistics[path.statistic])
+
+    def get(self, path: MetricPath, now: float) -> float | None:
+        """A metric's value; ``None`` while there is none."""
+        if path.kind == "count":
+            return self.counts[path.group][path.variable]
+        if path.kind == "gauge":
+            return self.gauges.get(path.text)
+        series = self.series.get((path.group, path.variable))
+        return None if series is None else series.get(path.statistic, now)
+
+    def snapshot(self, now: float) -> MetricsView:
+        """Every metric's value now, safe to read from another thread."""
+        values: dict[str, float] = dict(self.gauges)
+        for group, counts in self.counts.items():
+            for counter, number in counts.items():
+                values[f"count.{group}.{counter}"] = number
+        for (group, variable), series in self.series.items():
+            for name in series.names:
+                value = series.get(name, now)
+                if value is not None:
+                    values[f"{name}.{group}-{variable}"] = value
+        return MetricsView(values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One value with river's way of asking for it."""
+
+    value: float
+
+    def get(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"{self.value:g}"
+
+
+class MetricsView(Mapping[str, float]):
+    """Metrics by path, as they were when the function that reads them was called.
+
+    >>> MetricsView({"count.echo.success": 3}).get("count.echo.success")
+    3
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, path: str) -> float:
+        try:
+            return self._values[path]
+        except KeyError:
+            near = get_close_matches(path, self._values, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise KeyError(f"metric {path!r} has no value{hint}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The values nested as ensemble-python 0.0.16 has them: ``models["mean"]["g-duration"]``
+        and ``models["count"]["g"]["success"]``, each with ``get()``."""
+        nested: dict[str, dict[str, Any]] = {}
+        for path, value in self._values.items():
+            head, _, rest = path.partition(".")
+            if head == "count":
+                group, _, counter = rest.rpartition(".")
+                nested.setdefault("count", {}).setdefault(group, {})[counter] = _Model(value)
+            else:
+                nested.setdefault(head, {})[rest] = _Model(value)
+        return nested
