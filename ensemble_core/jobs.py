@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["PLACEHOLDER", "RFC21_EVENTS", "Job", "JobGroup", "JobState", "fill"]
+__all__ = [
+    "BUILTIN_PLACEHOLDERS",
+    "PLACEHOLDER",
+    "RFC21_EVENTS",
+    "Job",
+    "JobGroup",
+    "JobState",
+    "fill",
+]
 
 #: Job events of Flux RFC 21, the one event vocabulary; other queues map onto it.
 RFC21_EVENTS: tuple[str, ...] = (
@@ -49,6 +57,10 @@ RFC21_EVENTS: tuple[str, ...] = (
 #: ``{name}`` in a command, workdir, environment or output path. ``${name}`` is the shell's own,
 #: and ``{{name}}`` stands for the literal ``{name}``.
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
+
+#: Names that a placeholder may have in any group; a sweep's parameters come beside them. ``here``
+#: is the folder of the ensemble file.
+BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -176,6 +188,8 @@ class JobGroup:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
     #: The command as the file has it, for display.
     text: str = ""
+    #: The folder of the ensemble file: the placeholder ``{here}``.
+    here: str = "."
 
     @property
     def size(self) -> int:
@@ -193,7 +207,13 @@ class JobGroup:
             chosen = dict(zip(self.parameters, combination, strict=True))
             for _ in range(self.count):
                 job_id = f"{self.name}.{index}"
-                values = {"group": self.name, "index": index, "id": job_id, **chosen}
+                values = {
+                    "group": self.name,
+                    "index": index,
+                    "id": job_id,
+                    "here": self.here,
+                    **chosen,
+                }
                 yield Job(
                     id=job_id,
                     group=self.name,
