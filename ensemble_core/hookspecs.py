@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -24,7 +25,7 @@ import pluggy
 
 from ensemble_core.executor import Executor
 from ensemble_core.jobs import Job
-from ensemble_core.metrics import Statistic
+from ensemble_core.metrics import Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.observer import Observer
 from ensemble_core.rules import Action, Plan, Rule, Trigger
 
@@ -141,16 +142,30 @@ class StatisticPlugin:
 
     ``build`` is given the checked ``options`` (the file's ``statistics:`` part may set them) and
     returns an object with ``update(value)`` and ``get()``; one whose value depends on when values
-    came sets ``timed`` and has ``update(value, timestamp)`` and ``get(timestamp)``. ``default``
-    statistics are kept for every group and variable; others where something asks for them.
+    came sets ``timed`` and has ``update(value, timestamp)`` and ``get(timestamp)``. Where that
+    depends on the options, ``timed_when`` says so of them. ``default`` statistics are kept for
+    every group and variable; others where something asks for them.
+
+    Only finite numbers are handed on, so a statistic need not fear NaN. The objects are copied
+    (:func:`copy.deepcopy`) to answer "what if these values came too", and must not look at a clock.
     """
 
     name: str
     summary: str
-    build: Callable[[Mapping[str, Any]], Statistic]
+    build: Callable[[Mapping[str, Any]], Statistic | TimedStatistic]
     options: Schema = field(default_factory=lambda: _NOTHING)
     timed: bool = False
     default: bool = False
+    timed_when: Callable[[Mapping[str, Any]], bool] | None = None
+
+    def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
+        """The statistic with these checked options, known as ``name`` (default: its own)."""
+        return StatisticSpec(
+            name=name or self.name,
+            build=partial(self.build, options),
+            timed=self.timed or (self.timed_when is not None and self.timed_when(options)),
+            default=self.default and name in (None, self.name),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,170 @@
+"""The built-in observer ``json-lines``: a job that prints JSON objects, one a line, has metrics.
+A plugin like any other; the runtime follows the files and hands their bytes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from ensemble_core.hookspecs import ObserverPlugin, hookimpl
+from ensemble_core.jobs import Job
+from ensemble_core.metrics import VARIABLES
+from ensemble_core.observer import Observer, Row
+
+__all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "ensemble_observers"]
+
+#: Bytes of a line beyond which it is skipped.
+LONGEST_LINE = 1 << 20
+#: Different fields that one file may bring, where the ensemble file does not name them: metrics
+#: are kept for each, and a job that invents names must not fill the memory.
+MOST_FIELDS = 200
+
+_FIELD = {"type": "string", "pattern": r"^[A-Za-z0-9_-]+$", "not": {"enum": list(VARIABLES)}}
+
+
+class JsonLines(Observer):
+    """Each line that is a JSON object gives one row of its finite numeric fields.
+
+    Other lines are passed over, and so are nested values, truth values, and fields named
+    ``duration`` or ``pending``, which every job group has already. ``clock`` is the field that
+    says the row's time or step.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        fields: Collection[str] | None = None,
+        clock: str | None = None,
+    ) -> None:
+        self._path = path
+        self._fields = None if fields is None else frozenset(fields)
+        self._clock = clock
+        self._seen: set[str] = set()
+        self._line = bytearray()
+        self._skipping = False
+
+    @property
+    def path(self) -> str | None:
+        return self._path
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        return list(self._rows(data))
+
+    def truncated(self) -> None:
+        self._line.clear()
+        self._skipping = False
+
+    def finish(self) -> Iterable[Row]:
+        line, skipped = bytes(self._line), self._skipping
+        self.truncated()
+        row = None if skipped else self._parse(line)
+        return () if row is None else (row,)
+
+    def _rows(self, data: bytes) -> Iterator[Row]:
+        start = 0
+        while True:
+            end = data.find(b"\n", start)
+            piece = data[start:] if end < 0 else data[start:end]
+            if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
+                self._line.clear()
+                self._skipping = True
+            else:
+                self._line += piece
+            if end < 0:
+                return
+            if not self._skipping:
+                row = self._parse(bytes(self._line))
+                if row is not None:
+                    yield row
+            self._line.clear()
+            self._skipping = False
+            start = end + 1
+
+    def _parse(self, line: bytes) -> Row | None:
+        line = line.removeprefix(b"\xef\xbb\xbf").strip()
+        if not line.startswith(b"{"):
+            return None
+        try:
+            found = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            return None
+        values: dict[str, float] = {}
+        for name, value in found.items():
+            number = _number(value)
+            if number is not None and self._takes(name):
+                values[name] = number
+        if not values:
+            return None
+        clock = None if self._clock is None else _number(found.get(self._clock))
+        return Row(values, clock)
+
+    def _takes(self, name: str) -> bool:
+        if self._fields is not None:
+            return name in self._fields
+        if name in VARIABLES:
+            return False
+        if name not in self._seen:
+            if len(self._seen) >= MOST_FIELDS:
+                return False
+            self._seen.add(name)
+        return True
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _build(job: Job, options: Mapping[str, Any]) -> Observer:
+    return JsonLines(options.get("path"), options.get("fields"), options.get("clock"))
+
+
+def _variables(options: Mapping[str, Any]) -> frozenset[str] | None:
+    fields = options.get("fields")
+    return None if fields is None else frozenset(fields)
+
+
+@hookimpl
+def ensemble_observers() -> Iterable[ObserverPlugin]:
+    """The observer that comes with Ensemble."""
+    return [
+        ObserverPlugin(
+            name="json-lines",
+            summary="Numbers from lines that are JSON objects",
+            build=_build,
+            variables=_variables,
+            options={
+                "type": "object",
+                "properties": {
+                    "path": {
+                        "description": "File to read, relative to the job's workdir; "
+                        "default: the job's standard output.",
+                        "type": "string",
+                        "minLength": 1,
+                    },
+                    "fields": {
+                        "description": "Names of the fields to take; default: all that are "
+                        f"numbers, up to {MOST_FIELDS} names.",
+                        "type": "array",
+                        "items": _FIELD,
+                        "minItems": 1,
+                        "uniqueItems": True,
+                    },
+                    "clock": {
+                        "description": "Name of the field that is the step or time of its line.",
+                        "type": "string",
+                        "minLength": 1,
+                    },
+                },
+                "additionalProperties": False,
+            },
+        )
+    ]
