@@ -136,7 +136,8 @@ class Call(Decision):
     """Call a function off the engine's thread; its outcome returns as an event.
 
     ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part) or ``action``
-    (``name`` is an action of a plugin). ``event`` is the event that led here, as plain data.
+    (``name`` is an action of a plugin). ``event`` is the event that led here and ``job`` what is
+    known of the job it concerns, both as plain data.
     """
 
     type: ClassVar[str] = "call"
@@ -145,7 +146,7 @@ class Call(Decision):
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     event: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    job: str | None = None
+    job: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ __all__ = [
     "JobEvent",
     "Observed",
     "PluginEvent",
+    "Problem",
     "ResizeOutcome",
     "Resources",
     "Started",
@@ -165,6 +166,16 @@ class ExecutorLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Problem(Event):
+    """Something went wrong beside the jobs that the user must hear of: a file that cannot be
+    followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1."""
+
+    type: ClassVar[str] = "problem"
+    message: str
+    level: Literal["warning", "error"] = "warning"
+
+
+@dataclass(frozen=True, slots=True)
 class PluginEvent(Event):
     """An event of a plugin's own: ``name`` is the trigger it wakes, ``data`` the fields that its
     ``when`` may use; ``job`` is our id of the job it concerns, if it concerns one."""
@@ -189,6 +200,7 @@ _TYPES: dict[str, type[Event]] = {
         StopRequested,
         ExecutorLost,
         PluginEvent,
+        Problem,
     )
 }
 

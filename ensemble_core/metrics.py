@@ -28,6 +28,7 @@ __all__ = [
     "Series",
     "Statistic",
     "StatisticSpec",
+    "TimedStatistic",
     "parse_path",
 ]
 
@@ -57,7 +58,7 @@ _BUFFER = 128
 
 
 class Statistic(Protocol):
-    """A streaming reducer. One that is ``timed`` takes the timestamp as a further argument."""
+    """A streaming reducer. It is given finite numbers only, and asked only after the first."""
 
     def update(self, value: float, /) -> Any:
         """Take one more value."""
@@ -66,12 +67,22 @@ class Statistic(Protocol):
         """The value now; ``None`` while there is none."""
 
 
+class TimedStatistic(Protocol):
+    """A streaming reducer whose value depends on when its values came (seconds)."""
+
+    def update(self, value: float, timestamp: float, /) -> Any:
+        """Take one more value, which came at ``timestamp``."""
+
+    def get(self, now: float, /) -> float | None:
+        """The value at the time ``now``; ``None`` while there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticSpec:
     """A statistic that can be asked for by ``name``; see ``hookspecs.StatisticPlugin``."""
 
     name: str
-    build: Callable[[], Statistic]
+    build: Callable[[], Statistic | TimedStatistic]
     timed: bool = False
     default: bool = False
 
@@ -145,13 +156,19 @@ def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) ->
     )
 
 
+def _finite(value: float | None) -> float | None:
+    """A statistic's value, unless its sum or square outgrew what a float can hold."""
+    return None if value is None or value - value != 0.0 else value
+
+
 class Series:
     """The values of one variable of one group, reduced by several statistics."""
 
-    __slots__ = ("_buffer", "_stamps", "_statistics", "_timed", "_updates", "count")
+    __slots__ = ("_buffer", "_stamps", "_statistics", "_timed", "_updates", "count", "total")
 
     def __init__(self, specs: Iterable[StatisticSpec] = ()) -> None:
         self.count = 0
+        self.total = 0.0
         self._statistics: dict[str, Any] = {}
         self._timed: dict[str, Any] = {}
         self._updates: list[Callable[[float], Any]] = []
@@ -165,7 +182,7 @@ class Series:
         if spec.name in self._statistics or spec.name in self._timed:
             return
         self._flush()
-        statistic = spec.build()
+        statistic: Any = spec.build()
         if spec.timed:
             self._timed[spec.name] = statistic
         else:
@@ -173,8 +190,12 @@ class Series:
             self._updates.append(statistic.update)
 
     def record(self, value: float, timestamp: float) -> None:
-        """Take one more value."""
+        """Take one more value. What is no finite number is passed over: it would spoil every value
+        after it, and one that is missing does less harm."""
+        if value - value != 0.0:
+            return
         self.count += 1
+        self.total += value
         buffer = self._buffer
         buffer.append(value)
         if self._timed:
@@ -203,9 +224,9 @@ class Series:
             self._flush()
         kept = self._statistics.get(statistic)
         if kept is not None:
-            return kept.get()  # type: ignore[no-any-return]
+            return _finite(kept.get())
         timed = self._timed.get(statistic)
-        return None if timed is None else timed.get(now)
+        return None if timed is None else _finite(timed.get(now))
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
         """A statistic's value as if ``values`` had been recorded too; nothing is added."""
@@ -216,13 +237,13 @@ class Series:
             for value in values:
                 trial.update(value)
                 empty = False
-            return None if empty else trial.get()
+            return None if empty else _finite(trial.get())
         if timed is not None:
             trial, empty = copy.deepcopy(timed), not self.count
             for value in values:
                 trial.update(value, now)
                 empty = False
-            return None if empty else trial.get(now)
+            return None if empty else _finite(trial.get(now))
         return None
 
     @property
@@ -280,6 +301,11 @@ class MetricStore:
             return self.gauges.get(path.text)
         series = self.series.get((path.group, path.variable))
         return None if series is None else series.get(path.statistic, now)
+
+    def mean(self, group: str, variable: str) -> float | None:
+        """The plain mean of a variable of a group, whatever statistics are kept."""
+        series = self.series.get((group, variable))
+        return series.total / series.count if series is not None and series.count else None
 
     def snapshot(self, now: float) -> MetricsView:
         """Every metric's value now, safe to read from another thread."""

@@ -120,7 +120,8 @@ class Trigger:
 
 class Firing(Protocol):
     """One firing of a rule, as an action's ``plan`` sees it: what led to it, and what it may
-    decide. Each method that decides returns the decision; the plan hands it on.
+    decide. Each method that decides returns the decision; it has its effect when the plan hands it
+    on, so a plan that decides one thing after another is best written as a generator.
 
     Everything here is pure: a plan may look and decide, not touch the world.
     """

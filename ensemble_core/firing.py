@@ -1,0 +1,127 @@
+"""One firing of one rule: what an action's plan sees, and the decisions it may take.
+
+A decision has its effect when the plan hands it on, not when it is made. Made by the engine; the
+interface that actions know is ``rules.Firing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ensemble_core.decisions import (
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Log,
+    Resize,
+    SetGroup,
+    Submit,
+    Terminate,
+)
+from ensemble_core.errors import EnsembleError
+from ensemble_core.events import Event
+
+if TYPE_CHECKING:
+    from ensemble_core.engine import Engine
+    from ensemble_core.index import RuleState
+    from ensemble_core.jobtable import Link
+
+__all__ = ["EngineFiring"]
+
+
+class EngineFiring:
+    """See :class:`ensemble_core.rules.Firing`."""
+
+    __slots__ = ("_engine", "_fields", "event", "job", "link", "number", "state")
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: RuleState,
+        event: Event,
+        job: str | None,
+        fields: Mapping[str, Any],
+        number: int,
+        link: Link,
+    ) -> None:
+        self._engine = engine
+        self.state = state
+        self.event = event
+        self.job = job
+        self._fields = fields
+        self.number = number
+        self.link = link
+
+    @property
+    def rule(self) -> str:
+        return self.state.rule.id
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self._fields
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return tuple(self._engine.groups)
+
+    def metric(self, path: str) -> float | None:
+        return self._engine.metric(path)
+
+    def active(self, group: str | None = None) -> Sequence[str]:
+        return self._engine.active(group)
+
+    def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
+        jobs = self._engine.expand(group, overrides or {})
+        return Submit(rule=self.rule, firing=self.number, group=group, jobs=jobs)
+
+    def cancel(self, jobs: Sequence[str]) -> Decision:
+        known = tuple(job for job in jobs if self._engine.knows(job))
+        return Cancel(rule=self.rule, firing=self.number, jobs=known)
+
+    def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
+        return Terminate(
+            rule=self.rule,
+            firing=self.number,
+            exit_code=exit_code,
+            cancel=tuple(self._engine.active()) if cancel else (),
+            reason=reason or f"rule {self.rule}",
+        )
+
+    def resize(self, delta: int) -> Decision:
+        request = self._engine.new_id("resize")
+        return Resize(rule=self.rule, firing=self.number, request=request, delta=delta)
+
+    def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
+        return SetGroup(rule=self.rule, firing=self.number, group=group, fields=dict(fields))
+
+    def enable(self, rules: Sequence[str]) -> Decision:
+        return EnableRule(rule=self.rule, firing=self.number, rules=tuple(rules))
+
+    def disable(self, rules: Sequence[str]) -> Decision:
+        return DisableRule(rule=self.rule, firing=self.number, rules=tuple(rules))
+
+    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
+        return Log(rule=self.rule, firing=self.number, message=message, level=level)
+
+    def call(self, function: str) -> Decision:
+        if function not in self._engine.ensemble.functions:
+            raise EnsembleError(f"there is no function {function!r}", code="no-such-function")
+        return self.call_off_thread("custom", function, {})
+
+    def call_off_thread(
+        self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
+    ) -> Decision:
+        """A call of a function or a slow action, to be made off the engine's thread."""
+        return Call(
+            rule=self.rule,
+            firing=self.number,
+            call=self._engine.new_id("call"),
+            kind=kind,
+            name=name,
+            options=dict(options),
+            event=self.event.to_dict(),
+            job=None if self.job is None else dict(self._fields),
+        )

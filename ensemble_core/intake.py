@@ -1,0 +1,120 @@
+"""What executors emit on its way to the inbox, with the files of observed jobs followed beside it.
+
+When an observed job starts, its files are followed; when it has ended, what is left of them is
+read first, and only then does the end of the job reach the engine, so that a rule on a job's end
+sees its last values. Jobs that nobody observes pass straight through. Used by the runtime.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ensemble_core.events import Event, JobEvent, Problem
+from ensemble_core.follow import Follower
+from ensemble_core.hookspecs import ObserverPlugin
+from ensemble_core.jobs import Job
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Takes events from any thread and puts them into the inbox with ``put``.
+
+    ``backlog`` says how much waits in the inbox; following pauses while that is much.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float],
+        observers: Mapping[str, ObserverPlugin],
+        backlog: Callable[[], int],
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._observers = observers
+        self._backlog = backlog
+        self._lock = threading.Lock()
+        self._observed: dict[str, Job] = {}
+        #: The last events of jobs whose files are still being read to their ends.
+        self._held: dict[str, list[Event]] = {}
+        self._follower: Follower | None = None
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """These jobs are about to be submitted."""
+        if jobs and jobs[0].observe:
+            with self._lock:
+                self._observed.update((job.id, job) for job in jobs)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Take events, in order."""
+        if not self._observed:
+            self._put(events)
+            return
+        passed: list[Event] = []
+        for event in events:
+            if not isinstance(event, JobEvent) or event.job not in self._observed:
+                passed.append(event)
+                continue
+            with self._lock:
+                held = self._held.get(event.job)
+                if held is not None:
+                    held.append(event)
+                    continue
+            if event.name == "start":
+                self._watch(self._observed[event.job], event)
+            elif event.name in ("finish", "clean") and self._follower is not None:
+                # What came before must be in the inbox before the follower adds to it.
+                if passed:
+                    self._put(passed)
+                    passed = []
+                self._hold(event)
+                continue
+            if event.name == "clean":
+                self._observed.pop(event.job, None)
+            passed.append(event)
+        if passed:
+            self._put(passed)
+
+    def close(self) -> None:
+        """Follow nothing more."""
+        if self._follower is not None:
+            self._follower.close()
+
+    def _hold(self, event: JobEvent) -> None:
+        assert self._follower is not None
+        with self._lock:
+            self._held[event.job] = [event]
+        self._follower.finish(event.job, lambda: self._let_go(event.job))
+
+    def _let_go(self, job: str) -> None:
+        with self._lock:
+            events = self._held.pop(job, [])
+            self._observed.pop(job, None)
+            if events:
+                self._put(events)
+
+    def _watch(self, job: Job, event: JobEvent) -> None:
+        if self._follower is None:
+            self._follower = Follower(
+                self._put, self._clock, warn=self._warn, backlog=self._backlog
+            )
+        workdir = Path(event.context.get("workdir") or job.workdir or ".")
+        for name, options in job.observe.items():
+            try:
+                observer = self._observers[name].build(job, options)
+                path = observer.path
+            except Exception as error:  # a plugin's code: the run goes on without this observer
+                self._warn(f"observer {name!r} of job {job.id} cannot be built: {error!r}")
+                continue
+            if path is None:
+                path = event.context.get("stdout") or job.stdout
+            if path is None:
+                self._warn(f"observer {name!r}: nobody knows where the output of {job.id} goes")
+                continue
+            self._follower.watch(job.id, name, observer, workdir / path, since=event.timestamp)
+
+    def _warn(self, message: str) -> None:
+        self._put((Problem(self._clock(), message),))

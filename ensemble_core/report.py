@@ -1,0 +1,74 @@
+"""How a run stands, for people: groups, rules, and why a rule never fired.
+
+Made by the engine on request; read by the console and whoever shows a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+__all__ = ["GroupReport", "Report", "RuleReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
+
+    ``submitted`` is the sum of ``waiting``, ``running``, ``success``, ``failed`` and
+    ``cancelled``.
+    """
+
+    name: str
+    submitted: int = 0
+    waiting: int = 0
+    running: int = 0
+    success: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    mean_duration: float | None = None
+    mean_pending: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleReport:
+    """One rule: how often it was looked at and fired.
+
+    ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
+    saw. ``state`` says why it did not fire, or ``fired``.
+    """
+
+    id: str
+    label: str
+    fired: int = 0
+    repetitions: int = 1
+    woken: int = 0
+    last_value: float | None = None
+    last_seen: str = ""
+    when: str = ""
+    enabled: bool = True
+    state: Literal["fired", "never woken", "condition false", "held back", "disabled", "cut"] = (
+        "never woken"
+    )
+    spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did."""
+
+    groups: tuple[GroupReport, ...] = ()
+    rules: tuple[RuleReport, ...] = ()
+    events: int = 0
+    firings: int = 0
+    errors: int = 0
+    unhandled_failures: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        data = asdict(self)
+        for rule, source in zip(data["rules"], self.rules, strict=True):
+            rule["spec"] = dict(source.spec)
+        return data

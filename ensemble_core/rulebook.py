@@ -1,0 +1,203 @@
+"""All rules of a run: which are live, which failures they concern, why one never fired.
+
+Keeps the states of rules and the index in step: a rule that is exhausted, switched off or cut is
+out of the index, one that is switched on again is back. Used by the engine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.ensemble import Ensemble
+from ensemble_core.errors import EnsembleError
+from ensemble_core.index import RuleIndex, RuleState
+from ensemble_core.metrics import MetricPath, MetricStore, parse_path
+from ensemble_core.report import RuleReport
+
+__all__ = ["RuleBook", "chain_text"]
+
+
+class RuleBook:
+    """The rules of one run. ``states`` are all of them by id, in order."""
+
+    def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
+        self.index = RuleIndex()
+        self.states: dict[str, RuleState] = {}
+        self._ensemble = ensemble
+        self._metrics = metrics
+        self._paths: dict[str, MetricPath | None] = {}
+        self._failure_groups: set[str | None] = set()
+        for rule in ensemble.rules:
+            self._add(RuleState(rule, len(self.states)))
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def _add(self, state: RuleState) -> None:
+        rule = state.rule
+        if rule.id in self.states:
+            raise EnsembleError(
+                f"there is a rule {rule.id!r} already",
+                hint="give the new rule another id, or none",
+                code="duplicate-rule",
+            )
+        for path in (rule.trigger.metric, *(rule.condition.metrics if rule.condition else ())):
+            parsed = None if path is None else self.path(path)
+            if parsed is not None:
+                self._metrics.keep(parsed)
+        if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
+            raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
+        self.states[rule.id] = state
+        if rule.concerns_failure:
+            self._failure_groups.add(rule.failure_group)
+        if state.live:
+            self._enter(state)
+
+    def _enter(self, state: RuleState) -> None:
+        metric = state.rule.trigger.metric
+        if state.rule.trigger.every is None:
+            self.index.add(state, None if metric is None else self.path(metric))
+
+    def _leave(self, state: RuleState) -> None:
+        if state.rule.trigger.every is None:
+            self.index.discard(state)
+
+    def join(self, spec: Mapping[str, Any]) -> RuleState:
+        """Add a rule while the run is under way. Raises :class:`EnsembleError`."""
+        number = len(self.states) + 1
+        while f"rule-{number}" in self.states:
+            number += 1
+        rule = self._ensemble.binder.rule(spec, f"rule-{number}")
+        if "start" in rule.trigger.wakes:
+            raise EnsembleError(
+                f"rule {rule.id!r} waits for the start, which is over",
+                hint="return the action itself instead of a rule",
+                code="start-is-over",
+            )
+        state = RuleState(rule, len(self.states))
+        self._add(state)
+        return state
+
+    def switch(self, rule_id: str, enabled: bool) -> RuleState | None:
+        """Switch a rule on or off; the state if that made it live."""
+        state = self.states.get(rule_id)
+        if state is None:
+            raise EnsembleError(f"there is no rule {rule_id!r}", code="no-such-rule")
+        was_live = state.live
+        state.enabled = enabled
+        if was_live and not state.live:
+            self._leave(state)
+        elif state.live and not was_live:
+            self._enter(state)
+            return state
+        return None
+
+    def fired(self, state: RuleState, now: float) -> None:
+        """Count a firing, and begin the rule's backoff."""
+        rule = state.rule
+        state.fired += 1
+        state.skip = rule.backoff
+        if rule.backoff_seconds:
+            state.not_before = now + rule.backoff_seconds
+        if not state.live:
+            self._leave(state)
+
+    def cut(self, state: RuleState) -> None:
+        """Switch a rule off for good."""
+        if state.live:
+            self._leave(state)
+        state.cut = True
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def path(self, text: str) -> MetricPath | None:
+        """A metric's path, read once; ``None`` where there is no such metric."""
+        if text not in self._paths:
+            try:
+                self._paths[text] = parse_path(
+                    text, self._ensemble.groups, self._ensemble.statistics
+                )
+            except EnsembleError:
+                self._paths[text] = None
+        return self._paths[text]
+
+    def intervals(self) -> Iterator[RuleState]:
+        """Live rules that fire every so many seconds."""
+        for state in self.states.values():
+            if state.rule.trigger.every is not None and state.live:
+                yield state
+
+    def touch_what_moves(self) -> None:
+        """A heartbeat: look at every metric that moves with time and that a rule waits for."""
+        touched = self.index.touched
+        for watch in self.index.watches.values():
+            if watch.size and watch.path.moves_with_time and watch not in touched:
+                touched.append(watch)
+
+    def concerned_with_failure(self, group: str) -> bool:
+        """Whether some rule concerns itself with failed jobs of this group."""
+        return None in self._failure_groups or group in self._failure_groups
+
+    def waits(self, occasion: str) -> bool:
+        """Whether a live rule waits for this occasion."""
+        return occasion in self.index.occasions
+
+    def waits_for_time(self, *, shared: bool) -> bool:
+        """Whether some live rule may still fire although no job is active.
+
+        ``shared``: others use the queue, so that its gauges move without us.
+        """
+        if any(True for _ in self.intervals()):
+            return True
+        if not self._ensemble.heartbeat:
+            return False
+        if self.waits("heartbeat"):
+            return True
+        for watch in self.index.watches.values():
+            if not watch.size:
+                continue
+            path = watch.path
+            if path.statistic == "rate" and watch.last is not None:
+                return True
+            if path.kind == "gauge" and shared:
+                return True
+        return False
+
+    def report(self) -> tuple[RuleReport, ...]:
+        """Every rule, and why it did not fire."""
+        return tuple(self._report(state) for state in self.states.values())
+
+    def _report(self, state: RuleState) -> RuleReport:
+        rule, watch = state.rule, state.watch
+        woken = state.looked_at
+        return RuleReport(
+            id=rule.id,
+            label=rule.label or rule.id,
+            fired=state.fired,
+            repetitions=rule.repetitions,
+            woken=woken,
+            last_value=None if watch is None else watch.last,
+            last_seen=state.seen,
+            when=rule.condition.text if rule.condition else "",
+            enabled=state.enabled,
+            state=self._standing(state, woken),
+            spec=rule.spec,
+        )
+
+    @staticmethod
+    def _standing(state: RuleState, woken: int) -> Any:
+        if state.fired:
+            return "fired"
+        if state.cut:
+            return "cut"
+        if not state.enabled:
+            return "disabled"
+        return "condition false" if woken else "never woken"
+
+
+def chain_text(rules: Sequence[str]) -> str:
+    """Rules as people list them; the middle of a long chain is left out."""
+    shown = list(rules)
+    if len(shown) > 12:
+        shown = [*shown[:4], "…", *shown[-4:]]
+    return " → ".join(shown)

@@ -1,0 +1,322 @@
+"""Drives the engine: the inbox, the clock, and the threads around the one that owns the engine.
+
+Events reach the inbox from anywhere. The thread that calls :meth:`Runtime.run` takes them one by
+one to the engine and hands its decisions on: to the executor's thread, to the caller's threads, to
+whoever watches. Nothing slow happens here. Called by the command line and by programs.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ensemble_core.calling import Caller
+from ensemble_core.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
+from ensemble_core.engine import Engine
+from ensemble_core.ensemble import Ensemble
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.events import (
+    Event,
+    JobEvent,
+    Problem,
+    ResizeOutcome,
+    Started,
+    StopRequested,
+    TimerElapsed,
+)
+from ensemble_core.executor import Executor, Run
+from ensemble_core.hookspecs import ActionPlugin, ObserverPlugin
+from ensemble_core.intake import Intake
+from ensemble_core.jobs import Job
+from ensemble_core.report import Report
+from ensemble_core.rules import Rule
+
+__all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
+
+_TICK = 0.2
+
+
+class Watcher:
+    """Whoever watches a run: the console, a progress display, a journal.
+
+    Called on the engine's thread, in order; must be quick. ``tick`` comes at most every 0.2 s, and
+    only while something changes, where ``wants_ticks`` is set.
+    """
+
+    wants_ticks = False
+
+    def event(self, event: Event) -> None:
+        """An event, before the engine has worked it in."""
+
+    def decision(self, decision: Decision) -> None:
+        """A decision, before it is performed."""
+
+    def tick(self, report: Report) -> None:
+        """How the run stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended. ``seconds`` is its length; ``natural`` that it ended by itself."""
+
+    exit_code: int
+    reason: str
+    natural: bool
+    seconds: float
+    report: Report
+    tag: str
+
+
+def new_tag(name: str) -> str:
+    """A name for a run that no other has: the ensemble's, the time, and some chance."""
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+
+
+class Runtime:
+    """One run of one ensemble on one executor.
+
+    ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
+    output that no job says anything of is kept. Raises :class:`UsageError` when the ensemble's
+    functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot
+    be opened. In both cases nothing was submitted.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        executor: Executor,
+        *,
+        actions: Mapping[str, ActionPlugin],
+        observers: Mapping[str, ObserverPlugin],
+        watchers: Sequence[Watcher] = (),
+        folder: Path,
+        tag: str | None = None,
+        name: str = "local",
+    ) -> None:
+        self.ensemble = ensemble
+        self.tag = tag or new_tag(ensemble.name)
+        self.engine = Engine(ensemble, shared=executor.shared)
+        self._executor = executor
+        self._watchers = tuple(watchers)
+        self._ticking = [watcher for watcher in watchers if watcher.wants_ticks]
+        self._folder = folder
+        self._name = name
+        self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._leave = False
+        self._wall = time.time()
+        self._monotonic = time.monotonic()
+        self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
+        self._intake = Intake(self._inbox.put, self.clock, observers, self._inbox.qsize)
+
+    def clock(self) -> float:
+        """The time in seconds since the epoch; it goes on evenly when the machine's is set."""
+        return self._wall + (time.monotonic() - self._monotonic)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Hand events to the run. Safe from any thread."""
+        self._intake.emit(events)
+
+    def stop(self, reason: str = "interrupted", exit_code: int = 130) -> None:
+        """Ask the run to end: cancel what is active. A second time: leave at once.
+
+        Safe from any thread and from a signal handler.
+        """
+        if self.engine.ended is not None:
+            self._leave = True
+        self._inbox.put((StopRequested(self.clock(), reason, exit_code),))
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run the ensemble to its end. Called once."""
+        began = time.monotonic()
+        self._make_folder()
+        self._executor.open(Run(tag=self.tag, folder=self._folder, clock=self.clock), self.emit)
+        performer = threading.Thread(target=self._perform_orders, name="executor", daemon=True)
+        performer.start()
+        try:
+            self._handle(Started(self.clock(), dict(self._executor.resources())))
+            self._loop()
+        finally:
+            self._orders.put(None)
+            if not self._leave:
+                performer.join()
+            self._executor.close()
+            self._intake.close()
+            self._caller.close()
+            self._remove_folder()
+        ended = self.engine.ended
+        assert ended is not None
+        return Outcome(
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            natural=ended.natural,
+            seconds=time.monotonic() - began,
+            report=self.engine.report(),
+            tag=self.tag,
+        )
+
+    def _loop(self) -> None:
+        last_tick, dirty = 0.0, True
+        while not self._over():
+            now = time.monotonic()
+            if self._ticking and dirty and now - last_tick >= _TICK:
+                last_tick, dirty = now, False
+                report = self.engine.report()
+                for watcher in self._ticking:
+                    watcher.tick(report)
+            timeout = self._until_timer()
+            if self._ticking and dirty:
+                timeout = min(_TICK, timeout if timeout is not None else _TICK)
+            try:
+                events = self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                events = ()
+            for event in events:
+                dirty = True
+                self._handle(event)
+                if self._leave:
+                    return
+            self._tell_time()
+
+    def _over(self) -> bool:
+        ended = self.engine.ended
+        if ended is None:
+            return False
+        if self._leave or self.engine.lost or not self.engine.busy:
+            return True
+        # Jobs that were not to be cancelled outlive the run where the queue can keep them.
+        return not ended.cancel and "detach" in self._executor.capabilities
+
+    def _until_timer(self) -> float | None:
+        timer = self.engine.next_timer()
+        return None if timer is None else max(0.0, timer.when - self.clock())
+
+    def _tell_time(self) -> None:
+        timer = self.engine.next_timer()
+        now = self.clock()
+        if timer is not None and timer.when <= now:
+            self._handle(TimerElapsed(now, timer.kind, timer.key))
+
+    def _handle(self, event: Event) -> None:
+        for watcher in self._watchers:
+            watcher.event(event)
+        for decision in self.engine.handle(event):
+            for watcher in self._watchers:
+                watcher.decision(decision)
+            self._perform(decision)
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def _perform(self, decision: Decision) -> None:
+        """Hand a decision to the thread that carries it out."""
+        if isinstance(decision, Submit):
+            if decision.jobs:
+                jobs = decision.jobs
+                self._intake.expect(jobs)
+                self._orders.put(lambda: self._submit(jobs))
+        elif isinstance(decision, (Cancel, Terminate)):
+            ids = decision.jobs if isinstance(decision, Cancel) else decision.cancel
+            if ids:
+                self._orders.put(lambda: self._cancel(ids))
+        elif isinstance(decision, Resize):
+            request, delta = decision.request, decision.delta
+            self._orders.put(lambda: self._resize(request, delta))
+        elif isinstance(decision, Call):
+            state = self.engine.rules.states[decision.rule or ""]
+            self._caller.call(
+                decision,
+                self.engine.snapshot(),
+                Rule(state.rule.spec),
+                self._executor.handle,
+            )
+
+    def _perform_orders(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                order()
+            except Exception as error:  # an executor broke its contract: say so, and go on
+                message = f"executor {self._name} raised {error!r}"
+                self.emit((Problem(self.clock(), message, "error"),))
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._executor.submit(jobs)
+        except Exception as error:  # raised means: nothing was submitted, no event will come
+            now = self.clock()
+            context = {"type": "submit", "severity": 0, "note": str(error) or repr(error)}
+            self.emit(
+                [
+                    event
+                    for job in jobs
+                    for event in (
+                        JobEvent(now, job.id, "exception", context),
+                        JobEvent(now, job.id, "clean"),
+                    )
+                ]
+            )
+
+    def _cancel(self, jobs: Sequence[str]) -> None:
+        try:
+            self._executor.cancel(jobs)
+        except EnsembleError as error:
+            message = f"{len(jobs)} jobs could not be cancelled: {error}"
+            self.emit((Problem(self.clock(), message, "error"),))
+
+    def _resize(self, request: str, delta: int) -> None:
+        try:
+            self._executor.resize(request, delta)
+        except EnsembleError as error:
+            outcome = "undelivered" if error.transient else "denied"
+            self.emit(
+                (ResizeOutcome(self.clock(), request, outcome, reason=error.what),)  # type: ignore[arg-type]
+            )
+
+    # -- the folder ----------------------------------------------------------------------------
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExecutorError(
+                f"the folder for the jobs' output cannot be made: {self._folder}",
+                cause=os.strerror(error.errno) if error.errno else str(error),
+                hint="name another with --output",
+                code="no-folder",
+            ) from None
+
+    def _remove_folder(self) -> None:
+        """An empty folder is of no use to anybody."""
+        try:
+            self._folder.rmdir()
+        except OSError:
+            return
+
+
+def run(
+    ensemble: Ensemble,
+    executor: Executor,
+    *,
+    actions: Mapping[str, ActionPlugin],
+    observers: Mapping[str, ObserverPlugin],
+    watchers: Sequence[Watcher] = (),
+    folder: Path,
+    tag: str | None = None,
+) -> Outcome:
+    """Run an ensemble to its end: :class:`Runtime` in one call."""
+    return Runtime(
+        ensemble,
+        executor,
+        actions=actions,
+        observers=observers,
+        watchers=watchers,
+        folder=folder,
+        tag=tag,
+    ).run()
