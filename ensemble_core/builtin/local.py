@@ -1,0 +1,232 @@
+"""The local executor: runs jobs as processes of this machine, within slots.
+
+A plugin, loaded by the entry point ``local``. What a user can count on:
+
+- A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs from its start to
+  its end. The machine is one node; ``nodes`` only sets how many tasks there are by default. A job
+  that could never have its cores or GPUs fails at once, with a note that says what to do.
+- Its ``tasks`` copies of the command start together, each in a session of its own, with
+  ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_RUN`` (the run's tag),
+  ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT`` in the environment. They are copies,
+  not ranks of one MPI program: variables of an outer MPI launcher are taken away, so that an MPI
+  program starts as a single process, or starts its own with ``mpirun``. Where GPUs are configured,
+  ``CUDA_VISIBLE_DEVICES`` names those of the task, and is ``-1`` where it has none.
+- Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in, first out.
+  A smaller job may pass one that does not fit yet, but not without end (see ``local_queue``).
+- The command is looked for on the job's own ``PATH``. ``workdir`` is made if it is missing; a
+  relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` start
+  at the workdir; a file is emptied when the run first writes to it and appended to after that, so
+  jobs may share one. Output that no file is named for is kept in the run's folder as
+  ``JOB.out`` and ``JOB.err``; an empty one is removed when the job ends. Standard input is empty.
+- A job's status is that of the task with the highest exit code, a signal counting as 128 and its
+  number. When a task is killed by a signal, the others have ``grace`` seconds to end by themselves
+  and are then ended. A task that merely exits with an error does not disturb the others.
+- A job that is cancelled, or passes its ``duration``, gets SIGTERM, and SIGKILL ``grace`` seconds
+  later: all of it, also what it put into the background, into another session, or cleared of its
+  environment. The same happens to what a job leaves running when it ends: as in a queue, nothing
+  outlives its job.
+- ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
+  no job: free slots go first, the others as jobs end.
+
+:meth:`LocalExecutor.close` ends what still runs: nobody would be left to watch it. A controller
+that is itself killed leaves its jobs running; the environment of each names its run and job, which
+is where a later controller can find them (``reattach``, which this executor does not have yet).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ensemble_core.builtin.local_census import subreaper
+from ensemble_core.builtin.local_loop import Loop
+from ensemble_core.builtin.local_slots import Slots, machine_cores, visible_gpus
+from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.executor import Emit, Executor, Run
+from ensemble_core.hookspecs import ExecutorPlugin, hookimpl
+from ensemble_core.jobs import Job
+
+__all__ = ["LocalExecutor", "ensemble_executors"]
+
+OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Cores for jobs; default: those this process may use.",
+        },
+        "min_slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Slots that shrink leaves; default 1.",
+        },
+        "max_slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Slots that grow may reach; default: slots, so that grow is denied.",
+        },
+        "gpus": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "GPUs for jobs; default: those in CUDA_VISIBLE_DEVICES, or none.",
+        },
+        "grace": {
+            "type": "number",
+            "minimum": 0,
+            "description": "Seconds between SIGTERM and SIGKILL; default 5.",
+        },
+    },
+}
+
+
+class LocalExecutor(Executor):
+    """Runs jobs on this machine; see the module for what it promises.
+
+    Raises :class:`UsageError` where the options contradict one another.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize"})
+
+    def __init__(
+        self,
+        *,
+        slots: int | None = None,
+        min_slots: int | None = None,
+        max_slots: int | None = None,
+        gpus: int | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        if slots is None:
+            # Bounds alone move the default into them: `--max-slots 1` on eight cores is one slot.
+            size = max(machine_cores(), min_slots or 1)
+            size = size if max_slots is None else min(size, max_slots)
+        else:
+            size = slots
+        smallest = 1 if min_slots is None else min_slots
+        largest = size if max_slots is None else max_slots
+        if not 1 <= smallest <= size <= largest:
+            raise UsageError(
+                f"min_slots {smallest}, slots {size} and max_slots {largest} are not in order",
+                hint="choose 1 <= min_slots <= slots <= max_slots",
+                code="bad-option",
+            )
+        self._sizes = (size, smallest, largest)
+        self._gpus = visible_gpus(gpus, os.environ)
+        self._grace = grace
+        self._loop: Loop | None = None
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self._loop is not None:
+            raise ExecutorError("the local executor is open already", code="already-open")
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            raise ExecutorError(
+                "SIGCHLD is ignored here, so the exit status of jobs would be lost",
+                hint="restore it: signal.signal(signal.SIGCHLD, signal.SIG_DFL)",
+                code="sigchld-ignored",
+            )
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            raise ExecutorError(
+                "the current folder has been removed",
+                hint="change to a folder that exists and run again",
+                code="no-folder",
+            ) from None
+        if not subreaper.acquire():
+            raise ExecutorError(
+                "this system cannot give orphaned processes to their run",
+                cause="prctl(PR_SET_CHILD_SUBREAPER) was refused",
+                hint="run on Linux 3.4 or later, with prctl allowed",
+                code="no-subreaper",
+            )
+        loop: Loop | None = None
+        try:
+            slots = Slots(*self._sizes, self._gpus)
+            loop = Loop(run, emit, slots, self._grace, dict(os.environb), folder)
+            loop.start()
+        except BaseException as error:
+            if loop is not None:
+                loop.abandon()
+            subreaper.release()
+            if isinstance(error, (OSError, RuntimeError)):
+                raise ExecutorError(
+                    "the local executor cannot start",
+                    cause=str(error),
+                    hint="raise the limits on processes and open files (ulimit -u, ulimit -n)",
+                    code="short-of-resources",
+                    transient=True,
+                ) from error
+            raise
+        self._loop = loop
+
+    def _opened(self) -> Loop:
+        if self._loop is None:
+            raise ExecutorError("the local executor is not open", code="not-open")
+        if self._loop.lost:
+            raise ExecutorError("the local executor has stopped", code="lost")
+        return self._loop
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        loop = self._opened()
+        batch = tuple(jobs)
+        names = {job.id for job in batch}
+        twice = names & loop.ids
+        if len(names) != len(batch) or twice:
+            known = sorted(twice) or sorted(
+                name for name in names if sum(job.id == name for job in batch) > 1
+            )
+            raise ExecutorError(
+                f"job {known[0]} was submitted already",
+                hint="give each job an id of its own",
+                code="duplicate-job",
+            )
+        loop.ids |= names
+        loop.post(("submit", batch))
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._opened().post(("cancel", tuple(jobs)))
+
+    def resize(self, request: str, delta: int) -> None:
+        self._opened().post(("resize", request, delta))
+
+    def resources(self) -> Mapping[str, float]:
+        if self._loop is None:
+            return Slots(*self._sizes, self._gpus).gauges()
+        return dict(self._loop.gauges)
+
+    def close(self) -> None:
+        """End what still runs, within about ``grace`` seconds, and give everything back."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        loop.post(("close",))
+        loop.join()
+        subreaper.release()
+
+
+def _build(options: Mapping[str, Any]) -> Executor:
+    return LocalExecutor(**options)
+
+
+def _available() -> tuple[bool, str]:
+    cores = machine_cores()
+    return True, f"{cores} core{'s' if cores != 1 else ''} on this machine"
+
+
+@hookimpl
+def ensemble_executors() -> Iterable[ExecutorPlugin]:
+    """The executor ``local``."""
+    return [
+        ExecutorPlugin(
+            name="local",
+            summary="Runs jobs as processes of this machine, within slots",
+            build=_build,
+            capabilities=LocalExecutor.capabilities,
+            options=OPTIONS,
+            available=_available,
+        )
+    ]

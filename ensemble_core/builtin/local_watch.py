@@ -1,0 +1,142 @@
+"""Waiting without polling: ends of processes, timers and calls from other threads, in one place.
+
+The local executor's thread sleeps in :meth:`Watcher.wait` until a process it watches has ended (its
+pidfd becomes readable), a timer is due or another thread called :meth:`Watcher.wake`. Where the
+system has no pidfds, or no file descriptor is left for one, a thread that waits for that one
+process takes their place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Timer", "Watcher"]
+
+T = TypeVar("T")
+
+
+class Timer:
+    """Something to do at a monotonic time, unless it is cancelled before."""
+
+    __slots__ = ("call", "when")
+
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Watcher(Generic[T]):
+    """``T`` is what the caller gets back when a process that it watched has ended."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll.register(self._read, select.EPOLLIN)
+        self._watched: dict[int, T] = {}
+        self._told: deque[T] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._awake = False
+        self._open = True
+
+    def close(self) -> None:
+        """Give back every descriptor. Callable once the owner no longer waits."""
+        for fd in self._watched:
+            os.close(fd)
+        self._watched.clear()
+        with self._lock:
+            self._open = False
+            self._epoll.close()
+            os.close(self._read)
+            os.close(self._write)
+
+    def wake(self) -> None:
+        """End the current or next :meth:`wait`. Callable from any thread."""
+        with self._lock:
+            if self._open and not self._awake:
+                self._awake = True
+                os.write(self._write, b"x")
+
+    def watch(self, pid: int, token: T) -> None:
+        """Give back ``token`` once this child of ours has ended; it stays to be reaped."""
+        try:
+            fd = os.pidfd_open(pid)
+        except (OSError, AttributeError):
+            threading.Thread(
+                target=self._wait_for, args=(pid, token), name=f"ensemble-wait-{pid}", daemon=True
+            ).start()
+            return
+        self.watch_fd(fd, token)
+
+    def watch_fd(self, fd: int, token: T) -> None:
+        """Give back ``token`` once the process of this pidfd has ended; takes the descriptor."""
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._watched[fd] = token
+
+    def _wait_for(self, pid: int, token: T) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self._told.append(token)
+        self.wake()
+
+    def at(self, when: float, call: Callable[[], None]) -> Timer:
+        """Call something at a monotonic time, in the thread that waits."""
+        timer = Timer(when, call)
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        # Timers of jobs that are over must not add up through a long run.
+        if len(self._timers) > 1024 and next(self._numbers) % 256 == 0:
+            self._timers = [item for item in self._timers if item[2].call is not None]
+            heapq.heapify(self._timers)
+        return timer
+
+    def wait(self, at_once: bool = False) -> list[T]:
+        """Sleep until there is something to do; the tokens of processes that have ended.
+
+        With ``at_once``, only look.
+        """
+        timers = self._timers
+        while timers and timers[0][2].call is None:
+            heapq.heappop(timers)
+        if at_once or self._told:
+            timeout = 0.0
+        elif timers:
+            timeout = max(0.0, timers[0][0] - time.monotonic())
+        else:
+            timeout = -1.0
+        ended: list[T] = []
+        for fd, _ in self._epoll.poll(timeout):
+            if fd == self._read:
+                with self._lock:
+                    os.read(self._read, 64)
+                    self._awake = False
+            else:
+                ended.append(self._watched.pop(fd))
+                os.close(fd)
+        while self._told:
+            ended.append(self._told.popleft())
+        return ended
+
+    def ring(self) -> None:
+        """Make the calls of the timers that are due."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            call = heapq.heappop(self._timers)[2].call
+            if call is not None:
+                call()
