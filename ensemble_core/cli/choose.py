@@ -1,0 +1,203 @@
+"""Which executor a run uses, and its options from the command line.
+
+``--executor`` decides; otherwise the one of highest priority that can work here. Options come as
+text and are read as the executor's JSON Schema says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.errors import UsageError
+from ensemble_core.hookspecs import ExecutorPlugin
+from ensemble_core.registry import Registry
+
+__all__ = ["Choice", "choose", "read_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The executor of a run: its name here, its record, and why it was taken."""
+
+    name: str
+    record: ExecutorPlugin
+    detail: str
+    why: str
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"executor {self.name}{detail}: {self.why}"
+
+
+def choose(registry: Registry, name: str | None) -> Choice:
+    """The executor to use. Raises :class:`UsageError` where there is none, with the reasons."""
+    if name is not None:
+        record = registry.lookup("executor", name)
+        works, detail = _available(record)
+        if not works:
+            raise UsageError(
+                f"executor {name!r} cannot work here",
+                cause=detail or None,
+                hint="choose another with --executor; 'ensemble plugins list' shows them",
+                code="executor-unavailable",
+            )
+        return Choice(name, record, detail, "chosen with --executor")
+    asked = {each: (record, *_available(record)) for each, record in registry.executors.items()}
+    able = [each for each, (_, works, _) in asked.items() if works]
+    if not able:
+        reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())
+        raise UsageError(
+            "no executor can work here",
+            cause=reasons or "none is installed",
+            hint="'ensemble plugins list' shows what is installed, and what is broken",
+            code="no-executor",
+        )
+    best = max(able, key=lambda each: asked[each][0].priority)
+    record, _, detail = asked[best]
+    if len(asked) == 1:
+        why = "the only one installed"
+    elif len(able) == 1:
+        others = ", ".join(
+            f"{each}: {reason or 'not available'}"
+            for each, (_, works, reason) in asked.items()
+            if not works
+        )
+        why = f"the only one that can work here ({others})"
+    else:
+        others = ", ".join(each for each in able if each != best)
+        why = f"preferred to {others}; --executor chooses another"
+    return Choice(best, record, detail, why)
+
+
+def _available(record: ExecutorPlugin) -> tuple[bool, str]:
+    if record.available is None:
+        return True, ""
+    try:
+        works, detail = record.available()
+    except Exception as error:  # a plugin's fault is a reason not to use it, not to fail
+        return False, f"{type(error).__name__}: {error}"
+    return bool(works), str(detail or "")
+
+
+def read_options(
+    record: ExecutorPlugin, given: Iterable[str], named: Mapping[str, object]
+) -> dict[str, Any]:
+    """The executor's options from ``-o KEY=VALUE`` and from options with a name of their own.
+
+    Raises :class:`UsageError` for what the executor's schema does not allow.
+    """
+    schema = _plain(record.options)
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    closed = schema.get("additionalProperties") is False or not schema
+    options: dict[str, Any] = {}
+    for name, value in named.items():
+        if value is None:
+            continue
+        if name not in properties:
+            raise UsageError(
+                f"--{name.replace('_', '-')} means nothing to executor {record.name!r}",
+                hint=_offer(name, properties),
+                code="unknown-option",
+            )
+        options[name] = value
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError(
+                f"option {text!r} is not of the form KEY=VALUE",
+                hint=_offer(key, properties),
+                code="bad-option",
+            )
+        if key not in properties and key.replace("-", "_") in properties:
+            key = key.replace("-", "_")
+        if key not in properties and closed:
+            raise UsageError(
+                f"executor {record.name!r} has no option {key!r}",
+                hint=_offer(key, properties),
+                code="unknown-option",
+            )
+        if key in options:
+            raise UsageError(f"option {key!r} is given twice", code="bad-option")
+        options[key] = _read(value, properties.get(key, {}))
+    _check(record.name, schema, options)
+    return options
+
+
+def _offer(name: str, properties: Mapping[str, Any]) -> str:
+    if not properties:
+        return "it has no options"
+    near = get_close_matches(name.replace("-", "_"), properties, 1)
+    return f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(properties)}"
+
+
+def _read(text: str, schema: Any) -> object:
+    """The value that the text stands for, by what the schema allows."""
+    types = _types(schema)
+    word = text.strip().lower()
+    if "boolean" in types and word in ("true", "false", "yes", "no", "on", "off"):
+        return word in ("true", "yes", "on")
+    if "null" in types and word in ("null", "none", ""):
+        return None
+    for name, convert in (("integer", int), ("number", float)):
+        if name in types:
+            try:
+                return convert(text)
+            except ValueError:
+                continue
+    if types & {"array", "object"}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            if "string" not in types and "array" in types:
+                return [_read(part.strip(), schema.get("items", {})) for part in text.split(",")]
+    return text
+
+
+def _types(schema: Any) -> set[str]:
+    if not isinstance(schema, Mapping):
+        return {"string"}
+    found: set[str] = set()
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        found.add(kind)
+    elif isinstance(kind, list):
+        found.update(kind)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for part in schema.get(key, ()):
+            found |= _types(part)
+    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    for value in (*schema.get("enum", ()), *((schema["const"],) if "const" in schema else ())):
+        found.add(names.get(type(value), "null"))
+    return found or {"string"}
+
+
+def _check(name: str, schema: Any, options: dict[str, Any]) -> None:
+    if not schema:
+        return
+    import jsonschema_rs
+
+    problems = []
+    for error in jsonschema_rs.validator_for(schema).iter_errors(options):
+        path = ".".join(str(part) for part in error.instance_path)
+        problems.append(f"{path}: {error.message}" if path else error.message)
+    if problems:
+        raise UsageError(
+            f"wrong options for executor {name!r}",
+            cause="; ".join(sorted(problems)),
+            hint=f"'ensemble plugins show executor {name}' describes them",
+            code="bad-option",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Mappings of any kind as dicts, sequences as lists: what the validator takes."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,394 @@
+"""A run told in lines, in the look of ensemble-python: ``=> trigger start``, then what it led to.
+
+:class:`Narrator` turns events and decisions into lines and does nothing else; the output thread
+calls it. It keeps what it needs of jobs that are active, and forgets them when they are over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ensemble_core.cli.look import Look, clean, shorten
+from ensemble_core.decisions import (
+    AddRule,
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Fired,
+    Log,
+    Resize,
+    SetGroup,
+    Submit,
+    Terminate,
+)
+from ensemble_core.ensemble import Ensemble
+from ensemble_core.events import (
+    CallFailed,
+    Event,
+    JobEvent,
+    ResizeOutcome,
+    TimerElapsed,
+)
+from ensemble_core.jobs import Job
+
+__all__ = ["FAILURES_SHOWN", "Line", "Narrator", "interesting", "spell_status"]
+
+#: Failed jobs that are told of one by one, for each group; the summary counts them all.
+FAILURES_SHOWN = 10
+
+_LONGEST_TEXT = 400
+_JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
+
+
+class Line(NamedTuple):
+    """A line to print. ``error`` says that it belongs on stderr, also when all else is quiet."""
+
+    text: str
+    error: bool = False
+
+
+def interesting(event: Event) -> bool:
+    """Whether the narrator has use for this event when it does not tell of every one."""
+    if isinstance(event, JobEvent):
+        return event.name in _JOB_EVENTS and event.ours
+    return isinstance(event, (CallFailed, ResizeOutcome))
+
+
+def spell_status(status: object) -> str:
+    """What a wait status says: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
+    if not isinstance(status, int) or isinstance(status, bool):
+        return "failed"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        core = ", core dumped" if os.WCOREDUMP(status) else ""
+        return f"killed by {name} (exit code {128 + number}{core})"
+    return f"exit code {os.WEXITSTATUS(status)}"
+
+
+@dataclass(slots=True)
+class _Active:
+    """A job that is not over yet."""
+
+    job: Job | None
+    stderr: str | None = None
+    told: bool = False
+
+
+class Narrator:
+    """Tells of a run. ``debug`` tells of every event; ``began`` is the run's first timestamp."""
+
+    def __init__(
+        self, ensemble: Ensemble, out: Look, err: Look | None = None, *, debug: bool = False
+    ) -> None:
+        self._ensemble = ensemble
+        self._out = out
+        self._err = out if err is None else err
+        self._debug = debug
+        self._began: float | None = None
+        self._firing = 0
+        self._active: dict[str, _Active] = {}
+        self._failures: dict[str, int] = {}
+        self._resizes: dict[str, int] = {}
+        self._calls: dict[str, str] = {}
+        self._repetitions = {rule.id: rule.repetitions for rule in ensemble.rules}
+        self._decisions: dict[type[Decision], Callable[[Any], Iterator[Line]]] = {
+            Fired: self._fired,
+            Submit: self._submit,
+            Cancel: self._cancel,
+            Resize: self._resize,
+            AddRule: self._add_rule,
+            EnableRule: self._switch,
+            DisableRule: self._switch,
+            SetGroup: self._set_group,
+            Call: self._call,
+            Log: self._log,
+            Terminate: self._terminate,
+        }
+
+    @property
+    def debug(self) -> bool:
+        return self._debug
+
+    def tell(self, item: Event | Decision) -> Iterator[Line]:
+        """The lines for an event or a decision; often none."""
+        if isinstance(item, Decision):
+            told = self._decisions.get(type(item))
+            if told is not None:
+                yield from told(item)
+            return
+        if self._began is None:
+            self._began = item.timestamp
+        if self._debug:
+            yield self._event(item)
+        if isinstance(item, JobEvent):
+            if item.ours:
+                yield from self._job_event(item)
+        elif isinstance(item, CallFailed):
+            yield from self._call_failed(item)
+        elif isinstance(item, ResizeOutcome):
+            yield from self._resized(item)
+
+    # Decisions
+
+    def _fired(self, fired: Fired) -> Iterator[Line]:
+        self._firing = fired.firing
+        told = self._out.paint(f" => trigger {clean(fired.label)}", "trigger")
+        notes = []
+        of = self._repetitions.get(fired.rule or "", 1)
+        if fired.count > 1 or of > 1:
+            notes.append(f"{fired.count} of {of}" if of >= fired.count else f"{fired.count}")
+        if fired.value is not None:
+            notes.append(f"value {fired.value:g}")
+        if fired.job is not None:
+            notes.append(clean(fired.job))
+        if notes:
+            told += "  " + self._out.paint(f"({', '.join(notes)})", "dim")
+        yield Line(told)
+
+    def _submit(self, submit: Submit) -> Iterator[Line]:
+        for job in submit.jobs:
+            self._active[job.id] = _Active(job)
+        late = submit.firing != self._firing
+        if late and not self._debug:
+            return  # the rest of a paced submit, which was told of when its rule fired
+        group = self._ensemble.groups.get(submit.group)
+        count = str(len(submit.jobs))
+        if not late and group is not None and len(submit.jobs) < group.size and self._paced:
+            count = f"{group.size}, {len(submit.jobs)} now"
+        fields: dict[str, object] = {"name": submit.group, "command": "", "count": count}
+        if not submit.jobs:
+            fields["command"] = group.text if group is not None else ""
+        else:
+            job = submit.jobs[0]
+            fields["command"] = self._command(job)
+            fields["nodes"] = job.nodes
+            if job.tasks != job.nodes:
+                fields["tasks"] = job.tasks
+            if job.cores_per_task != 1:
+                fields["cores_per_task"] = job.cores_per_task
+            if job.gpus_per_task:
+                fields["gpus_per_task"] = job.gpus_per_task
+            if job.duration:
+                fields["duration"] = f"{job.duration:g}"
+            if group is not None and job.parameters:
+                for name, values in group.parameters.items():
+                    fields[name] = shorten(", ".join(map(str, values)), 60, self._out)
+        spelled = ",".join(f"({key}:{clean(str(value))})" for key, value in fields.items())
+        yield Line(
+            self._out.paint(f"   submit {submit.group} ", "action")
+            + self._out.paint(spelled, "fields")
+        )
+
+    @property
+    def _paced(self) -> bool:
+        return self._ensemble.limits.submits_per_second is not None
+
+    def _command(self, job: Job) -> str:
+        """The command as the file has it; as it is, where the rule changed it."""
+        group = self._ensemble.groups.get(job.group)
+        text = ""
+        if group is not None and group.text:
+            usual = next(group.jobs(job.index), None)
+            if job.parameters or (usual is not None and usual.command == job.command):
+                text = group.text
+        text = text or shlex.join(job.command)
+        return shorten(" ".join(text.split("\n")).strip(), _LONGEST_TEXT, self._out)
+
+    def _action(self, text: str, note: str = "") -> Line:
+        shown = shorten(clean(text).replace("\n", " "), _LONGEST_TEXT, self._out)
+        told = self._out.paint(f"   {shown}", "action")
+        return Line(f"{told}  {self._out.paint(note, 'dim')}" if note else told)
+
+    def _cancel(self, cancel: Cancel) -> Iterator[Line]:
+        yield self._action(
+            f"cancel {self._listed(cancel.jobs) or 'nothing: no such job is active'}"
+        )
+
+    def _listed(self, names: tuple[str, ...]) -> str:
+        if len(names) <= 4:
+            return ", ".join(names)
+        return f"{', '.join(names[:3])}, {self._out.ellipsis} ({len(names)} jobs)"
+
+    def _resize(self, resize: Resize) -> Iterator[Line]:
+        self._resizes[resize.request] = resize.delta
+        yield self._action(f"{'grow' if resize.delta > 0 else 'shrink'} {abs(resize.delta)}")
+
+    def _add_rule(self, added: AddRule) -> Iterator[Line]:
+        spec = added.spec
+        repetitions = spec.get("repetitions")
+        if isinstance(repetitions, int):
+            self._repetitions[added.id] = repetitions
+        parts = [str(spec.get("trigger", ""))]
+        parts += [str(spec[key]) for key in ("name", "when") if spec.get(key) is not None]
+        yield self._action(f"add rule {added.id}: {' '.join(parts).strip()}")
+
+    def _switch(self, switched: EnableRule | DisableRule) -> Iterator[Line]:
+        word = "enable" if isinstance(switched, EnableRule) else "disable"
+        yield self._action(f"{word} {', '.join(switched.rules)}")
+
+    def _set_group(self, change: SetGroup) -> Iterator[Line]:
+        fields = ", ".join(f"{key}={value}" for key, value in change.fields.items())
+        yield self._action(f"set {change.group}: {fields}")
+
+    def _call(self, call: Call) -> Iterator[Line]:
+        self._calls[call.call] = call.name
+        if call.kind == "custom":
+            yield self._action(f"custom {call.name}")
+        else:
+            options = ", ".join(f"{key}={value}" for key, value in call.options.items())
+            yield self._action(f"{call.name} {options}".rstrip())
+
+    def _log(self, log: Log) -> Iterator[Line]:
+        if log.level == "info":
+            yield self._action(f"log {log.message}")
+        elif log.level == "warning":
+            by = f" (rule {log.rule})" if log.rule else ""
+            head = self._err.paint("warning:", "warning")
+            yield Line(f"{head} {clean(log.message)}{by}", error=True)
+        else:
+            yield self._error(log.message, log.rule)
+
+    def _terminate(self, end: Terminate) -> Iterator[Line]:
+        if end.natural or not end.firing:
+            return  # the summary says how the run ended; the signal's own line came before
+        notes = [f"exit code {end.exit_code}"] if end.exit_code else []
+        if end.cancel:
+            notes.append(f"cancelling {_jobs(len(end.cancel))}")
+        yield self._action("terminate ensemble session", f"({', '.join(notes)})" if notes else "")
+
+    # Events
+
+    def _event(self, event: Event) -> Line:
+        elapsed = event.timestamp - (self._began if self._began is not None else event.timestamp)
+        data = event.to_dict()
+        for key in ("type", "timestamp"):
+            data.pop(key, None)
+        words = [event.type]
+        if isinstance(event, JobEvent):
+            words = ["job", event.name, clean(event.job)]
+            data = dict(event.context)
+            if not event.ours:
+                words.append("(not ours)")
+        elif isinstance(event, TimerElapsed) and event.timer == "heartbeat":
+            words = ["💗 HEARTBEAT" if self._out.unicode else "HEARTBEAT"]
+            data = {}
+        data = {key: value for key, value in data.items() if value not in ("", None)}
+        rest = clean(json.dumps(data, default=_plain, ensure_ascii=not self._out.unicode))
+        told = f"[{elapsed:10.3f}] {' '.join(words)}"
+        if data:
+            told += f" {shorten(rest, 2000, self._out)}"
+        return Line(self._out.paint(told, "dim"))
+
+    def _job_event(self, event: JobEvent) -> Iterator[Line]:
+        if event.name == "clean":
+            self._active.pop(event.job, None)
+            return
+        active = self._active.get(event.job)
+        if event.name == "submit":
+            if active is None:
+                self._active[event.job] = _Active(None)
+            return
+        if active is None:
+            active = _Active(None)
+        if event.name == "start":
+            path = event.context.get("stderr") or event.context.get("stdout")
+            active.stderr = str(path) if path else None
+        elif event.name == "exception":
+            severity = event.context.get("severity", 0)
+            if severity == 0 and not active.told:
+                active.told = True
+                if event.context.get("type") != "cancel":
+                    kind = str(event.context.get("type") or "exception")
+                    note = str(event.context.get("note") or "")
+                    yield from self._failed(event.job, active, f"{kind}: {note}" if note else kind)
+        elif event.name == "finish":
+            status = event.context.get("status", 0)
+            if status != 0 and not active.told:
+                active.told = True
+                yield from self._failed(event.job, active, spell_status(status), words=True)
+
+    def _failed(
+        self, job: str, active: _Active, reason: str, words: bool = False
+    ) -> Iterator[Line]:
+        group = active.job.group if active.job is not None else job.rpartition(".")[0]
+        number = self._failures[group] = self._failures.get(group, 0) + 1
+        if number > FAILURES_SHOWN:
+            if number == FAILURES_SHOWN + 1:
+                told = f"   {self._err.ellipsis} further failures of {clean(group)} are counted"
+                yield Line(self._err.paint(f"{told} in the summary", "bad"), error=True)
+            return
+        told = f"   failed {clean(job)}: {clean(reason)}"
+        last = _last_words(active.stderr) if words and active.stderr else ""
+        if last:
+            told += f": {shorten(clean(last), 160, self._err)}"
+        shown = self._err.paint(told, "bad")
+        if active.stderr and (last or not words):
+            shown += "  " + self._err.paint(f"({clean(active.stderr)})", "dim")
+        yield Line(shown, error=True)
+
+    def _call_failed(self, failed: CallFailed) -> Iterator[Line]:
+        # The engine's own error line comes next and says what the exception was.
+        name = self._calls.pop(failed.call, failed.call)
+        traceback = clean(failed.traceback.rstrip())
+        if traceback:
+            body = "\n".join(f"  {line}" for line in traceback.split("\n"))
+            yield Line(self._err.paint(f"   {clean(name)} raised:\n{body}", "dim"), error=True)
+
+    def _resized(self, outcome: ResizeOutcome) -> Iterator[Line]:
+        if outcome.outcome == "undelivered":  # it will be asked again under the same request
+            delta = self._resizes.get(outcome.request, 0)
+        else:
+            delta = self._resizes.pop(outcome.request, 0)
+        word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
+        told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"
+        if outcome.size is not None and outcome.outcome == "granted":
+            told += f": size {outcome.size}"
+        if outcome.reason:
+            told += f": {outcome.reason}"
+        if outcome.outcome == "granted":
+            yield self._action(told)
+        else:
+            again = "; it will be asked again" if outcome.outcome == "undelivered" else ""
+            head = self._err.paint("warning:", "warning")
+            yield Line(f"{head} {clean(told)}{again}", error=True)
+
+    def _error(self, message: str, rule: str | None) -> Line:
+        what, newline, rest = clean(message).partition("\n")
+        by = f" (rule {rule})" if rule and rule not in what else ""
+        return Line(f"{self._err.paint('error:', 'bad')} {what}{by}{newline}{rest}", error=True)
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _last_words(path: str) -> str:
+    """The last line that a job wrote, from the last 4 KiB of an ordinary file; or nothing."""
+    try:
+        file = Path(path)
+        if not file.is_file():  # a pipe or device would hang the console
+            return ""
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - 4096))
+            text = stream.read(4096).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

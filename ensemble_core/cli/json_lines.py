@@ -1,0 +1,47 @@
+"""``ensemble run --json``: each event and decision as one JSON object a line.
+
+What JSON cannot say is made sayable, never left out: numbers that are not finite become ``null``,
+other objects their text. Called by the output thread.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["dump"]
+
+_DEEPEST = 40
+
+
+def dump(data: Mapping[str, Any]) -> str:
+    """One line of valid JSON, whatever ``data`` holds."""
+    try:
+        return json.dumps(data, default=_default, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(_sayable(data, 0), allow_nan=False, separators=(",", ":"))
+
+
+def _default(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    return str(value)
+
+
+def _sayable(value: object, depth: int) -> object:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth < _DEEPEST:
+        if isinstance(value, Mapping):
+            return {str(key): _sayable(inner, depth + 1) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [_sayable(inner, depth + 1) for inner in value]
+        if isinstance(value, (set, frozenset)):
+            return [_sayable(inner, depth + 1) for inner in sorted(value, key=str)]
+    return f"<{type(value).__name__}>" if depth >= _DEEPEST else str(value)

@@ -1,0 +1,135 @@
+"""The live table at the foot of a terminal: how each group stands, under the lines of the run.
+
+A :class:`Block` only makes text: what erases the last frame, and the next frame. The output thread
+writes it together with the lines that go above, in one piece, so nothing flickers and nothing is
+torn. The cursor always rests at the start of the line below the block.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from ensemble_core.cli.look import Look, is_terminal, shorten, spell_time
+from ensemble_core.cli.summary import group_table
+from ensemble_core.report import GroupReport, Report
+
+__all__ = ["Block", "can_be_live"]
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+#: Below this the block would leave no room for anything else.
+_FEWEST_ROWS = 5
+_FEWEST_COLUMNS = 20
+
+
+def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a table can be kept in place on this stream."""
+    return is_terminal(out) and environ.get("TERM", "dumb") not in ("dumb", "")
+
+
+class Block:
+    """The live table. ``size`` gives the terminal's columns and rows at each frame."""
+
+    def __init__(
+        self,
+        look: Look,
+        size: Callable[[], os.terminal_size],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._look = look
+        self._size = size
+        self._clock = clock
+        self._began = clock()
+        #: xterm cuts lines that a narrower window has no room for; all others wrap them anew.
+        self._wraps_anew = "XTERM_VERSION" not in environ
+        self._lengths: list[int] = []
+        self._columns = 0
+        self.report: Report | None = None
+        #: A last line that stays, for example what a first Ctrl-C led to.
+        self.note = ""
+
+    def erase(self) -> str:
+        """What takes the last frame away and leaves the cursor where it began."""
+        height = self._height(self._size().columns)
+        self._lengths = []
+        return f"\r\x1b[{height}A\x1b[J" if height else ""
+
+    def draw(self) -> str:
+        """The next frame, where no frame is on the screen."""
+        lines = self._frame()
+        return "".join(f"{line}\n" for line in lines)
+
+    def refresh(self) -> str:
+        """What turns the last frame into the next one, without a moment of emptiness."""
+        columns = self._size().columns
+        if columns != self._columns or not self._lengths:
+            return self.erase() + self.draw()
+        height = self._height(columns)
+        lines = self._frame()
+        return f"\r\x1b[{height}A" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+
+    def _height(self, columns: int) -> int:
+        """How many rows the last frame takes now."""
+        if columns >= self._columns or not self._wraps_anew:
+            return len(self._lengths)
+        return sum(max(1, -(-length // max(1, columns))) for length in self._lengths)
+
+    def _frame(self) -> list[str]:
+        size = self._size()
+        lines: list[str] = []
+        if (
+            self.report is not None
+            and size.lines >= _FEWEST_ROWS
+            and size.columns >= _FEWEST_COLUMNS
+        ):
+            # One column stays free: a full line would wrap at the next character.
+            lines = self._lines(self.report, size.columns - 1, size.lines - 2)
+        self._lengths = [len(_STYLE.sub("", line)) for line in lines]
+        self._columns = size.columns
+        return lines
+
+    def _lines(self, report: Report, width: int, height: int) -> list[str]:
+        foot = self._foot(report, width)
+        room = height - len(foot) - 1
+        groups = report.groups
+        total = len(groups) > 1 and room > 2
+        fitting = room - (1 if total else 0)
+        hidden: list[GroupReport] = []
+        shown = list(groups)
+        if len(groups) > fitting:
+            fitting = max(1, fitting - 1)
+            busy = sorted(
+                range(len(groups)),
+                key=lambda place: not (groups[place].waiting or groups[place].running),
+            )
+            chosen = sorted(busy[:fitting])
+            shown = [groups[place] for place in chosen]
+            hidden = [groups[place] for place in sorted(busy[fitting:])]
+        lines = (
+            group_table(shown, self._look, width, total=groups if total else None) if shown else []
+        )
+        if hidden:
+            told = f" {self._look.ellipsis} and {len(hidden)} more groups"
+            lines.insert(1 + len(shown), self._look.paint(shorten(told, width, self._look), "dim"))
+        return [*lines, *foot]
+
+    def _foot(self, report: Report, width: int) -> list[str]:
+        parts = [f"elapsed {spell_time(self._clock() - self._began)}"]
+        parts += [f"{report.firings} firings", f"{report.events} events"]
+        if report.errors:
+            parts.append(f"{report.errors} errors")
+        separator = " · " if self._look.unicode else ", "
+        told = " " + separator.join(parts)
+        while len(told) > width and len(parts) > 1:
+            parts.pop()
+            told = " " + separator.join(parts)
+        foot = [self._look.paint(shorten(told, width, self._look), "dim")]
+        if self.note:
+            note = shorten(f" {self.note}", width, self._look)
+            foot.append(self._look.paint(note, "warning"))
+        return foot

@@ -1,0 +1,115 @@
+"""How text looks: colors, times, aligned tables, and what a stream can show.
+
+Pure functions and one small class; used by everything in the command line that prints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+__all__ = ["Look", "clean", "look_for", "shorten", "spell_time", "table"]
+
+_STYLES = {
+    "trigger": "94",  # the blue, cyan and purple that ensemble-python prints in
+    "action": "96",
+    "fields": "95",
+    "good": "92",
+    "warning": "93",
+    "bad": "91",
+    "dim": "2",
+    "bold": "1",
+}
+_CONTROL = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)},
+    # Isolates, overrides and marks that would turn the rest of a line around.
+    **{code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one stream can show: ``color``, and characters beyond ASCII (``unicode``)."""
+
+    color: bool = False
+    unicode: bool = False
+
+    def paint(self, text: str, style: str) -> str:
+        """The text in a style, where the stream shows colors."""
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color and text else text
+
+    @property
+    def ellipsis(self) -> str:
+        return "…" if self.unicode else "..."
+
+
+def look_for(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Look:
+    """The look for a stream. ``NO_COLOR`` beats ``FORCE_COLOR``, which beats ``TERM=dumb``."""
+    encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
+    if environ.get("NO_COLOR"):
+        color = False
+    elif environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        color = True
+    elif environ.get("TERM") == "dumb":
+        color = False
+    else:
+        color = is_terminal(stream)
+    return Look(color=color, unicode=encoding in ("utf-8", "utf8"))
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether the stream is a terminal; a closed one is not."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+def clean(text: str) -> str:
+    """The text with control characters made visible: a job's words cannot steer the terminal."""
+    return text if text.isprintable() else text.translate(_CONTROL)
+
+
+def shorten(text: str, width: int, look: Look) -> str:
+    """At most ``width`` characters; what is cut is marked."""
+    if len(text) <= width:
+        return text
+    mark = look.ellipsis
+    return text[: max(0, width - len(mark))] + mark[: max(0, width)]
+
+
+def spell_time(seconds: float | None) -> str:
+    """A time for people: ``0.04 s``, ``12.3 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
+    if seconds is None or seconds != seconds or abs(seconds) == float("inf"):
+        return "-"
+    sign, rest = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if rest < 9.995:
+        return f"{sign}{rest:.2f} s"
+    if rest < 99.95:
+        return f"{sign}{rest:.1f} s"
+    whole = round(rest)
+    minutes, secs = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{sign}{days}d {hours:02d}h"
+    if hours:
+        return f"{sign}{hours}h {minutes:02d}m"
+    return f"{sign}{minutes}m {secs:02d}s"
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+    """Rows in aligned columns, two spaces apart; ``right`` says which columns lean right."""
+    if not rows:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column < len(right) and right[column] else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines

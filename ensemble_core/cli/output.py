@@ -1,0 +1,255 @@
+"""The one thread that writes what a run has to say.
+
+The engine's thread hands over events and decisions and goes on; here they become lines and are
+written, with the live table below them. What functions of the file print comes the same way, so
+that lines are never torn. A reader that went away (``| head``) is told to the run, which then ends;
+a terminal that went away is not: the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TextIO, cast
+
+from ensemble_core.cli.console import Line, interesting
+from ensemble_core.cli.live import Block
+from ensemble_core.cli.look import is_terminal
+from ensemble_core.decisions import Decision
+from ensemble_core.events import Event
+
+__all__ = ["Output"]
+
+#: Items that may wait for a slow reader before something gives way.
+LIMIT = 200_000
+_BATCH = 500
+_FRAME = 0.25  # seconds between frames while nothing is said
+
+_Item = Event | Decision | Line | None
+
+
+class Output:
+    """Writes lines, in order, on a thread of its own. A context manager: started and ended by it.
+
+    ``tell`` makes lines of events and decisions. ``block`` is the live table, if there is one.
+    ``lossy`` says what gives way when the reader is too slow: debug lines are left out, or else
+    (``--json``) the run waits. ``on_gone`` is called once, when the reader of stdout went away.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Event | Decision], Iterable[Line]],
+        out: TextIO,
+        err: TextIO,
+        *,
+        block: Block | None = None,
+        lossy: bool = True,
+        prints_to_stderr: bool = False,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tell = tell
+        self._out = out
+        self._err = err
+        self._block = block
+        self._lossy = lossy
+        self._prints_to_stderr = prints_to_stderr
+        self._on_gone = on_gone
+        self._shares_terminal = block is not None and is_terminal(err)
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._dead: set[int] = set()
+        self._left_out = 0
+        self._leaving = False
+        self._last: list[Line] = []
+        self._thread = threading.Thread(target=self._run, name="ensemble-output", daemon=True)
+        self._redirected: tuple[TextIO, TextIO] | None = None
+
+    def put(self, item: Event | Decision) -> None:
+        """Hand over an event or a decision. Any thread."""
+        if self._queue.qsize() >= LIMIT:
+            if self._lossy and isinstance(item, Event) and not interesting(item):
+                self._left_out += 1
+                return
+            while self._queue.qsize() >= LIMIT and not self._leaving and self._thread.is_alive():
+                time.sleep(0.02)
+        self._queue.put(item)
+
+    def say(self, text: str, *, error: bool = False) -> None:
+        """Print a line of text. Any thread; also from a signal handler."""
+        self._queue.put(Line(text, error))
+
+    @property
+    def block(self) -> Block | None:
+        return self._block
+
+    def __enter__(self) -> Output:
+        self._redirected = (sys.stdout, sys.stderr)
+        # Whoever prints needs the writing part of a stream; the rest is handed through.
+        sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._prints_to_stderr))
+        sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self, last: Sequence[str] = (), patience: float | None = None) -> None:
+        """Write what is left, take the table away, write the ``last`` lines, and stop.
+
+        ``patience`` is how many seconds to wait for a slow reader; ``None``: as long as it takes.
+        """
+        if self._redirected is not None:
+            for stream in (sys.stdout, sys.stderr):
+                finish = getattr(stream, "finish_lines", None)
+                if finish is not None:
+                    finish()
+            sys.stdout, sys.stderr = self._redirected
+            self._redirected = None
+        if self._thread.is_alive():
+            self._leaving = True
+            self._last = [Line(text) for text in last]
+            self._queue.put(None)
+            self._thread.join(patience)
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            batch: list[_Item] = []
+            try:
+                batch.append(self._queue.get(timeout=_FRAME if self._block else None))
+                while len(batch) < _BATCH:
+                    batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                pass
+            lines: list[Line] = []
+            for item in batch:
+                if item is None:
+                    going = False
+                elif isinstance(item, Line):
+                    lines.append(item)
+                else:
+                    lines += self._lines(item)
+            if self._left_out and not self._queue.qsize():
+                count, self._left_out = self._left_out, 0
+                lines.append(Line(f"({count} lines left out: this output was read too slowly)"))
+            self._write(lines)
+        if self._block is not None:
+            self._send(self._out, self._block.erase())
+            self._block = None
+        self._write(self._last)
+
+    def _lines(self, item: Event | Decision) -> list[Line]:
+        try:
+            return list(self._tell(item))
+        except Exception as error:  # a line that cannot be told must not silence the rest
+            return [Line(f"error: cannot show {item!r}: {type(error).__name__}: {error}", True)]
+
+    def _write(self, lines: list[Line]) -> None:
+        block = self._block
+        if block is None:
+            for stream, text in self._pieces(lines):
+                self._send(stream, text)
+            return
+        above = [line for line in lines if not line.error or self._shares_terminal]
+        aside = [line for line in lines if line.error and not self._shares_terminal]
+        for stream, text in self._pieces(aside):
+            self._send(stream, text)
+        if not above:
+            self._send(self._out, block.refresh())
+            return
+        # All of it is for one terminal, so it can go out in one piece.
+        text = "".join(text for _, text in self._pieces(above))
+        self._send(self._out, block.erase() + text + block.draw())
+
+    def _pieces(self, lines: list[Line]) -> Iterable[tuple[TextIO, str]]:
+        """Lines joined as long as they are for the same stream."""
+        start = 0
+        for place in range(1, len(lines) + 1):
+            if place == len(lines) or lines[place].error != lines[start].error:
+                text = "".join(f"{line.text}\n" for line in lines[start:place])
+                yield (self._err if lines[start].error else self._out), text
+                start = place
+
+    def _send(self, stream: TextIO, text: str) -> None:
+        if not text or id(stream) in self._dead:
+            return
+        try:
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            while not _flushed(stream):
+                time.sleep(0.02)
+        except (OSError, ValueError) as error:
+            self._dead.add(id(stream))
+            self._lost(stream, error)
+
+    def _lost(self, stream: TextIO, error: OSError | ValueError) -> None:
+        # What is buffered can never be written; without this, Python complains of it at exit.
+        try:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
+        except (OSError, ValueError):
+            pass
+        if stream is not self._out:
+            return
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            self._on_gone()
+        else:
+            note = f"warning: stdout cannot be written ({error}); the run goes on without it\n"
+            self._send(self._err, note)
+
+
+def _flushed(stream: TextIO) -> bool:
+    """Whether all is written; not, where somebody made a full pipe non-blocking."""
+    try:
+        stream.flush()
+    except BlockingIOError:
+        return False
+    return True
+
+
+class _Redirected:
+    """Stands for ``sys.stdout`` or ``sys.stderr`` during a run: whole lines go to the output."""
+
+    def __init__(self, output: Output, stream: TextIO, error: bool) -> None:
+        self._output = output
+        self._stream = stream
+        self._error = error
+        self._parts: dict[int, str] = {}
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        thread = threading.get_ident()
+        whole, newline, rest = (self._parts.pop(thread, "") + text).rpartition("\n")
+        if newline:
+            self._output.say(whole, error=self._error)
+        if rest:
+            self._parts[thread] = rest
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Nothing: a line is written when it is whole."""
+
+    def finish_lines(self) -> None:
+        """Let go of lines that were never ended."""
+        parts, self._parts = self._parts, {}
+        for part in parts.values():
+            self._output.say(part, error=self._error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,167 @@
+"""What a run came to: groups, rules, and why a rule never fired. Also the table's rows.
+
+Pure functions over a report; the live table and the end of ``ensemble run`` print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ensemble_core.cli.look import Look, clean, shorten, spell_time, table
+from ensemble_core.report import GroupReport, Report, RuleReport
+
+__all__ = ["group_table", "rule_lines", "summary", "why"]
+
+#: Columns: heading, short heading, and by which order they go when the terminal is narrow (the
+#: highest first; 0 never goes).
+_COLUMNS = (
+    ("group", "group", 0),
+    ("submitted", "subm", 4),
+    ("waiting", "wait", 0),
+    ("running", "run", 0),
+    ("succeeded", "ok", 0),
+    ("failed", "fail", 0),
+    ("cancelled", "canc", 3),
+    ("mean time", "time", 5),
+    ("mean wait", "queue", 6),
+)
+_NARROWEST_NAME = 6
+_RULES_SHOWN = 50
+
+
+def _cells(group: GroupReport) -> tuple[str, ...]:
+    return (
+        group.name,
+        str(group.submitted),
+        str(group.waiting),
+        str(group.running),
+        str(group.success),
+        str(group.failed),
+        str(group.cancelled),
+        spell_time(group.mean_duration),
+        spell_time(group.mean_pending),
+    )
+
+
+def _total(groups: Sequence[GroupReport]) -> tuple[str, ...]:
+    sums = (
+        sum(getattr(group, name) for group in groups)
+        for name in ("submitted", "waiting", "running", "success", "failed", "cancelled")
+    )
+    return ("all", *map(str, sums), "", "")
+
+
+def group_table(
+    groups: Sequence[GroupReport],
+    look: Look,
+    width: int | None = None,
+    total: Sequence[GroupReport] | None = None,
+) -> list[str]:
+    """The groups as an aligned table of at most ``width`` columns (``None``: as wide as it is).
+
+    A last row sums up the groups in ``total``, if given.
+    """
+    rows = [_cells(group) for group in groups]
+    if total is not None:
+        rows.append(_total(total))
+    kept = list(range(len(_COLUMNS)))
+    short = False
+    while True:
+        heads = [_COLUMNS[column][1] if short else _COLUMNS[column][0] for column in kept]
+        shown: list[list[str]] = [heads, *([row[column] for column in kept] for row in rows)]
+        lines = table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
+        widest = max(len(line) for line in lines)
+        if width is None or widest <= width:
+            break
+        if not short:
+            short = True
+            continue
+        name = max(len(row[0]) for row in shown)
+        spare = name - (widest - width)
+        goes = max(kept, key=lambda column: _COLUMNS[column][2])
+        # A long name gives way before a column does, but not below what tells groups apart.
+        limit = _NARROWEST_NAME if not _COLUMNS[goes][2] else max(_NARROWEST_NAME, 12)
+        if name > limit and spare >= limit:
+            rows = [(shorten(row[0], spare, look), *row[1:]) for row in rows]
+        elif _COLUMNS[goes][2]:
+            kept.remove(goes)
+        else:
+            rows = [(shorten(row[0], max(1, spare), look), *row[1:]) for row in rows]
+            shown = [heads, *([row[column] for column in kept] for row in rows)]
+            lines = table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
+            lines = [line[:width] for line in lines]
+            break
+    lines[0] = look.paint(lines[0], "bold")
+    return lines
+
+
+def why(rule: RuleReport) -> str:
+    """Why a rule never fired, in words."""
+    if rule.state == "never woken":
+        return "never woken: nothing it waits for happened"
+    times = f"woken {rule.woken} time{'' if rule.woken == 1 else 's'}"
+    if rule.state == "condition false":
+        when = f"{rule.when!r} was false" if rule.when else "its condition was false"
+        if rule.last_value is not None:
+            seen = f"; the last value was {rule.last_value:g}"
+        elif rule.last_seen:
+            seen = f"; it last saw {rule.last_seen}"
+        else:
+            seen = ""
+        return f"{times}, but {when}{seen}"
+    if rule.state == "held back":
+        return f"{times}, but held back by its backoff"
+    if rule.state == "cut":
+        return "switched off: it belonged to a chain of firings that fed itself"
+    if rule.state == "disabled":
+        return "disabled" + (f" ({times} before)" if rule.woken else "")
+    return rule.state
+
+
+def rule_lines(rules: Sequence[RuleReport], look: Look) -> list[str]:
+    """One line for each rule: how often it fired, or why it never did."""
+    fired = [rule for rule in rules if rule.fired]
+    never = [rule for rule in rules if not rule.fired]
+    rows = [
+        (f"fired {rule.fired}", f"{rule.id}", clean(rule.label), _state_now(rule))
+        for rule in fired[:_RULES_SHOWN]
+    ]
+    rows += [("never", rule.id, clean(rule.label), why(rule)) for rule in never[:_RULES_SHOWN]]
+    lines = []
+    for row, line in zip(rows, table(rows, indent=" "), strict=True):
+        lines.append(look.paint(line, "warning") if row[0] == "never" else line)
+    left = max(0, len(fired) - _RULES_SHOWN) + max(0, len(never) - _RULES_SHOWN)
+    if left:
+        lines.append(f" {look.ellipsis} and {left} more rules; --json has them all")
+    return lines
+
+
+def _state_now(rule: RuleReport) -> str:
+    if rule.state == "cut":
+        return "then switched off: a chain of firings fed itself"
+    return "" if rule.enabled else "then disabled"
+
+
+def summary(
+    report: Report,
+    *,
+    name: str,
+    reason: str,
+    exit_code: int,
+    seconds: float,
+    look: Look,
+    width: int | None = None,
+    kept: str | None = None,
+) -> list[str]:
+    """The lines at the end of a run. ``kept`` is the folder that has the jobs' output."""
+    lines = ["", look.paint(f"{clean(name)}: ended after {spell_time(seconds)}", "bold")]
+    if report.groups:
+        total = report.groups if len(report.groups) > 1 else None
+        lines += group_table(report.groups, look, width, total)
+    if report.rules:
+        lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look)]
+    if kept is not None:
+        lines.append(f" output of jobs: {clean(kept)}")
+    said = f" exit code {exit_code}" + (f": {clean(reason)}" if reason else "")
+    lines.append(look.paint(said, "bad" if exit_code else "good"))
+    return lines
