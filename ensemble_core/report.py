@@ -6,7 +6,7 @@ Made by the engine on request; read by the console and whoever shows a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -68,7 +68,12 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
-        data = asdict(self)
-        for rule, source in zip(data["rules"], self.rules, strict=True):
-            rule["spec"] = dict(source.spec)
+        data: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["groups"] = [asdict(group) for group in self.groups]
+        # Not asdict: it copies deeply, which a rule's read-only specification does not allow.
+        data["rules"] = [
+            {item.name: getattr(rule, item.name) for item in fields(rule)}
+            | {"spec": dict(rule.spec)}
+            for rule in self.rules
+        ]
         return data

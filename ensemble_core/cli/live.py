@@ -122,7 +122,7 @@ class Block:
         parts = [f"elapsed {spell_time(self._clock() - self._began)}"]
         parts += [f"{report.firings} firings", f"{report.events} events"]
         if report.errors:
-            parts.append(f"{report.errors} errors")
+            parts.append("1 error" if report.errors == 1 else f"{report.errors} errors")
         separator = " · " if self._look.unicode else ", "
         told = " " + separator.join(parts)
         while len(told) > width and len(parts) > 1:

@@ -5,6 +5,7 @@ Pure functions over a report; the live table and the end of ``ensemble run`` pri
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from ensemble_core.cli.look import Look, clean, shorten, spell_time, table
@@ -22,8 +23,8 @@ _COLUMNS = (
     ("succeeded", "ok", 0),
     ("failed", "fail", 0),
     ("cancelled", "canc", 3),
-    ("mean time", "time", 5),
-    ("mean wait", "queue", 6),
+    ("mean time", "t-run", 5),
+    ("mean wait", "t-wait", 6),
 )
 _NARROWEST_NAME = 6
 _RULES_SHOWN = 50
@@ -118,8 +119,11 @@ def why(rule: RuleReport) -> str:
     return rule.state
 
 
-def rule_lines(rules: Sequence[RuleReport], look: Look) -> list[str]:
-    """One line for each rule: how often it fired, or why it never did."""
+def rule_lines(rules: Sequence[RuleReport], look: Look, width: int | None = None) -> list[str]:
+    """A line for each rule: how often it fired, or why it never did.
+
+    Where a line would be longer than ``width``, the reason has lines of its own.
+    """
     fired = [rule for rule in rules if rule.fired]
     never = [rule for rule in rules if not rule.fired]
     rows = [
@@ -127,13 +131,27 @@ def rule_lines(rules: Sequence[RuleReport], look: Look) -> list[str]:
         for rule in fired[:_RULES_SHOWN]
     ]
     rows += [("never", rule.id, clean(rule.label), why(rule)) for rule in never[:_RULES_SHOWN]]
+    shown = table(rows, indent=" ")
+    if width is not None and any(len(line) > width for line in shown):
+        heads = table([row[:3] for row in rows], indent=" ")
+        shown = [_with_reason(head, row[3], width) for head, row in zip(heads, rows, strict=True)]
     lines = []
-    for row, line in zip(rows, table(rows, indent=" "), strict=True):
+    for row, line in zip(rows, shown, strict=True):
         lines.append(look.paint(line, "warning") if row[0] == "never" else line)
     left = max(0, len(fired) - _RULES_SHOWN) + max(0, len(never) - _RULES_SHOWN)
     if left:
         lines.append(f" {look.ellipsis} and {left} more rules; --json has them all")
     return lines
+
+
+def _with_reason(head: str, reason: str, width: int) -> str:
+    indent = " " * 8
+    return "\n".join(
+        [
+            head,
+            *textwrap.wrap(reason, max(20, width), initial_indent=indent, subsequent_indent=indent),
+        ]
+    )
 
 
 def _state_now(rule: RuleReport) -> str:
@@ -159,7 +177,7 @@ def summary(
         total = report.groups if len(report.groups) > 1 else None
         lines += group_table(report.groups, look, width, total)
     if report.rules:
-        lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look)]
+        lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
     if kept is not None:
         lines.append(f" output of jobs: {clean(kept)}")
     said = f" exit code {exit_code}" + (f": {clean(reason)}" if reason else "")
