@@ -1,1 +1,19 @@
-"""The ensemble file."""
+"""The ensemble file: its schema, YAML with positions, semantic checks, and binding.
+
+:func:`load` is what the command line calls; nothing heavy is imported before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ensemble_core.config.loading import load, load_text
+from ensemble_core.config.schema import compose
+from ensemble_core.registry import Registry
+
+__all__ = ["load", "load_text", "schema"]
+
+
+def schema(registry: Registry) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of an ensemble file, with what plugins add composed in."""
+    return compose(registry)

@@ -1,0 +1,122 @@
+"""The built-in triggers, registered through the same hook that a plugin uses.
+
+Each is a record: its options as a JSON Schema, and a function that builds the
+:class:`~ensemble_core.rules.Trigger` which the engine's index understands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ensemble_core.hookspecs import TriggerPlugin, hookimpl
+from ensemble_core.jobs import RFC21_EVENTS
+from ensemble_core.rules import Trigger
+
+__all__ = ["ensemble_triggers"]
+
+_STATES = {
+    "sched": "a job waits for resources",
+    "run": "a job has its resources and runs",
+    "cleanup": "a job is over and its resources are being given back",
+    "inactive": "a job is over for good",
+}
+_OUTCOMES = {
+    "success": "a job ended with exit code 0",
+    "fail": "a job ended with another exit code, by a signal, or could not run",
+    "cancel": "a job was cancelled",
+}
+_RESIZES = {
+    "granted": "a request for more or fewer nodes was granted",
+    "denied": "a request for more or fewer nodes was refused",
+    "timeout": "nodes that were granted never came",
+}
+_RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
+
+#: What the contexts of RFC 21's events have; ``*`` where that is the writer's own affair.
+_CONTEXTS: Mapping[str, frozenset[str]] = {
+    "submit": frozenset({"userid", "urgency", "flags", "version"}),
+    "jobspec-update": frozenset({"*"}),
+    "resource-update": frozenset({"*"}),
+    "set-flags": frozenset({"flags"}),
+    "dependency-add": frozenset({"description"}),
+    "dependency-remove": frozenset({"description"}),
+    "priority": frozenset({"priority"}),
+    "urgency": frozenset({"userid", "urgency"}),
+    "alloc": frozenset({"annotations"}),
+    "prolog-start": frozenset({"description"}),
+    "prolog-finish": frozenset({"description"}),
+    "epilog-start": frozenset({"description"}),
+    "epilog-finish": frozenset({"description"}),
+    "release": frozenset({"ranks", "final"}),
+    "exception": frozenset({"userid"}),
+    "memo": frozenset({"*"}),
+    "annotations": frozenset({"*"}),
+    "debug": frozenset({"*"}),
+}
+
+
+def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+    def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
+        return Trigger(wakes=wakes, group=name)
+
+    return build
+
+
+def _metric(name: str | None, options: Mapping[str, Any]) -> Trigger:
+    return Trigger(metric=name)
+
+
+def _interval(name: str | None, options: Mapping[str, Any]) -> Trigger:
+    return Trigger(every=float(options["seconds"]))
+
+
+_INTERVAL_OPTIONS = {
+    "type": "object",
+    "required": ["seconds"],
+    "properties": {
+        "seconds": {
+            "description": 'Time between occasions: seconds, or a duration such as "5m".',
+            "type": ["number", "string"],
+            "exclusiveMinimum": 0,
+            "x-ensemble": "duration",
+        }
+    },
+}
+
+
+@hookimpl
+def ensemble_triggers() -> Iterable[TriggerPlugin]:
+    """Start, metrics, time, what happens to jobs, what observers read, and resizes."""
+    yield TriggerPlugin(name="start", summary="the run begins (once)", build=_on("start"))
+    yield TriggerPlugin(
+        name="metric", summary="a metric was updated", build=_metric, name_means="metric"
+    )
+    yield TriggerPlugin(
+        name="interval",
+        summary="every so many seconds",
+        build=_interval,
+        options=_INTERVAL_OPTIONS,
+    )
+    yield TriggerPlugin(
+        name="heartbeat", summary="at each heartbeat of the run", build=_on("heartbeat")
+    )
+    jobs = {event: f"a job's event {event!r} of Flux RFC 21" for event in RFC21_EVENTS}
+    for what, summary in {**jobs, **_STATES, **_OUTCOMES}.items():
+        name = f"job-{what}"
+        yield TriggerPlugin(
+            name=name,
+            summary=summary,
+            build=_on(name),
+            name_means="group",
+            fields=_CONTEXTS.get(what, frozenset()),
+        )
+    yield TriggerPlugin(
+        name="observed",
+        summary="an observer read a row of values in a job's output",
+        build=_on("observed"),
+        name_means="group",
+    )
+    for what, summary in _RESIZES.items():
+        name = f"resize-{what}"
+        yield TriggerPlugin(name=name, summary=summary, build=_on(name), fields=_RESIZE_FIELDS)

@@ -1,0 +1,204 @@
+"""Actions: from a mapping in a rule to a :class:`BoundAction`.
+
+The checks go by the option schemas' ``x-ensemble`` annotations, which any plugin may use; no
+action is known by name here. Called for rules of the file, and for what users' functions return.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.durations import seconds
+from ensemble_core.config.groups import as_written, change_group
+from ensemble_core.config.schema import defaults
+from ensemble_core.errors import EnsembleError
+from ensemble_core.hookspecs import ActionPlugin
+from ensemble_core.jobs import PLACEHOLDER
+from ensemble_core.rules import BoundAction
+
+__all__ = ["ACTION_KEYS", "Occasion", "bind_action"]
+
+#: Keys of an action that are no options of it.
+ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What an action may count on when its rule fires.
+
+    ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
+    are the event's fields, ``None`` if they cannot be known.
+    """
+
+    trigger: str = ""
+    job: bool = True
+    names: Collection[str] | None = None
+
+
+def bind_action(
+    context: Context, path: Path, spec: Mapping[str, Any], occasion: Occasion
+) -> BoundAction | None:
+    """The checked action; ``None`` where the name says nothing or the schema found errors."""
+    name = spec.get("name")
+    if not isinstance(name, str) or name not in context.registry.actions:
+        return None
+    record = context.registry.actions[name]
+    _check_capabilities(context, (*path, "name"), name, record)
+    given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
+    options: dict[str, Any] = defaults(record.options, given)
+    properties = record.options.get("properties", {})
+    for key, value in given.items():
+        if key in properties and context.intact((*path, key)):
+            options[key] = _check(
+                context, (*path, key), properties[key], value, occasion, options, properties
+            )
+    _check_job(context, path, name, record, spec, occasion)
+    if not context.intact(path):
+        return None
+    return BoundAction(name=name, options=options, plan=record.plan)
+
+
+def _check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
+    executor = context.executor
+    if executor is None:
+        return
+    for need in sorted(record.needs - executor.capabilities):
+        able = sorted(
+            other
+            for other, known in context.registry.executors.items()
+            if need in known.capabilities
+        )
+        can = ", ".join(f"'{other}'" for other in able)
+        context.report(
+            path,
+            f"'{name}' needs an executor that can {need}; '{executor.name}' cannot",
+            hint=f"{can} can" if able else f"no installed executor can {need}",
+            code="cannot-" + need,
+        )
+
+
+def _check_job(
+    context: Context,
+    path: Path,
+    name: str,
+    record: ActionPlugin,
+    spec: Mapping[str, Any],
+    occasion: Occasion,
+) -> None:
+    other = record.options.get("x-ensemble-job-unless")
+    if occasion.job or not isinstance(other, str) or other in spec:
+        return
+    context.report(
+        path,
+        f"'{name}' without {other!r} means the event's job, and the trigger "
+        f"{occasion.trigger!r} has none",
+        hint=f"add {other}: with the job group that is meant",
+        code="no-job",
+    )
+
+
+def _check(
+    context: Context,
+    path: Path,
+    schema: object,
+    value: Any,
+    occasion: Occasion,
+    around: Mapping[str, Any],
+    properties: Mapping[str, Any],
+) -> Any:
+    """Check one option by its annotation; the value as the action shall have it."""
+    if not isinstance(schema, Mapping):
+        return value
+    kind = schema.get("x-ensemble")
+    if kind == "duration":
+        try:
+            return seconds(value)
+        except EnsembleError as error:
+            context.attach(error, path)
+            return value
+    if kind == "fields" and isinstance(value, dict):
+        return _check_fields(context, path, value, around, properties)
+    if kind is not None:
+        for place, name in _strings(path, value):
+            _check_name(context, place, str(kind), name, occasion)
+        return value
+    if isinstance(value, dict):
+        inner = schema.get("properties", {})
+        return {
+            key: _check(context, (*path, key), inner.get(key), item, occasion, value, inner)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [
+            _check(context, (*path, i), schema.get("items"), item, occasion, around, properties)
+            for i, item in enumerate(value)
+        ]
+    return value
+
+
+def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
+    if isinstance(value, str):
+        return [(path, value)]
+    if isinstance(value, list):
+        return [((*path, i), item) for i, item in enumerate(value) if isinstance(item, str)]
+    return []
+
+
+def _check_name(context: Context, path: Path, kind: str, name: str, occasion: Occasion) -> None:
+    known = context.known
+    if kind == "group":
+        context.group(name, path)
+    elif kind == "metric":
+        context.metric(name, path)
+    elif kind == "rule":
+        if known.rules is not None and name not in known.rules:
+            context.unknown(path, "rule", name, known.rules, "no-such-rule")
+    elif kind == "function":
+        if known.functions is not None and name not in known.functions:
+            context.unknown(path, "function", name, known.functions, "no-such-function")
+    elif kind == "message":
+        _check_message(context, path, name, occasion)
+
+
+def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
+    if occasion.names is None:
+        return
+    for match in PLACEHOLDER.finditer(text):
+        name = match[2]
+        if name is None or name in occasion.names:
+            continue
+        near = get_close_matches(name, occasion.names, 1, 0.6)
+        hint = f"did you mean {{{near[0]}}}? Or write" if near else "write"
+        context.report(
+            path,
+            f"the event of trigger {occasion.trigger!r} has no field {name!r}",
+            hint=f"{hint} {{{{{name}}}}} for literal braces",
+            code="no-such-field",
+            where=context.document.at_text(path, f"{{{name}}}"),
+        )
+
+
+def _check_fields(
+    context: Context,
+    path: Path,
+    fields: dict[str, Any],
+    around: Mapping[str, Any],
+    properties: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Changes to the group that stands beside them."""
+    named = [
+        around.get(key)
+        for key, schema in properties.items()
+        if isinstance(schema, Mapping) and schema.get("x-ensemble") == "group"
+    ]
+    for name in named:
+        group = context.known.groups.get(name) if isinstance(name, str) else None
+        if group is not None:
+            change_group(context, path, group, fields)
+    return as_written(context, path, fields)

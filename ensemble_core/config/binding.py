@@ -1,0 +1,315 @@
+"""Rules: from the mapping in the file to a :class:`BoundRule`.
+
+Called by the loader for each entry under ``rules:``, and by the binder for rules that users'
+functions return while a run is under way.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ensemble_core import conditions
+from ensemble_core.conditions import EVENT_FIELDS, Condition
+from ensemble_core.config.actions import Occasion, bind_action
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.durations import seconds
+from ensemble_core.config.schema import defaults
+from ensemble_core.errors import EnsembleError
+from ensemble_core.hookspecs import TriggerPlugin
+from ensemble_core.metrics import MetricPath, parse_path
+from ensemble_core.rules import BoundAction, BoundRule, Trigger
+
+__all__ = ["bind_rule"]
+
+_RULE_KEYS = frozenset(
+    {"id", "trigger", "name", "when", "action", "repetitions", "backoff", "scope", "enabled"}
+)
+_WITHOUT_JOB = frozenset(
+    {"start", "heartbeat", "resize-granted", "resize-denied", "resize-timeout"}
+)
+#: Occasions at which a job has not ended, so that how it ended has no value yet.
+_BEFORE_END = frozenset(
+    f"job-{name}"
+    for name in ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run")
+)
+_OF_THE_END = frozenset({"exit_code", "status", "duration"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Woken:
+    """The trigger of a rule, and what is known of its occasions."""
+
+    record: TriggerPlugin
+    trigger: Trigger
+    name: str | None
+    path: MetricPath | None
+    occasion: Occasion
+
+
+def bind_rule(
+    context: Context, path: Path, spec: Mapping[str, Any], default_id: str
+) -> BoundRule | None:
+    """The checked rule; ``None`` where it has errors, which were reported."""
+    before = len(context.errors)
+    woken = _trigger(context, path, spec)
+    condition = _condition(context, path, spec, woken)
+    occasion = woken.occasion if woken else Occasion()
+    actions = _actions(context, path, spec, occasion)
+    repetitions, backoff, wait = _pace(context, path, spec)
+    if woken is None or not context.intact(path) or len(context.errors) > before:
+        return None
+    concerns, group = _concerns_failure(context, woken, condition)
+    return BoundRule(
+        id=spec.get("id", default_id),
+        trigger=woken.trigger,
+        actions=tuple(actions),
+        condition=condition,
+        repetitions=repetitions,
+        backoff=backoff,
+        backoff_seconds=wait,
+        enabled=spec.get("enabled", True),
+        queue_scope=spec.get("scope") == "queue",
+        label=_label(woken),
+        concerns_failure=concerns,
+        failure_group=group,
+        spec=copy.deepcopy(dict(spec)),
+        location=context.document.at(path),
+    )
+
+
+# -- triggers ----------------------------------------------------------------------------------
+
+
+def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | None:
+    kind = spec.get("trigger")
+    if not isinstance(kind, str) or kind not in context.registry.triggers:
+        return None
+    record = context.registry.triggers[kind]
+    name = spec.get("name") if context.intact((*path, "name")) else None
+    metric: MetricPath | None = None
+    named_well = True
+    if record.name_means == "metric":
+        if not isinstance(name, str):
+            return None
+        metric = context.metric(name, (*path, "name"))
+        named_well = metric is not None
+    elif record.name_means == "group" and name is not None:
+        named_well = context.group(name, (*path, "name"))
+    given = {key: value for key, value in spec.items() if key not in _RULE_KEYS}
+    options = defaults(record.options, given)
+    for key, schema in record.options.get("properties", {}).items():
+        if key not in given or not context.intact((*path, key)):
+            continue
+        annotation = schema.get("x-ensemble") if isinstance(schema, Mapping) else None
+        if annotation == "duration":
+            options[key] = _duration(context, (*path, key), given[key], schema)
+        elif annotation == "group":
+            context.group(given[key], (*path, key))
+        elif annotation == "metric":
+            context.metric(given[key], (*path, key))
+    required = record.options.get("required", ())
+    if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
+        return None
+    if not named_well:
+        return None
+    trigger = context.build(
+        (*path, "trigger"), f"trigger {kind!r}", lambda: record.build(name, options)
+    )
+    if not isinstance(trigger, Trigger):
+        return None
+    occasion = _occasion(context, kind, record, trigger, metric)
+    return _Woken(record, trigger, name, metric, occasion)
+
+
+def _duration(context: Context, path: Path, value: Any, schema: Mapping[str, Any]) -> float | None:
+    try:
+        found = seconds(value)
+    except EnsembleError as error:
+        context.attach(error, path)
+        return None
+    if "exclusiveMinimum" in schema and found <= schema["exclusiveMinimum"]:
+        context.report(
+            path,
+            f"{path[-1]!r} is {value!r}, it must be more than {schema['exclusiveMinimum']}",
+            code="out-of-range",
+        )
+        return None
+    return found
+
+
+def _occasion(
+    context: Context, kind: str, record: TriggerPlugin, trigger: Trigger, metric: MetricPath | None
+) -> Occasion:
+    group = metric.group or None if metric else trigger.group
+    wakes = frozenset(trigger.wakes)
+    has_job = (
+        metric.kind != "gauge"
+        if metric is not None
+        else trigger.every is None and not (wakes and wakes <= _WITHOUT_JOB)
+    )
+    known: frozenset[str] = frozenset({"timestamp"})
+    if has_job or metric is not None:
+        known = EVENT_FIELDS | context.parameters(group)
+        if wakes and wakes <= _BEFORE_END:
+            known -= _OF_THE_END
+    known |= record.fields
+    if metric is not None:
+        known |= {"value"}
+    names: frozenset[str] | None = None if "*" in record.fields else known
+    if "observed" in wakes:
+        variables = context.variables(group)
+        names = None if variables is None or names is None else names | variables | {"clock"}
+    return Occasion(kind, has_job, names)
+
+
+def _label(woken: _Woken) -> str:
+    if woken.path is not None:
+        return woken.path.text
+    if woken.trigger.every is not None:
+        return f"{woken.record.name} {woken.trigger.every:g}s"
+    return f"{woken.record.name} ({woken.name})" if woken.name else woken.record.name
+
+
+# -- conditions --------------------------------------------------------------------------------
+
+
+def _condition(
+    context: Context, path: Path, spec: Mapping[str, Any], woken: _Woken | None
+) -> Condition | None:
+    place = (*path, "when")
+    if "when" not in spec or not context.intact(place):
+        return None
+    when = spec["when"]
+    names = woken.occasion.names if woken else None
+    has_value = woken is None or woken.path is not None
+    try:
+        condition = conditions.parse(when, names=names, has_value=has_value)
+    except EnsembleError as error:
+        context.attach(error, place)
+        return None
+    for text in sorted(condition.metrics):
+        context.metric(text, place)
+    if woken is not None and woken.path is not None:
+        _check_possible(context, place, condition, woken.path)
+    return condition
+
+
+def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
+    """Counts are whole numbers from 0: refuse what no count can ever be."""
+    counts = metric.kind == "count" or metric.text.startswith("queue.")
+    if condition.comparison is None or not counts:
+        return
+    operator, number = condition.comparison
+    reason = None
+    if operator == "==" and number != int(number) if abs(number) < 1e300 else operator == "==":
+        reason = "it is a whole number"
+    elif (operator in ("==", "<=") and number < 0) or (operator == "<" and number <= 0):
+        reason = "it is never below 0"
+    elif operator in (">", ">=") and number > 1e300:
+        reason = "it is a whole number"
+    if reason is not None:
+        context.report(
+            path,
+            f"{metric.text!r} can never be {operator} {number:g}: {reason}",
+            hint="such a rule would never fire",
+            code="never-holds",
+        )
+
+
+# -- actions and pace --------------------------------------------------------------------------
+
+
+def _actions(
+    context: Context, path: Path, spec: Mapping[str, Any], occasion: Occasion
+) -> list[BoundAction]:
+    given = spec.get("action")
+    place = (*path, "action")
+    listed = [((*place, i), one) for i, one in enumerate(given)] if isinstance(given, list) else []
+    bound = []
+    for inner, one in listed or [(place, given)]:
+        if isinstance(one, dict):
+            action = bind_action(context, inner, one, occasion)
+            if action is not None:
+                bound.append(action)
+    return bound
+
+
+def _pace(context: Context, path: Path, spec: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Repetitions, backoff in matches and backoff in seconds, from the rule or its one action."""
+    values: dict[str, tuple[Any, Path]] = {}
+    given = spec.get("action")
+    listed = given if isinstance(given, list) else [given]
+    for key in ("repetitions", "backoff"):
+        if key in spec:
+            values[key] = (spec[key], (*path, key))
+        for index, action in enumerate(listed):
+            if not isinstance(action, dict) or key not in action:
+                continue
+            inner: Path = (*path, "action", index) if isinstance(given, list) else (*path, "action")
+            place = (*inner, key)
+            if key in spec:
+                what, hint = f"{key!r} stands on the rule and on its action", "keep one of them"
+            elif len(listed) > 1:
+                what = f"{key!r} on one of several actions, which are all done at each firing"
+                hint = "write it on the rule, beside 'trigger'"
+            else:
+                values[key] = (action[key], place)
+                continue
+            context.report(
+                place, what, hint=hint, code="bad-pace", where=context.document.at_key(place)
+            )
+    repetitions, matches, wait = 1, 0, 0.0
+    if "repetitions" in values and context.intact(values["repetitions"][1]):
+        repetitions = int(values["repetitions"][0])
+    if "backoff" in values and context.intact(values["backoff"][1]):
+        value, place = values["backoff"]
+        if isinstance(value, str):
+            wait = _wait(context, place, value)
+        else:
+            matches = int(value)
+    return repetitions, matches, wait
+
+
+def _wait(context: Context, path: Path, text: str) -> float:
+    try:
+        found = seconds(text)
+        if not text.strip()[-1:].isalpha():
+            raise EnsembleError(
+                f"the backoff {text!r} says neither matches nor a time",
+                hint=f'write {text.strip()} for matches to skip, or "{text.strip()}s" for seconds',
+                code="bad-duration",
+            )
+    except EnsembleError as error:
+        context.attach(error, path)
+        return 0.0
+    return found
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def _concerns_failure(
+    context: Context, woken: _Woken, condition: Condition | None
+) -> tuple[bool, str | None]:
+    """Whether failed jobs are this rule's business, and of which group (``None``: of any)."""
+    groups: set[str | None] = set()
+    if {"job-fail", "job-exception"} & set(woken.trigger.wakes):
+        groups.add(woken.trigger.group)
+    paths = [woken.path] if woken.path is not None else []
+    if condition is not None:
+        paths += [
+            parse_path(text, context.known.groups, context.known.statistics)
+            for text in condition.metrics
+        ]
+        if condition.names & {"exit_code", "status"}:
+            groups.add(woken.path.group or None if woken.path else woken.trigger.group)
+    groups |= {
+        path.group for path in paths if path.kind != "gauge" and path.variable.endswith("failed")
+    }
+    if not groups:
+        return False, None
+    return True, groups.pop() if len(groups) == 1 else None

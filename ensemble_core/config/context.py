@@ -1,0 +1,196 @@
+"""What every check of one file shares: the document, what is known, and what went wrong.
+
+Made by the loader for a file, and by the binder for a specification that arrives while a run is
+under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.document import Document, Path
+from ensemble_core.config.explain import explain
+from ensemble_core.config.schema import Validators
+from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError
+from ensemble_core.hookspecs import ExecutorPlugin
+from ensemble_core.jobs import JobGroup
+from ensemble_core.metrics import VARIABLES, MetricPath, StatisticSpec, parse_path
+from ensemble_core.registry import Registry
+
+__all__ = ["Context", "Known"]
+
+
+@dataclass(slots=True)
+class Known:
+    """What names may refer to. A group that is ``None`` is there, but has errors of its own.
+
+    ``functions`` and ``rules`` ``None`` mean that any name may be right.
+    """
+
+    groups: dict[str, JobGroup | None] = field(default_factory=dict)
+    statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
+    functions: frozenset[str] | None = None
+    rules: frozenset[str] | None = None
+    here: str = "."
+
+
+class Context:
+    """One check: reports errors with their places, and answers what is known."""
+
+    def __init__(
+        self,
+        document: Document,
+        validators: Validators,
+        executor: ExecutorPlugin | None,
+        known: Known,
+    ) -> None:
+        self.document = document
+        self.validators = validators
+        self.registry: Registry = validators.registry
+        self.executor = executor
+        self.known = known
+        self.errors: list[EnsembleError] = []
+        self.warnings: list[str] = []
+        self._broken: set[Path] = set()
+
+    # -- errors --------------------------------------------------------------------------------
+
+    def check_shape(self, part: str = "") -> None:
+        """Report what is wrong with the document by the schema, or by one of its ``$defs``."""
+        try:
+            found = list(self.validators.errors(self.document.data, part))
+        except (ValueError, UnicodeError) as error:
+            # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
+            self.report((), f"this cannot be checked: {error}", code="bad-value")
+            return
+        for one in found:
+            for path, told in explain(one, self.document, self.validators):
+                self._broken.add(path)
+                self.errors.append(told)
+
+    def report(
+        self,
+        path: Path,
+        what: str,
+        *,
+        hint: str | None = None,
+        code: str,
+        where: Location | None = None,
+    ) -> None:
+        """Report an error at the value of this path, or at ``where``."""
+        place = where or self.document.at(path)
+        self.errors.append(UsageError(what, where=place, hint=hint, code=code))
+
+    def attach(self, error: EnsembleError, path: Path) -> None:
+        """Report an error that does not know its place yet."""
+        self.errors.append(
+            UsageError(
+                error.what,
+                where=error.where or self.document.at(path),
+                cause=error.cause,
+                hint=error.hint,
+                code=error.code,
+            )
+        )
+
+    def intact(self, path: Path) -> bool:
+        """Whether the schema had nothing to say of the value at this path."""
+        return not any(broken[: len(path)] == path for broken in self._broken)
+
+    def unknown(self, path: Path, noun: str, name: str, names: Collection[str], code: str) -> None:
+        """Report a name that refers to nothing, with the nearest that does."""
+        near = get_close_matches(name, names, 1, 0.5)
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        elif names:
+            hint = f"known are {', '.join(sorted(names)[:15])}"
+        else:
+            hint = f"there are no {noun}s here"
+        self.report(path, f"there is no {noun} {name!r}", hint=hint, code=code)
+
+    def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
+        """Call a plugin's function; what it raises is reported. ``None`` if it raised."""
+        try:
+            return function()
+        except EnsembleError as error:
+            self.attach(error, path)
+        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+            self.attach(
+                PluginError(f"{what} failed", cause=f"{type(error).__name__}: {error}"[:300]), path
+            )
+        return None
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def group(self, name: object, path: Path) -> bool:
+        """Whether there is such a job group; reported if not."""
+        if not isinstance(name, str):
+            return False
+        if name not in self.known.groups:
+            self.unknown(path, "job group", name, list(self.known.groups), "no-such-group")
+            return False
+        return True
+
+    def parameters(self, group: str | None) -> set[str]:
+        """Names of sweep parameters of the group, or of any group."""
+        return {name for known in self._groups(group) if known for name in known.parameters}
+
+    def variables(self, group: str | None) -> frozenset[str] | None:
+        """What observers of the group (or of any) can yield; ``None``: it cannot be known."""
+        found: set[str] = set()
+        for known in self._groups(group):
+            if known is None:
+                return None
+            for name, options in known.observe.items():
+                variables = self.registry.observers[name].variables
+                names = None if variables is None else _quietly(variables, options)
+                if names is None:
+                    return None
+                found |= names
+        return frozenset(found)
+
+    def _groups(self, group: str | None) -> Iterable[JobGroup | None]:
+        if group is None:
+            return self.known.groups.values()
+        return [self.known.groups.get(group)]
+
+    def metric(self, text: str, path: Path) -> MetricPath | None:
+        """The metric's checked path; reported if it can never exist."""
+        try:
+            found = parse_path(text, self.known.groups, self.known.statistics)
+        except EnsembleError as error:
+            self.attach(error, path)
+            return None
+        base = found.variable.partition(".")[0]
+        if found.kind != "series" or base in VARIABLES:
+            return found
+        variables = self.variables(found.group)
+        if variables is None or found.variable in variables:
+            return found
+        near = get_close_matches(found.variable, [*VARIABLES, *variables], 1, 0.5)
+        if near:
+            hint = f"did you mean '{found.statistic}.{found.group}-{near[0]}'?"
+        elif variables:
+            hint = f"its observers yield {', '.join(sorted(variables)[:15])}"
+        else:
+            hint = f"give the job group an observer ('observe:'), or use {' or '.join(VARIABLES)}"
+        self.report(
+            path,
+            f"no metric {text!r} can ever exist: nothing yields {found.variable!r} "
+            f"for the job group {found.group!r}",
+            hint=hint,
+            code="no-such-metric",
+        )
+        return None
+
+
+def _quietly(
+    variables: Callable[[Mapping[str, Any]], frozenset[str] | None], options: Mapping[str, Any]
+) -> frozenset[str] | None:
+    try:
+        return variables(options)
+    except Exception:  # a plugin that cannot say what it yields: then nothing is checked
+        return None

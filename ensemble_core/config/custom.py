@@ -1,0 +1,81 @@
+"""``custom:`` — the file's Python source, checked without running any of it.
+
+Called by the loader; the source itself is executed by the runtime, and only in a run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+
+from ensemble_core.config.context import Context
+from ensemble_core.errors import Location
+
+__all__ = ["functions_of"]
+
+_PATH = ("custom",)
+_LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
+
+
+def functions_of(context: Context, source: str) -> frozenset[str] | None:
+    """The names that custom actions may use; ``None`` where the source has a syntax error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source, "custom", "exec")
+            compile(tree, "custom", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        context.report(
+            _PATH,
+            f"'custom' is not Python: {error.msg}",
+            hint=f"look at: {error.text.strip()[:80]}" if error.text else None,
+            code="bad-python",
+            where=_place(context, source, error.lineno or 1, error.offset or 1),
+        )
+        return None
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = str(error) or "too deeply nested"
+        context.report(_PATH, f"'custom' is not Python: {reason}", code="bad-python")
+        return None
+    return frozenset(_names(tree.body))
+
+
+def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            yield statement.name
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name) and not isinstance(statement.value, ast.Constant):
+                    yield target.id
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                if alias.name != "*":
+                    yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+            yield from _names(statement.body)
+            yield from _names(getattr(statement, "orelse", ()))
+            yield from _names(getattr(statement, "finalbody", ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _names(handler.body)
+
+
+def _place(context: Context, source: str, line: int, column: int) -> Location | None:
+    """A place in the source as a place in the file, where the source is a literal block."""
+    document = context.document
+    value, span = document.at(_PATH), document.spans.get(_PATH)
+    if value is None or span is None or not value.line:
+        return value
+    header = _LITERAL.match(document.text, span[0])
+    if header is None:
+        return value
+    inside = source.splitlines()
+    written = document.text[header.end() : span[1]].splitlines()
+    indent = 0
+    for mine, raw in zip(inside, written, strict=False):
+        if mine.strip():
+            indent = len(raw) - len(mine)
+            break
+    return Location(document.file, value.line + line, max(1, column + indent))

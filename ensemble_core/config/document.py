@@ -1,0 +1,142 @@
+"""A file's data with the place of every key and value in it.
+
+Made by the reader from YAML, or from a plain mapping that arrives while a run is under way; read
+by all checks, which say where something is wrong by its path: ``("jobs", 0, "command")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_core.errors import EnsembleError, Location
+from ensemble_core.rules import Action, Rule
+
+__all__ = ["Document", "Path", "plain", "shown"]
+
+Path = tuple[str | int, ...]
+
+_DEEPEST = 64
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain data, and where each part of it stands.
+
+    ``values`` and ``keys`` have line and column, counted from 1, by path; ``spans`` the start and
+    end of scalars in ``text``; ``spelled`` the text of plain scalars that are no strings, so that
+    ``1.10`` can be kept as it was written. ``overrides`` are places of another origin.
+    """
+
+    data: Any
+    file: str = ""
+    text: str = ""
+    values: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    spelled: dict[Path, str] = field(default_factory=dict)
+    overrides: dict[Path, Location] = field(default_factory=dict)
+
+    def get(self, path: Path) -> Any:
+        """The data at this path, ``None`` where there is none."""
+        here = self.data
+        for step in path:
+            try:
+                here = here[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return here
+
+    def at(self, path: Path) -> Location | None:
+        """Where the value at this path stands, or else the nearest thing around it."""
+        return self._place(path, self.values)
+
+    def at_key(self, path: Path) -> Location | None:
+        """Where the key of this path stands, or else its value."""
+        return self._place(path, self.keys if path in self.keys else self.values)
+
+    def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:
+        if not self.file:
+            return None
+        if self.overrides:
+            for length in range(len(path), 0, -1):
+                if path[:length] in self.overrides:
+                    return self.overrides[path[:length]]
+        if path in places:
+            return Location(self.file, *places[path])
+        while path and path not in self.values:
+            path = path[:-1]
+        line, column = self.values.get(path, (1, 1))
+        return Location(self.file, line, column)
+
+    def at_text(self, path: Path, part: str) -> Location | None:
+        """Where ``part`` stands within the scalar at this path, or else the scalar."""
+        place, span = self.at(path), self.spans.get(path)
+        if place is None or span is None or not place.line:
+            return place
+        found = self.text.find(part, *span)
+        if found < 0:
+            return place
+        start = self.text.rfind("\n", 0, found) + 1
+        return Location(self.file, self.text.count("\n", 0, found) + 1, found - start + 1)
+
+    def written(self, path: Path, value: object) -> str:
+        """A scalar as the file has it: ``1.10`` stays ``1.10``."""
+        spelled = self.spelled.get(path)
+        return str(value) if spelled is None else spelled
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value in a message, kept short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a very large number"
+    text = repr(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    """A copy as plain data: mappings with string keys, lists, strings, numbers, booleans, None.
+
+    Raises :class:`EnsembleError` for anything else, such as a function or an open file.
+    """
+    if isinstance(value, (Action, Rule)):
+        value = value.spec
+    if depth > _DEEPEST:
+        raise EnsembleError("the specification is nested too deeply", code="too-deep")
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise EnsembleError("a string has half a surrogate pair", code="wrong-type") from None
+        return value
+    if isinstance(value, Mapping):
+        copy = {}
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise EnsembleError(
+                    f"the key {shown(key)} of a specification is not a string", code="wrong-type"
+                )
+            copy[plain(key)] = plain(inner, depth + 1)
+        return copy
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        return [plain(inner, depth + 1) for inner in items]
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        return plain(item(), depth + 1)  # a numpy scalar
+    raise EnsembleError(
+        f"a specification has {type(value).__name__}, which is not plain data",
+        hint="use strings, numbers, booleans, lists and mappings",
+        code="wrong-type",
+    )

@@ -1,0 +1,56 @@
+"""Lengths of time as people write them: seconds, ``10m``, ``1h30m``, or Flux's ``1.5h``.
+
+Used by every check that meets a duration, in job groups, rules and options.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ensemble_core.errors import EnsembleError
+
+__all__ = ["seconds"]
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d)", re.ASCII)
+_WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d)\s*)+", re.ASCII)
+_CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
+_LONGEST = 3.2e9  # a century: anything above is a slip, and timers have a limit
+
+
+def seconds(value: object) -> float:
+    """A duration in seconds.
+
+    Raises :class:`EnsembleError` (code ``bad-duration``) with what to write instead.
+
+    >>> seconds("1h30m"), seconds("1.5h"), seconds(90)
+    (5400.0, 5400.0, 90.0)
+    """
+    found: float | None = None
+    text = value.strip() if isinstance(value, str) else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        found = float(value) if abs(value) < 1e300 else math.inf
+    elif isinstance(value, str) and len(text) <= 100:
+        if re.fullmatch(_NUMBER, text, re.ASCII):
+            found = float(text)
+        elif _WHOLE.fullmatch(text):
+            found = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    if found is not None and 0 <= found <= _LONGEST:
+        return found
+    short = text if len(text) <= 40 else text[:39] + "…"
+    if found is not None or text in ("inf", "infinity", "nan"):
+        what, hint = f"the duration {short} is out of range", "write 0 for none; at most 100 years"
+    else:
+        what, hint = f"{short!r} is not a duration", 'write seconds (90), or "10m", "1h30m", "2d"'
+    if _CLOCK.fullmatch(text):
+        hint = "say which units are meant: " + _with_units(text)
+    raise EnsembleError(what, hint=hint, code="bad-duration")
+
+
+def _with_units(text: str) -> str:
+    parts = text.split(":")
+    if len(parts) == 2:
+        return f'"{parts[0]}m{parts[1]}s" or "{parts[0]}h{parts[1]}m"'
+    return '"' + "".join(p + u for p, u in zip(parts, "hms", strict=False)) + '"'

@@ -1,0 +1,302 @@
+"""Job groups: from the fields in the file to a :class:`JobGroup`.
+
+Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes some of a
+group's fields, in the file or while a run is under way.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.durations import seconds
+from ensemble_core.config.schema import defaults
+from ensemble_core.errors import EnsembleError
+from ensemble_core.jobs import BUILTIN_PLACEHOLDERS, PLACEHOLDER, JobGroup
+
+__all__ = ["as_written", "change_group", "make_group"]
+
+_MOST_JOBS = 1_000_000
+_NUMBERS = ("count", "nodes", "tasks", "cores_per_task", "gpus_per_task", "urgency")
+_TEXTS = ("workdir", "stdout", "stderr")
+_SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
+
+
+def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:
+    """The group that an entry under ``jobs:`` describes; ``None`` where it has errors."""
+    before = len(context.errors)
+    fields = _fields(context, path, spec)
+    if not context.intact(path) or len(context.errors) > before:
+        # Placeholders are still worth a look: an error elsewhere must not hide theirs.
+        if "command" in fields:
+            fields.setdefault("name", "")
+            _check_placeholders(context, path, spec, JobGroup(**fields))
+        return None
+    group = JobGroup(name=spec["name"], here=context.known.here, **fields)
+    _check_whole(context, path, spec, group)
+    command = spec["command"]
+    if isinstance(command, str):
+        unheard = sorted(_SHELL & set(group.command))
+        if unheard:
+            context.warnings.append(
+                f"job group {group.name!r}: no shell reads the command, so {unheard[0]!r} is an "
+                f"ordinary argument; write bash -c '...' if it is meant for a shell"
+            )
+    return group if len(context.errors) == before else None
+
+
+def change_group(
+    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]
+) -> JobGroup | None:
+    """The group with some fields changed; an environment is added to, all else replaced."""
+    before = len(context.errors)
+    fields = _fields(context, path, spec)
+    if not context.intact(path) or len(context.errors) > before:
+        return None
+    if "environment" in fields:
+        fields["environment"] = {**group.environment, **fields["environment"]}
+    changed = replace(group, **fields)
+    _check_whole(context, path, spec, changed)
+    return changed if len(context.errors) == before else None
+
+
+def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+    _check_placeholders(context, path, spec, group)
+    if group.size > _MOST_JOBS:
+        context.report(
+            (*path, "parameters" if "parameters" in spec else "count"),
+            f"one submit of {group.name!r} would be {group.size} jobs; at most {_MOST_JOBS}",
+            hint="make the sweep or the count smaller",
+            code="out-of-range",
+        )
+    chosen = context.executor
+    if chosen is not None and group.executor is not None:
+        record = context.registry.executors[group.executor]
+        if record is not chosen and record.name != chosen.name:
+            context.report(
+                (*path, "executor"),
+                f"the job group {group.name!r} asks for the executor {group.executor!r}, "
+                f"and this run has {chosen.name!r}",
+                hint=f"run with --executor {group.executor}, or remove the key",
+                code="other-executor",
+            )
+
+
+def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes to a group with numbers that are text to a job kept as the file spells them."""
+    fields = dict(spec)
+    command = fields.get("command")
+    if isinstance(command, list):
+        fields["command"] = [
+            context.document.written((*path, "command", i), word) for i, word in enumerate(command)
+        ]
+    environment = fields.get("environment")
+    if isinstance(environment, dict):
+        fields["environment"] = {
+            key: context.document.written((*path, "environment", key), value)
+            for key, value in environment.items()
+        }
+    return fields
+
+
+def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the entry has and that are right, as a JobGroup takes them."""
+    fields: dict[str, Any] = {}
+    given = {
+        name: value
+        for name, value in spec.items()
+        if value is not None and context.intact((*path, name))
+    }
+    for name in _NUMBERS:
+        if name in given:
+            fields[name] = int(given[name])
+    for name in _TEXTS:
+        if name in given and _without_nul(context, (*path, name), given[name]):
+            fields[name] = given[name]
+    if "duration" in given:
+        try:
+            fields["duration"] = seconds(given["duration"])
+        except EnsembleError as error:
+            context.attach(error, (*path, "duration"))
+    if "command" in given:
+        command = _command(context, (*path, "command"), given["command"])
+        if command is not None:
+            fields["command"], fields["text"] = command
+    if "environment" in given:
+        fields["environment"] = _environment(context, (*path, "environment"), given["environment"])
+    if "parameters" in given:
+        fields["parameters"] = _parameters(context, (*path, "parameters"), given["parameters"])
+    if "observe" in given:
+        fields["observe"] = {
+            name: defaults(context.registry.observers[name].options, options or {})
+            for name, options in given["observe"].items()
+        }
+    if "executor" in given:
+        fields["executor"] = given["executor"]
+    if "options" in given:
+        fields["options"] = {name: dict(inner) for name, inner in given["options"].items()}
+    return fields
+
+
+def _command(
+    context: Context, path: Path, command: str | list[Any]
+) -> tuple[tuple[str, ...], str] | None:
+    if isinstance(command, list):
+        words = [context.document.written((*path, i), word) for i, word in enumerate(command)]
+        text = shlex.join(words)
+    else:
+        text = command.strip()
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            quote = _open_quote(text)
+            context.report(
+                path,
+                f"'command' cannot be split into words: {str(error).lower()}"
+                + (f" (the {quote} is never closed)" if quote else ""),
+                hint="close the quote, escape it, or write the command as a list",
+                code="bad-command",
+            )
+            return None
+    if not words or not words[0]:
+        context.report(path, "'command' is empty", hint="command: echo hello", code="empty")
+        return None
+    if not all(_without_nul(context, path, word) for word in words):
+        return None
+    return tuple(words), text
+
+
+def _open_quote(text: str) -> str | None:
+    quote = None
+    escaped = False
+    for character in text:
+        if escaped:
+            escaped = False
+        elif character == "\\" and quote != "'":
+            escaped = True
+        elif quote is None and character in "'\"":
+            quote = character
+        elif character == quote:
+            quote = None
+    return quote
+
+
+def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, str]:
+    values = {}
+    for key, value in given.items():
+        inner = (*path, key)
+        values[key] = context.document.written(inner, value)
+        _without_nul(context, inner, key + values[key])
+    return values
+
+
+def _parameters(
+    context: Context, path: Path, given: Mapping[str, list[Any]]
+) -> dict[str, tuple[object, ...]]:
+    for name, values in given.items():
+        if name in BUILTIN_PLACEHOLDERS:
+            context.report(
+                (*path, name),
+                f"{{{name}}} is built in, so no parameter can have this name",
+                hint="choose another name",
+                code="bad-name",
+                where=context.document.at_key((*path, name)),
+            )
+        for index, value in enumerate(values):
+            inner = (*path, name, index)
+            if isinstance(value, str):
+                _without_nul(context, inner, value)
+            elif isinstance(value, float) and not math.isfinite(value):
+                context.report(
+                    inner,
+                    f"{context.document.written(inner, value)} is not a number to sweep over",
+                    hint="quote it if the text is meant",
+                    code="wrong-type",
+                )
+    return {name: tuple(values) for name, values in given.items()}
+
+
+def _without_nul(context: Context, path: Path, text: str) -> bool:
+    if "\0" not in text:
+        return True
+    context.report(path, "a NUL character, which no program can be given", code="bad-value")
+    return False
+
+
+def _check_placeholders(
+    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
+) -> None:
+    """Each placeholder has a parameter, and each parameter is used."""
+    if not context.intact((*path, "parameters")):
+        return
+    known = BUILTIN_PLACEHOLDERS | set(group.parameters)
+    used: set[str] = set()
+    missing: dict[str, Path] = {}
+    for text, place in _texts(path, spec, group):
+        for match in PLACEHOLDER.finditer(text):
+            name = match[2]
+            if name is not None:
+                used.add(name)
+                if name not in known:
+                    missing.setdefault(name, place)
+    for name, place in missing.items():
+        near = get_close_matches(name, known, 1, 0.7)
+        hint = f"write {{{{{name}}}}} for literal braces"
+        if near:
+            hint = f"did you mean {{{near[0]}}}? Or {hint}"
+        else:
+            hint = f"add {name} to 'parameters', or {hint}"
+        context.report(
+            place,
+            f"the placeholder {{{name}}} has no parameter",
+            hint=hint,
+            code="no-such-parameter",
+            where=context.document.at_text(place, f"{{{name}}}"),
+        )
+    if not all(context.intact((*path, name)) for name in ("command", "environment", *_TEXTS)):
+        return
+    if not group.command:
+        return
+    for name in group.parameters:
+        if name not in used and not _mentions((group.observe, group.options), name):
+            own = (*path, "parameters", name)
+            place = own if "parameters" in spec else path
+            context.report(
+                place,
+                f"the parameter {name!r} is used nowhere, so all its jobs would be the same",
+                hint=f"write {{{name}}} in the command, workdir, environment, stdout or stderr",
+                code="unused-parameter",
+                where=context.document.at_key(place),
+            )
+
+
+def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
+    def at(*steps: str | int) -> Path:
+        return (*path, *steps) if steps[0] in spec else path
+
+    as_list = isinstance(spec.get("command"), list)
+    for index, word in enumerate(group.command):
+        yield word, at("command", index) if as_list else at("command")
+    for name in _TEXTS:
+        text = getattr(group, name)
+        if text is not None:
+            yield text, at(name)
+    for key, value in group.environment.items():
+        yield value, at("environment", key)
+
+
+def _mentions(value: Any, name: str) -> bool:
+    """Whether a placeholder of this name stands anywhere in what observers or queues are given."""
+    if isinstance(value, str):
+        return any(match[2] == name for match in PLACEHOLDER.finditer(value))
+    if isinstance(value, Mapping):
+        return any(_mentions(inner, name) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_mentions(inner, name) for inner in value)
+    return False

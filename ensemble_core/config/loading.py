@@ -1,0 +1,391 @@
+"""From a file, or its text, to a checked :class:`Ensemble`.
+
+Everything that is wrong is found in one go: the shape by the JSON Schema, then what names refer
+to, part by part, as far as the parts are sound. The binder made here uses the same checks for
+what arrives while the run is under way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Any
+
+from ensemble_core.config.actions import Occasion, bind_action
+from ensemble_core.config.binding import bind_rule
+from ensemble_core.config.context import Context, Known
+from ensemble_core.config.custom import functions_of
+from ensemble_core.config.document import Document, Path, plain
+from ensemble_core.config.durations import seconds
+from ensemble_core.config.groups import change_group, make_group
+from ensemble_core.config.overrides import apply
+from ensemble_core.config.reader import read_text
+from ensemble_core.config.schema import Validators, defaults
+from ensemble_core.config.source import read
+from ensemble_core.ensemble import Binder, Ensemble, Limits
+from ensemble_core.errors import EnsembleError, FileErrors
+from ensemble_core.hookspecs import ExecutorPlugin, StatisticPlugin
+from ensemble_core.jobs import JobGroup
+from ensemble_core.metrics import StatisticSpec
+from ensemble_core.registry import Registry
+from ensemble_core.rules import BoundAction, BoundRule
+
+__all__ = ["load", "load_text"]
+
+#: Seconds between heartbeats where rules need them and the file does not say.
+_HEARTBEAT = 60.0
+
+
+def load(
+    path: str | os.PathLike[str],
+    registry: Registry,
+    *,
+    executor: ExecutorPlugin | None = None,
+    overrides: Sequence[str] = (),
+) -> Ensemble:
+    """Read and check an ensemble file.
+
+    ``executor`` is the one that will run it; without it, what executors can do is not checked.
+    ``overrides`` are ``KEY=VALUE`` changes, as ``--set`` has them. Raises :class:`FileErrors` with
+    every error of the file, or :class:`UsageError` where it cannot be read at all.
+    """
+    return load_text(
+        read(path), registry, file=os.fspath(path), executor=executor, overrides=overrides
+    )
+
+
+def load_text(
+    text: str,
+    registry: Registry,
+    *,
+    file: str = "ensemble.yaml",
+    executor: ExecutorPlugin | None = None,
+    overrides: Sequence[str] = (),
+) -> Ensemble:
+    """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`."""
+    document = read_text(text, file)
+    if not isinstance(document.data, dict):
+        found = "a list" if isinstance(document.data, list) else "a single value"
+        raise FileErrors(
+            [
+                EnsembleError(
+                    f"the file is {found}, expected a mapping with 'jobs' and 'rules'",
+                    where=document.at(()),
+                    code="wrong-type",
+                )
+            ]
+        )
+    errors = apply(document, overrides)
+    _canonical(document, registry)
+    context = Context(
+        document, Validators(registry), executor, Known(here=os.path.abspath(os.path.dirname(file)))
+    )
+    context.errors += errors
+    context.check_shape()
+    ensemble = _Loader(context, file).load()
+    if context.errors:
+        distinct = {(error.where, error.what): error for error in context.errors}
+        raise FileErrors(distinct.values())
+    return ensemble
+
+
+def _canonical(document: Document, registry: Registry) -> None:
+    """Give records that were named with their distribution the name they are listed under."""
+
+    def rename(around: Any, key: str, records: Mapping[str, object]) -> None:
+        name = around.get(key) if isinstance(around, dict) else None
+        if isinstance(name, str) and ":" in name and name in records:
+            record = records[name]
+            around[key] = next((known for known in records if records[known] is record), name)
+
+    data = document.data
+    for rule in _entries(data.get("rules")):
+        rename(rule, "trigger", registry.triggers)
+        action = rule.get("action") if isinstance(rule, dict) else None
+        for one in action if isinstance(action, list) else [action]:
+            rename(one, "name", registry.actions)
+    statistics = data.get("statistics")
+    for own in statistics.values() if isinstance(statistics, dict) else ():
+        rename(own, "statistic", registry.statistics)
+    for group in _entries(data.get("jobs")):
+        rename(group, "executor", registry.executors)
+
+
+def _entries(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+class _Loader:
+    """Builds the ensemble part by part, in the order in which they refer to one another."""
+
+    def __init__(self, context: Context, file: str) -> None:
+        self._context = context
+        self._data: dict[str, Any] = context.document.data
+        self._file = file
+
+    def load(self) -> Ensemble:
+        context, data = self._context, self._data
+        self._statistics()
+        groups = self._groups()
+        self._custom()
+        rules = self._rules()
+        logging = data.get("logging")
+        limits = data.get("limits") if context.intact(("limits",)) else None
+        ensemble_functions = context.known.functions or frozenset()
+        heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
+        self._warn(rules)
+        name = data.get("name")
+        return Ensemble(
+            name=name if isinstance(name, str) else FilePath(self._file).stem,
+            groups=groups,
+            rules=tuple(rules),
+            statistics=context.known.statistics,
+            binder=_binder(context),
+            limits=_limits(limits or {}),
+            heartbeat=heartbeat,
+            debug=isinstance(logging, dict) and logging.get("debug") is True,
+            custom=data.get("custom") or "",
+            functions=ensemble_functions,
+            file=self._file,
+            warnings=tuple(dict.fromkeys(context.warnings)),
+        )
+
+    def _statistics(self) -> None:
+        context = self._context
+        registry = context.registry.statistics
+        known: dict[str, StatisticSpec] = {}
+        for name, record in registry.items():
+            options = defaults(record.options, {})
+            spec = context.build((), f"statistic {name!r}", partial(record.spec, options, name))
+            if spec is not None:
+                known[name] = spec
+        given = self._data.get("statistics")
+        for name, spec in given.items() if isinstance(given, dict) else ():
+            path: Path = ("statistics", name)
+            if name in known or name == "count":
+                context.report(
+                    path,
+                    f"there is a statistic {name!r} already",
+                    hint="choose another name",
+                    code="duplicate-name",
+                    where=context.document.at_key(path),
+                )
+                continue
+            if not isinstance(spec, dict) or spec.get("statistic") not in registry:
+                # Its own error is reported; paths that use it are not wrong for that.
+                known[name] = StatisticSpec(name=name, build=_never)
+                continue
+            record = registry[spec["statistic"]]
+            options = {key: value for key, value in spec.items() if key != "statistic"}
+            options = defaults(record.options, options)
+            bound = None
+            if context.intact(path):
+                bound = context.build(
+                    path, f"statistic {name!r}", partial(_tried, record, options, name)
+                )
+            known[name] = bound or StatisticSpec(name=name, build=_never)
+        context.known.statistics = known
+
+    def _groups(self) -> dict[str, JobGroup]:
+        context = self._context
+        seen: dict[str, Path] = {}
+        groups: dict[str, JobGroup] = {}
+        for index, spec in enumerate(_entries(self._data.get("jobs"))):
+            if not isinstance(spec, dict):
+                continue
+            path: Path = ("jobs", index)
+            name = spec.get("name")
+            group = make_group(context, path, spec)
+            if not isinstance(name, str):
+                continue
+            if name in seen:
+                self._twice((*path, "name"), "job group", name, seen[name])
+                continue
+            seen[name] = (*path, "name")
+            context.known.groups[name] = group
+            if group is not None:
+                groups[name] = group
+        return groups
+
+    def _twice(self, path: Path, noun: str, name: str, first: Path) -> None:
+        place = self._context.document.at(first)
+        where = f"; the first is at {place}" if place else ""
+        self._context.report(
+            path,
+            f"there are two {noun}s {name!r}{where}",
+            hint="give one of them another name",
+            code="duplicate-name",
+        )
+
+    def _custom(self) -> None:
+        source = self._data.get("custom")
+        if source is None:
+            self._context.known.functions = frozenset()
+        elif isinstance(source, str):
+            self._context.known.functions = functions_of(self._context, source)
+
+    def _rules(self) -> list[BoundRule]:
+        context = self._context
+        entries = _entries(self._data.get("rules"))
+        places: dict[str, Path] = {}
+        ids: list[str] = []
+        for index, spec in enumerate(entries):
+            given = spec.get("id") if isinstance(spec, dict) else None
+            ids.append(given if isinstance(given, str) else f"rule-{index + 1}")
+            path: Path = ("rules", index, "id") if isinstance(given, str) else ("rules", index)
+            if ids[-1] in places:
+                later = path if isinstance(given, str) else places[ids[-1]]
+                first = places[ids[-1]] if later is path else path
+                self._twice(later, "rule", ids[-1], first)
+            places.setdefault(ids[-1], path)
+        context.known.rules = frozenset(ids)
+        rules = []
+        for index, spec in enumerate(entries):
+            if isinstance(spec, dict):
+                rule = bind_rule(context, ("rules", index), spec, ids[index])
+                if rule is not None:
+                    rules.append(rule)
+        return rules
+
+    def _heartbeat(self, logging: Mapping[str, Any], rules: Sequence[BoundRule]) -> float:
+        context = self._context
+        path: Path = ("logging", "heartbeat")
+        found = 0.0
+        if "heartbeat" in logging and context.intact(path):
+            try:
+                found = seconds(logging["heartbeat"])
+            except EnsembleError as error:
+                context.attach(error, path)
+                return 0.0
+        if found:
+            return found
+        actions = context.registry.actions
+        if any("resize" in actions[action.name].needs for rule in rules for action in rule.actions):
+            return _HEARTBEAT
+        if any("heartbeat" in rule.trigger.wakes for rule in rules):
+            if "heartbeat" in logging:
+                context.report(
+                    path,
+                    "the heartbeat is off, and a rule has the trigger 'heartbeat'",
+                    hint="set it to the seconds between heartbeats, or remove the rule",
+                    code="no-heartbeat",
+                )
+            return _HEARTBEAT
+        return 0.0
+
+    def _warn(self, rules: Sequence[BoundRule]) -> None:
+        context = self._context
+        if context.errors:
+            return
+        waking = [rule for rule in rules if rule.enabled]
+        if not any(
+            rule.queue_scope
+            or rule.trigger.every is not None
+            or (rule.trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
+            or any(
+                not name.startswith(("job-", "observed", "resize-")) for name in rule.trigger.wakes
+            )
+            for rule in waking
+        ):
+            context.warnings.append(
+                "no rule can be the first to fire, so nothing will be submitted; "
+                "begin with trigger: start"
+            )
+        if context.known.functions:
+            return  # a function may submit anything
+        properties = {
+            name: record.options.get("properties", {})
+            for name, record in context.registry.actions.items()
+        }
+        used: Counter[str] = Counter(
+            value
+            for rule in rules
+            for action in rule.actions
+            for key, value in action.options.items()
+            if "submit" in context.registry.actions[action.name].needs
+            and isinstance(value, str)
+            and properties[action.name].get(key, {}).get("x-ensemble") == "group"
+        )
+        slow = any(action.plan is None for rule in rules for action in rule.actions)
+        for group in context.known.groups:
+            if not used[group] and not slow:
+                context.warnings.append(f"no rule submits the job group {group!r}")
+
+
+def _never() -> Any:
+    raise EnsembleError("a statistic with errors was used", code="internal")
+
+
+def _tried(record: StatisticPlugin, options: Mapping[str, Any], name: str) -> StatisticSpec:
+    """The statistic, after building one to see whether its options can be right."""
+    spec = record.spec(options, name)
+    spec.build()
+    return spec
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    jobs, pace = given.get("jobs"), given.get("submits_per_second")
+    return Limits(
+        jobs=None if jobs is None else int(jobs),
+        submits_per_second=None if pace is None else float(pace),
+        chain=int(given.get("chain", Limits().chain)),
+    )
+
+
+def _binder(context: Context) -> Binder:
+    """The same checks for what arrives in a run: one document for each specification."""
+
+    def within(data: object, part: str) -> Context:
+        known = Known(
+            groups=context.known.groups,
+            statistics=context.known.statistics,
+            functions=context.known.functions,
+            here=context.known.here,
+        )
+        inner = Context(Document(plain(data)), context.validators, context.executor, known)
+        inner.check_shape(part)
+        return inner
+
+    def checked(inner: Context) -> None:
+        if inner.errors:
+            first = inner.errors[0]
+            rest = [error.what for error in inner.errors[1:]]
+            raise EnsembleError(
+                "; ".join([first.what, *dict.fromkeys(rest)]),
+                cause=first.cause,
+                hint=first.hint,
+                code=first.code,
+            )
+
+    def rule(spec: Mapping[str, Any], default_id: str) -> BoundRule:
+        inner = within(spec, "rule")
+        data = inner.document.data
+        bound = bind_rule(inner, (), data, default_id) if isinstance(data, dict) else None
+        checked(inner)
+        if bound is None:
+            raise EnsembleError("the rule is not complete", code="bad-rule")
+        return bound
+
+    def action(spec: Mapping[str, Any]) -> BoundAction:
+        inner = within(spec, "action")
+        data = inner.document.data
+        bound = bind_action(inner, (), data, Occasion()) if isinstance(data, dict) else None
+        checked(inner)
+        if bound is None:
+            raise EnsembleError("the action is not complete", code="bad-action")
+        return bound
+
+    def group(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
+        inner = within(fields, "job-fields")
+        changed = None
+        if isinstance(inner.document.data, dict):
+            changed = change_group(inner, (), group, inner.document.data)
+        checked(inner)
+        if changed is None:
+            raise EnsembleError("the fields are not complete", code="bad-fields")
+        return changed
+
+    return Binder(rule=rule, action=action, group=group)

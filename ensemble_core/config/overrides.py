@@ -1,0 +1,92 @@
+"""``--set KEY=VALUE``: changes to the file's data before it is checked.
+
+KEY is a dotted path; job groups are found by name and rules by id. Called by the loader; what is
+wrong with a value that was set is reported with ``--set KEY=VALUE`` as its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.document import Document, Path
+from ensemble_core.config.reader import read_value
+from ensemble_core.errors import EnsembleError, Location, UsageError
+
+__all__ = ["apply"]
+
+
+def apply(document: Document, overrides: Sequence[str]) -> list[EnsembleError]:
+    """Apply them in order, and return what was wrong with those that could not be."""
+    errors: list[EnsembleError] = []
+    for text in overrides:
+        try:
+            _apply(document, text)
+        except EnsembleError as error:
+            errors.append(error)
+    return errors
+
+
+def _apply(document: Document, text: str) -> None:
+    origin = f"--set {text}"
+    key, equals, value_text = text.partition("=")
+    steps = key.strip().split(".")
+    if not equals or not all(steps) or len(steps) > 20:
+        raise _error(origin, f"{text!r} is not KEY=VALUE", "write for example jobs.sleep.count=3")
+    value, spelled = read_value(value_text, origin)
+    path: Path = ()
+    here: Any = document.data
+    for number, step in enumerate(steps):
+        last = number == len(steps) - 1
+        found = _step(document, path, here, step, origin)
+        path = (*path, found)
+        if last:
+            here[found] = value
+        elif isinstance(here, dict):
+            inner = here.get(step)
+            if inner is None:
+                inner = here[step] = {}
+                document.overrides[path] = Location(origin)
+            here = inner
+        else:
+            here = here[found]
+    for known in [place for place in document.spelled if place[: len(path)] == path]:
+        del document.spelled[known]
+    for inner_path, written in spelled.items():
+        document.spelled[path + inner_path] = written
+    for known in [place for place in document.overrides if place[: len(path)] == path]:
+        del document.overrides[known]
+    document.overrides[path] = Location(origin)
+
+
+def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> str | int:
+    if isinstance(here, dict):
+        return step
+    if not isinstance(here, list):
+        spoken = ".".join(map(str, path)) or "the file"
+        raise _error(origin, f"{spoken} is neither a mapping nor a list: it has no {step!r}")
+    if path == ("jobs",):
+        return _named(here, "name", step, origin, "job group")
+    if path == ("rules",):
+        for number, rule in enumerate(here, 1):
+            if step == f"rule-{number}" and isinstance(rule, dict) and "id" not in rule:
+                return number - 1
+        return _named(here, "id", step, origin, "rule")
+    if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(here):
+        return int(step)
+    raise _error(origin, f"{step!r} is not a place in a list of {len(here)}", "count from 0")
+
+
+def _named(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:
+    names = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+    if step in names:
+        return names.index(step)
+    near = get_close_matches(step, [name for name in names if isinstance(name, str)], 1)
+    raise _error(
+        origin, f"there is no {noun} {step!r}", f"did you mean {near[0]!r}?" if near else None
+    )
+
+
+def _error(origin: str, what: str, hint: str | None = None) -> UsageError:
+    return UsageError(what, where=Location(origin), hint=hint, code="bad-override")

@@ -1,0 +1,243 @@
+"""The JSON Schema of the ensemble file, composed with what plugins add.
+
+The base is ``ensemble.schema.json`` beside this module. Each trigger, action and statistic gets a
+definition of its own, so that editors and the checker know which keys may stand with which name,
+and a schema error leads straight to the keys that were possible. Used by the checker and by
+``ensemble schema``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from ensemble_core.errors import PluginError
+from ensemble_core.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
+from ensemble_core.registry import Registry
+
+__all__ = ["Validators", "compose", "defaults"]
+
+
+_NAMES = {
+    "group": "The job group whose jobs are meant. Absent: any job of this ensemble.",
+    "metric": "The metric's path: count.GROUP.success, mean.GROUP-duration, queue.sched …",
+}
+
+
+def compose(registry: Registry) -> dict[str, Any]:
+    """The whole schema (draft 2020-12) as plain data."""
+    schema: dict[str, Any] = json.loads(
+        files("ensemble_core.config").joinpath("ensemble.schema.json").read_text("utf-8")
+    )
+    definitions = schema["$defs"]
+    _compose_rules(definitions, registry)
+    _compose_named(definitions, "action", "name", registry.actions)
+    _compose_named(definitions, "statistic", "statistic", registry.statistics)
+    job = definitions["job"]
+    job["properties"]["executor"]["enum"] = sorted(registry.executors)
+    job["properties"]["options"]["properties"] = {
+        name: {"description": f"Options for {name}.", "type": "object"}
+        for name in sorted(registry.executors)
+    }
+    observers = job["properties"]["observe"]["properties"]
+    for name in sorted(registry.observers):
+        observer = registry.observers[name]
+        observers[name] = _with_options(
+            {"description": observer.summary, "type": ["object", "null"], "properties": {}},
+            observer.options,
+            f"observer-{name}",
+            definitions,
+        )
+    fields = copy.deepcopy(job)
+    del fields["required"], fields["properties"]["name"]
+    fields["description"] = "Fields of a job group. An environment is added to the group's own."
+    definitions["job-fields"] = fields
+    return schema
+
+
+def _compose_rules(definitions: dict[str, Any], registry: Registry) -> None:
+    rule = definitions["rule"]
+    rule["properties"]["trigger"]["enum"] = sorted(registry.triggers)
+    alike: dict[str, list[TriggerPlugin]] = {}
+    for name in sorted(registry.triggers):
+        record = registry.triggers[name]
+        shape = json.dumps([record.name_means, record.options], sort_keys=True, default=dict)
+        alike.setdefault(shape, []).append(record)
+    rule["allOf"] = []
+    for records in alike.values():
+        first = records[0]
+        key = f"rule-{first.name}"
+        own: dict[str, Any] = {
+            "description": first.summary if len(records) == 1 else "a rule for what jobs do",
+            "type": "object",
+            "properties": dict.fromkeys(rule["properties"], True),
+        }
+        if first.name_means is not None:
+            own["properties"]["name"] = {
+                "description": _NAMES[first.name_means],
+                "type": "string",
+                "minLength": 1,
+                "x-ensemble": first.name_means,
+            }
+        if first.name_means == "metric":
+            own["required"] = ["name"]
+        definitions[key] = _with_options(own, first.options, key, definitions)
+        rule["allOf"].append(_if("trigger", [record.name for record in records], key))
+
+
+def _compose_named(
+    definitions: dict[str, Any],
+    kind: str,
+    selector: str,
+    records: Mapping[str, ActionPlugin] | Mapping[str, StatisticPlugin],
+) -> None:
+    base = definitions[kind]
+    base["properties"][selector]["enum"] = sorted(records)
+    base["allOf"] = []
+    for name in sorted(records):
+        key = f"{kind}-{name}"
+        own: dict[str, Any] = {
+            "description": records[name].summary,
+            "type": "object",
+            "properties": dict.fromkeys(base["properties"], True),
+        }
+        definitions[key] = _with_options(own, records[name].options, key, definitions)
+        base["allOf"].append(_if(selector, [name], key))
+
+
+def _if(selector: str, names: list[str], definition: str) -> dict[str, Any]:
+    return {
+        "if": {"required": [selector], "properties": {selector: {"enum": names}}},
+        "then": {"$ref": f"#/$defs/{definition}"},
+    }
+
+
+#: Keywords of an option schema that are merged by hand.
+_MERGED = frozenset(
+    {"$schema", "$id", "$defs", "definitions", "type", "properties", "required", "description"}
+)
+
+
+def _with_options(
+    own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
+) -> dict[str, Any]:
+    """``own`` with a plugin's option schema merged in; what is in neither is refused."""
+    options = _plain(options)
+    for word in ("$defs", "definitions"):
+        for name, inner in options.get(word, {}).items():
+            definitions[f"{key}-{name}"] = _moved(inner, key)
+    properties = _moved(options.get("properties", {}), key)
+    for name, inner in properties.items():
+        if name not in own["properties"]:
+            own["properties"][name] = inner
+    required = [*own.get("required", []), *options.get("required", [])]
+    if required:
+        own["required"] = required
+    own.setdefault("additionalProperties", False)
+    for word, inner in options.items():
+        if word not in _MERGED:
+            own[word] = _moved(inner, key)
+    return own
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _moved(value: Any, key: str) -> Any:
+    """The schema with its own references led to where its definitions now are."""
+    if isinstance(value, dict):
+        moved = {name: _moved(inner, key) for name, inner in value.items()}
+        reference = moved.get("$ref")
+        if isinstance(reference, str):
+            for word in ("#/$defs/", "#/definitions/"):
+                if reference.startswith(word):
+                    moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
+        if moved.get("x-ensemble") == "fields":
+            moved["$ref"] = "#/$defs/job-fields"
+        return moved
+    if isinstance(value, list):
+        return [_moved(inner, key) for inner in value]
+    return value
+
+
+def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, and the schema's defaults for those that were not."""
+    known = options.get("properties", {})
+    filled = {
+        name: copy.deepcopy(inner["default"])
+        for name, inner in known.items()
+        if isinstance(inner, Mapping) and "default" in inner
+    }
+    return {**filled, **given}
+
+
+class Validators:
+    """Compiled validators of the composed schema and of its parts."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.schema = compose(registry)
+        self.registry = registry
+        self._compiled: dict[str, Any] = {}
+
+    def errors(self, data: object, part: str = "") -> Iterable[Any]:
+        """The schema errors of ``data``, which is a whole file or one of ``$defs``."""
+        validator = self._compiled.get(part)
+        if validator is None:
+            validator = self._compiled[part] = self._compile(part)
+        return validator.iter_errors(data)  # type: ignore[no-any-return]
+
+    def _compile(self, part: str) -> Any:
+        import jsonschema_rs
+
+        schema = self.schema
+        if part:
+            schema = {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]}
+        try:
+            return jsonschema_rs.validator_for(schema)
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+            raise self._culprit(error) from None
+
+    def _culprit(self, error: Exception) -> PluginError:
+        import jsonschema_rs
+
+        registry = self.registry
+        for kind in ("triggers", "actions", "statistics", "observers"):
+            for name, record in getattr(registry, kind).items():
+                try:
+                    jsonschema_rs.validator_for(_plain(record.options))
+                except (
+                    jsonschema_rs.ValidationError,
+                    jsonschema_rs.ReferencingError,
+                    ValueError,
+                ) as own:
+                    return PluginError(
+                        f"the options of {kind[:-1]} {name!r} are no valid JSON Schema",
+                        cause=str(own).split("\n", 1)[0],
+                        hint="remove the plugin, or tell its author",
+                        code="bad-plugin-schema",
+                    )
+        return PluginError(
+            "the plugins' option schemas cannot be composed",
+            cause=str(error).split("\n", 1)[0],
+            code="bad-plugin-schema",
+        )
+
+    def node(self, path: Iterable[str | int]) -> Any:
+        """The part of the schema at the path that a schema error gives."""
+        here: Any = self.schema
+        for step in path:
+            if isinstance(here, dict):
+                here = here.get(str(step))
+            elif isinstance(here, list) and isinstance(step, int) and step < len(here):
+                here = here[step]
+            else:
+                return None
+        return here
