@@ -361,7 +361,8 @@ class _Rate:
         if self._first is None:
             self._first = timestamp
             return
-        part = int((timestamp - self._first) // self._width)
+        # A part includes its end, not its beginning, as the window does.
+        part = math.ceil((timestamp - self._first) / self._width - 1e-9) - 1
         buckets = self._buckets
         if buckets and part <= buckets[-1][0]:
             buckets[-1][1] += 1  # a late one counts as if it came with the latest

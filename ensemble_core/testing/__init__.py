@@ -1,1 +1,40 @@
-"""Contract suites and fakes for plugin authors."""
+"""Contract suites and fakes for plugin authors; needs pytest.
+
+Inherit the suite of your kind of plugin in your own tests, say what your plugin is and what comes
+out, and pytest runs every law of it::
+
+    from ensemble_core.testing import StatisticContract
+
+    class TestGeometricMean(StatisticContract):
+        plugin = geometric_mean
+        expected = [([2.0, 8.0], 4.0)]
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Their asserts are to explain themselves in the author's own tests.
+pytest.register_assert_rewrite(
+    *(
+        f"ensemble_core.testing.{name}"
+        for name in ("action", "executor", "observer", "options", "statistic", "trigger")
+    )
+)
+
+from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
+from ensemble_core.testing.executor import ExecutorContract  # noqa: E402
+from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
+from ensemble_core.testing.observer import ObserverContract  # noqa: E402
+from ensemble_core.testing.statistic import StatisticContract  # noqa: E402
+from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
+
+__all__ = [
+    "ActionContract",
+    "ExecutorContract",
+    "FakeExecutor",
+    "FakeFiring",
+    "ObserverContract",
+    "StatisticContract",
+    "TriggerContract",
+]

@@ -1,0 +1,322 @@
+"""Fakes for tests of plugins and of rules: a firing that records what is decided, and an executor
+whose jobs live as the test says. They keep the contracts of the real ones and use no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ensemble_core.decisions import (
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Log,
+    Resize,
+    SetGroup,
+    Submit,
+    Terminate,
+)
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
+from ensemble_core.executor import Emit, Executor, Run
+from ensemble_core.jobs import Job, JobGroup
+
+__all__ = ["FakeExecutor", "FakeFiring"]
+
+
+class FakeFiring:
+    """One firing of a rule, as an action's ``plan`` sees it, with what the test says.
+
+    ``groups`` may be names or whole groups; ``metrics`` are values by path, ``active`` our ids of
+    jobs (``GROUP.INDEX``). ``decided`` records every decision in the order in which it was made.
+
+    >>> firing = FakeFiring(groups=["sim"], active=["sim.0"])
+    >>> firing.cancel(firing.active("sim")).jobs
+    ('sim.0',)
+    >>> [decision.type for decision in firing.decided]
+    ['cancel']
+    """
+
+    def __init__(
+        self,
+        *,
+        event: Event | None = None,
+        job: str | None = None,
+        groups: Iterable[str | JobGroup] = (),
+        metrics: Mapping[str, float] | None = None,
+        active: Iterable[str] = (),
+        fields: Mapping[str, Any] | None = None,
+        rule: str = "rule-1",
+    ) -> None:
+        self.decided: list[Decision] = []
+        self._rule = rule
+        self._event = event or Started(0.0)
+        self._job = job
+        self._fields = dict(fields or {})
+        self._metrics = dict(metrics or {})
+        self._active = tuple(active)
+        self._groups = {
+            group.name: group
+            for group in (
+                JobGroup(name=item, command=("true",)) if isinstance(item, str) else item
+                for item in groups
+            )
+        }
+        self._next = dict.fromkeys(self._groups, 0)
+        for known in self._active:
+            name, _, index = known.rpartition(".")
+            if name in self._next and index.isdecimal():
+                self._next[name] = max(self._next[name], int(index) + 1)
+
+    @property
+    def rule(self) -> str:
+        return self._rule
+
+    @property
+    def event(self) -> Event:
+        return self._event
+
+    @property
+    def job(self) -> str | None:
+        return self._job
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self._fields
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return tuple(self._groups)
+
+    def metric(self, path: str) -> float | None:
+        return self._metrics.get(path)
+
+    def active(self, group: str | None = None) -> Sequence[str]:
+        return tuple(
+            job for job in self._active if group is None or job.rpartition(".")[0] == group
+        )
+
+    def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
+        chosen = self._group(group)
+        jobs = tuple(replace(chosen, **(overrides or {})).jobs(self._next[group]))
+        self._next[group] += len(jobs)
+        return self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
+
+    def cancel(self, jobs: Sequence[str]) -> Decision:
+        return self._decide(Cancel(rule=self._rule, firing=1, jobs=tuple(jobs)))
+
+    def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
+        return self._decide(
+            Terminate(
+                rule=self._rule,
+                firing=1,
+                exit_code=exit_code,
+                cancel=self._active if cancel else (),
+                reason=reason,
+            )
+        )
+
+    def resize(self, delta: int) -> Decision:
+        request = f"resize-{len(self.decided) + 1}"
+        return self._decide(Resize(rule=self._rule, firing=1, request=request, delta=delta))
+
+    def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
+        self._groups[group] = replace(self._group(group), **fields)
+        return self._decide(SetGroup(rule=self._rule, firing=1, group=group, fields=dict(fields)))
+
+    def enable(self, rules: Sequence[str]) -> Decision:
+        return self._decide(EnableRule(rule=self._rule, firing=1, rules=tuple(rules)))
+
+    def disable(self, rules: Sequence[str]) -> Decision:
+        return self._decide(DisableRule(rule=self._rule, firing=1, rules=tuple(rules)))
+
+    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
+        return self._decide(Log(rule=self._rule, firing=1, message=message, level=level))
+
+    def call(self, function: str) -> Decision:
+        call = f"call-{len(self.decided) + 1}"
+        return self._decide(
+            Call(
+                rule=self._rule,
+                firing=1,
+                call=call,
+                kind="custom",
+                name=function,
+                event=self._event.to_dict(),
+                job=self._job_as_data(),
+            )
+        )
+
+    def _job_as_data(self) -> Mapping[str, Any] | None:
+        name, _, index = (self._job or "").rpartition(".")
+        if name not in self._groups or not index.isdecimal():
+            return None
+        return next(self._groups[name].jobs(int(index))).to_dict()
+
+    def _decide(self, decision: Decision) -> Decision:
+        self.decided.append(decision)
+        return decision
+
+    def _group(self, name: str) -> JobGroup:
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise EnsembleError(
+                f"no job group {name!r}",
+                hint=f"give FakeFiring groups=[{name!r}]",
+                code="no-such-group",
+            ) from None
+
+
+class FakeExecutor(Executor):
+    """An executor whose jobs do what the test says.
+
+    ``submitted`` has every job that was handed over, ``cancelled`` the ids that ``cancel`` was
+    given, ``resized`` the requests. After ``submit`` a job waits; :meth:`start`, :meth:`finish`,
+    :meth:`reject` and :meth:`cancel` play its life. With ``instant`` every job succeeds at once.
+    ``refuse`` with an error makes the next ``submit`` raise it. Without :meth:`open` there is
+    nobody to tell, so events collect in ``events`` in any case.
+
+    >>> executor = FakeExecutor()
+    >>> executor.submit([Job(id="sim.0", group="sim", index=0, command=("true",))])
+    >>> executor.finish("sim.0", status=0)
+    >>> [event.name for event in executor.events]
+    ['submit', 'depend', 'priority', 'alloc', 'start', 'finish', 'release', 'free', 'clean']
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "reattach"})
+
+    def __init__(self, *, nodes: int = 1, max_nodes: int = 8, instant: bool = False) -> None:
+        self.nodes = nodes
+        self.max_nodes = max_nodes
+        self.instant = instant
+        self.submitted: list[Job] = []
+        self.cancelled: list[str] = []
+        self.resized: list[tuple[str, int]] = []
+        self.events: list[Event] = []
+        self.refuse: ExecutorError | None = None
+        self.closed = False
+        self.run: Run | None = None
+        self._emit: Emit | None = None
+        self._clock: Callable[[], float] = lambda: float(len(self.events))
+        self._states: dict[str, Literal["waiting", "running", "over"]] = {}
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self.run, self._emit, self._clock = run, emit, run.clock
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise error
+        twice = [job.id for job in jobs if job.id in self._states]
+        if twice or len({job.id for job in jobs}) < len(jobs):
+            raise AssertionError(f"submitted twice: {twice or [job.id for job in jobs]}")
+        self.submitted += jobs
+        for job in jobs:
+            self._states[job.id] = "waiting"
+            self._tell(job.id, "submit", queue_id=f"fake-{len(self._states)}")
+            self._tell(job.id, "depend")
+            self._tell(job.id, "priority", priority=job.urgency)
+        if self.instant:
+            for job in jobs:
+                self.finish(job.id)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self.cancelled += jobs
+        for job in jobs:
+            state = self._states.get(job, "over")
+            if state == "over":
+                continue
+            self._tell(job, "exception", type="cancel", severity=0, note="")
+            if state == "running":
+                self._tell(job, "finish", status=15)
+            self._end(job, ran=state == "running")
+
+    def resize(self, request: str, delta: int) -> None:
+        self.resized.append((request, delta))
+        size = self.nodes + delta
+        granted = 1 <= size <= self.max_nodes
+        if granted:
+            self.nodes = size
+        self._send(
+            ResizeOutcome(
+                self._clock(),
+                request,
+                "granted" if granted else "denied",
+                size=self.nodes,
+                reason="" if granted else f"{size} is not within 1 to {self.max_nodes}",
+            )
+        )
+
+    def resources(self) -> Mapping[str, float]:
+        running = sum(state == "running" for state in self._states.values())
+        return {"nodes.up": self.nodes, "nodes.free": max(0, self.nodes - running)}
+
+    def reattach(self, jobs: Sequence[str]) -> Mapping[str, bool]:
+        return {job: job in self._states for job in jobs}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def start(self, job: str, **context: Any) -> None:
+        """The job gets its resources and runs."""
+        if self._state(job) != "waiting":
+            raise AssertionError(f"{job} is {self._states[job]}, it cannot start")
+        self._states[job] = "running"
+        self._tell(job, "alloc")
+        self._tell(job, "start", **context)
+
+    def finish(self, job: str, status: int = 0) -> None:
+        """The job ends with this wait status (``256`` is exit code 1); it starts first if need
+        be."""
+        if self._state(job) == "waiting":
+            self.start(job)
+        if self._state(job) != "running":
+            raise AssertionError(f"{job} is over, it cannot finish")
+        self._tell(job, "finish", status=status)
+        self._end(job, ran=True)
+
+    def reject(self, job: str, note: str = "rejected") -> None:
+        """The queue cannot run the job: it ends without having started."""
+        if self._state(job) != "waiting":
+            raise AssertionError(f"{job} is {self._states[job]}, it cannot be rejected")
+        self._tell(job, "exception", type="exec", severity=0, note=note)
+        self._end(job, ran=False)
+
+    def lose(self, reason: str = "the queue went away") -> None:
+        """The queue goes away: no further event of its jobs will come."""
+        for job in self._states:
+            self._states[job] = "over"
+        self._send(ExecutorLost(self._clock(), "fake", reason))
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run, once opened."""
+        return None if self.run is None else self.run.folder
+
+    def _state(self, job: str) -> str:
+        if job not in self._states:
+            raise AssertionError(f"{job} was never submitted; there are {list(self._states)}")
+        return self._states[job]
+
+    def _end(self, job: str, *, ran: bool) -> None:
+        self._states[job] = "over"
+        if ran:
+            self._tell(job, "release")
+            self._tell(job, "free")
+        self._tell(job, "clean")
+
+    def _tell(self, job: str, name: str, **context: Any) -> None:
+        self._send(JobEvent(self._clock(), job, name, context))
+
+    def _send(self, event: Event) -> None:
+        if self.closed:
+            raise AssertionError(f"{event} after close")
+        self.events.append(event)
+        if self._emit is not None:
+            self._emit([event])

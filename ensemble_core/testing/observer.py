@@ -1,0 +1,137 @@
+"""The contract of observers, as a suite to inherit."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from ensemble_core.hookspecs import ObserverPlugin
+from ensemble_core.jobs import Job
+from ensemble_core.observer import Observer, Row
+from ensemble_core.testing.options import RecordContract
+
+__all__ = ["ObserverContract"]
+
+_EVERY_BYTE = 4096
+
+
+class ObserverContract(RecordContract):
+    """What every observer keeps. Subclass it in your own tests::
+
+        class TestEnergies(ObserverContract):
+            plugin = energies                       # your ObserverPlugin
+            sample = b"energy -1.5\\nenergy -1.75\\n"  # a whole output
+            rows = [Row({"energy": -1.5}), Row({"energy": -1.75})]
+
+    ``sample`` is a whole output that gives ``rows`` (``finish`` included). ``samples`` may hold
+    further outputs, of which only the laws are checked. ``job`` is a job to observe.
+    """
+
+    plugin: ClassVar[ObserverPlugin]
+    sample: ClassVar[bytes]
+    rows: ClassVar[Sequence[Row]]
+    samples: ClassVar[Sequence[bytes]] = ()
+    job: ClassVar[Job] = Job(id="group.0", group="group", index=0, command=("true",))
+
+    def _build(self) -> Observer:
+        return self.plugin.build(self.job, self.options)
+
+    def _read(self, pieces: Iterable[bytes], observer: Observer | None = None) -> list[Row]:
+        observer = observer or self._build()
+        rows = [row for piece in pieces for row in observer.feed(piece)]
+        return [*rows, *observer.finish()]
+
+    def _all(self) -> tuple[bytes, ...]:
+        return (self.sample, *self.samples)
+
+    def test_reads_the_sample(self) -> None:
+        assert self._read([self.sample]) == list(self.rows)
+
+    def test_path_is_text_or_none(self) -> None:
+        path: object = self._build().path
+        assert path is None or isinstance(path, str)
+        assert path != ""
+
+    def test_cut_anywhere_gives_the_same(self) -> None:
+        for sample in self._all():
+            whole = self._read([sample])
+            step = max(1, len(sample) // _EVERY_BYTE)
+            for cut in range(0, len(sample) + 1, step):
+                assert self._read([sample[:cut], sample[cut:]]) == whole, f"cut at byte {cut}"
+
+    def test_byte_by_byte_gives_the_same(self) -> None:
+        for sample in self._all():
+            pieces = [sample[n : n + 1] for n in range(len(sample))]
+            assert self._read(pieces) == self._read([sample])
+
+    def test_empty_pieces_change_nothing(self) -> None:
+        half = len(self.sample) // 2
+        pieces = [b"", self.sample[:half], b"", b"", self.sample[half:], b""]
+        assert self._read(pieces) == self._read([self.sample])
+
+    def test_nothing_gives_nothing(self) -> None:
+        assert self._read([]) == []
+
+    def test_values_are_finite_numbers(self) -> None:
+        for sample in self._all():
+            for row in self._read([sample]):
+                for name, value in row.values.items():
+                    assert isinstance(name, str)
+                    assert math.isfinite(value), f"{name} is {value}"
+                assert row.clock is None or math.isfinite(row.clock)
+
+    def test_yields_only_the_variables_it_names(self) -> None:
+        if self.plugin.variables is None:
+            return
+        variables = self.plugin.variables(self.options)
+        if variables is not None:
+            yielded = {name for row in self._read([self.sample]) for name in row.values}
+            assert yielded <= variables
+
+    def test_no_input_makes_it_raise(self) -> None:
+        chance = random.Random(0)
+        for sample in self._all():
+            for _ in range(200):
+                damaged = bytearray(sample)
+                for _ in range(chance.randint(1, 8)):
+                    place = chance.randrange(len(damaged) + 1)
+                    damaged[place : place + chance.randint(0, 8)] = chance.randbytes(
+                        chance.randint(0, 8)
+                    )
+                self._check(self._read([bytes(damaged)]))
+        for garbage in (b"\0" * 5000, b"\xff\xfe" * 500, b"\r\n" * 100, b"nan inf -inf 1e999\n"):
+            self._check(self._read([garbage, self.sample]))
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            assert all(math.isfinite(value) for value in row.values.values())
+
+    def test_endless_line_is_bounded_and_passes(self) -> None:
+        import tracemalloc
+
+        observer = self._build()
+        piece = b"0123456789abcdef" * 4096
+        tracemalloc.start()
+        try:
+            for _ in range(160):
+                list(observer.feed(piece))
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert held < 8 << 20, f"{held} bytes are kept of an endless line"
+        list(observer.feed(b"\n"))
+        assert self._read([self.sample], observer) == list(self.rows)
+
+    def test_begins_anew_when_the_file_does(self) -> None:
+        for cut in range(0, len(self.sample) + 1, max(1, len(self.sample) // 50)):
+            observer = self._build()
+            list(observer.feed(self.sample[:cut]))
+            observer.truncated()
+            assert self._read([self.sample], observer) == list(self.rows), f"cut at byte {cut}"
+
+    def test_jobs_do_not_share_anything(self) -> None:
+        first, second = self._build(), self._build()
+        list(first.feed(self.sample[: len(self.sample) // 2]))
+        assert self._read([self.sample], second) == list(self.rows)

@@ -1,0 +1,52 @@
+"""What all contract suites check of a record: that it is well made and its option schema closed.
+Inherited by the other suites; plugin authors do not use it directly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ensemble_core.records import check_record
+
+__all__ = ["RecordContract"]
+
+
+class RecordContract:
+    """``plugin`` is the record; ``options`` are options with which it works. ``bad_options`` are
+    such as its schema must refuse."""
+
+    plugin: ClassVar[Any]
+    options: ClassVar[Mapping[str, Any]] = {}
+    bad_options: ClassVar[Sequence[Mapping[str, Any]]] = ()
+
+    def _accepts(self, options: Mapping[str, Any]) -> bool:
+        import jsonschema_rs
+
+        # A schema that does not say whether it is open is closed when it joins the file's.
+        closed = {"type": "object", "additionalProperties": False, **self.plugin.options}
+        schema = json.loads(json.dumps(closed, default=dict))
+        accepted: bool = jsonschema_rs.Draft202012Validator(schema).is_valid(dict(options))
+        return accepted
+
+    def test_record_is_well_made(self) -> None:
+        check_record(self.plugin)
+
+    def test_option_schema_accepts_the_options(self) -> None:
+        assert self._accepts(self.options)
+
+    def test_option_schema_refuses_unknown_options(self) -> None:
+        unknown = {**self.options, "no-such-option-anywhere": 1}
+        assert not self._accepts(unknown), (
+            "the schema of the options is open, so a misspelt option would be ignored without a "
+            "word: name the options under 'properties'"
+        )
+
+    def test_option_schema_refuses_bad_options(self) -> None:
+        for options in self.bad_options:
+            assert not self._accepts(options), f"{options!r} should be refused"
+
+    def test_every_option_is_described(self) -> None:
+        for name, schema in self.plugin.options.get("properties", {}).items():
+            assert schema.get("description"), f"option {name!r} has no description"
