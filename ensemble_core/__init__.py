@@ -1,0 +1,142 @@
+"""Ensemble runs many jobs steered by rules: events in, decisions out.
+
+These are the public names, for plugins and for functions in ensemble files. They are imported when
+first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensemble_core.decisions import Decision
+    from ensemble_core.errors import (
+        EnsembleError,
+        ExecutorError,
+        FileErrors,
+        Location,
+        PluginError,
+        UsageError,
+    )
+    from ensemble_core.events import (
+        Event,
+        ExecutorLost,
+        JobEvent,
+        Observed,
+        PluginEvent,
+        Problem,
+        ResizeOutcome,
+        Resources,
+    )
+    from ensemble_core.executor import Emit, Executor, Run
+    from ensemble_core.hookspecs import (
+        ActionPlugin,
+        CallContext,
+        ExecutorPlugin,
+        ObserverPlugin,
+        StatisticPlugin,
+        TriggerPlugin,
+        hookimpl,
+    )
+    from ensemble_core.jobs import Job, JobGroup, JobState
+    from ensemble_core.metrics import MetricsView, Statistic, TimedStatistic
+    from ensemble_core.observer import Observer, Row
+    from ensemble_core.rules import Action, Firing, Rule, Trigger
+
+    __version__: str
+else:
+    _HOMES = {
+        "decisions": ("Decision",),
+        "errors": (
+            "EnsembleError",
+            "ExecutorError",
+            "FileErrors",
+            "Location",
+            "PluginError",
+            "UsageError",
+        ),
+        "events": (
+            "Event",
+            "ExecutorLost",
+            "JobEvent",
+            "Observed",
+            "PluginEvent",
+            "Problem",
+            "ResizeOutcome",
+            "Resources",
+        ),
+        "executor": ("Emit", "Executor", "Run"),
+        "hookspecs": (
+            "ActionPlugin",
+            "CallContext",
+            "ExecutorPlugin",
+            "ObserverPlugin",
+            "StatisticPlugin",
+            "TriggerPlugin",
+            "hookimpl",
+        ),
+        "jobs": ("Job", "JobGroup", "JobState"),
+        "metrics": ("MetricsView", "Statistic", "TimedStatistic"),
+        "observer": ("Observer", "Row"),
+        "rules": ("Action", "Firing", "Rule", "Trigger"),
+    }
+    _HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name == "__version__":
+            from importlib.metadata import version
+
+            value = version("ensemble-core")
+        elif name in _HOME:
+            value = getattr(import_module(f"ensemble_core.{_HOME[name]}"), name)
+        else:
+            raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "Action",
+    "ActionPlugin",
+    "CallContext",
+    "Decision",
+    "Emit",
+    "EnsembleError",
+    "Event",
+    "Executor",
+    "ExecutorError",
+    "ExecutorLost",
+    "ExecutorPlugin",
+    "FileErrors",
+    "Firing",
+    "Job",
+    "JobEvent",
+    "JobGroup",
+    "JobState",
+    "Location",
+    "MetricsView",
+    "Observed",
+    "Observer",
+    "ObserverPlugin",
+    "PluginError",
+    "PluginEvent",
+    "Problem",
+    "ResizeOutcome",
+    "Resources",
+    "Row",
+    "Rule",
+    "Run",
+    "Statistic",
+    "StatisticPlugin",
+    "TimedStatistic",
+    "Trigger",
+    "TriggerPlugin",
+    "UsageError",
+    "__version__",
+    "hookimpl",
+]

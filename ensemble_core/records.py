@@ -42,9 +42,10 @@ _TAKEN = frozenset({"count", *(gauge.partition(".")[0] for gauge in GAUGES)})
 _KEYWORDS = frozenset(
     {
         "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
-        "dependentRequired", "dependentSchemas", "deprecated", "description", "else", "examples",
-        "if", "maxProperties", "minProperties", "not", "oneOf", "patternProperties", "properties",
-        "propertyNames", "required", "then", "title", "type",
+        "definitions", "dependentRequired", "dependentSchemas", "deprecated", "description",
+        "else", "examples", "if", "maxProperties", "minProperties", "not", "oneOf",
+        "patternProperties", "properties", "propertyNames", "required", "then", "title", "type",
+        "unevaluatedProperties",
     }
 )  # fmt: skip
 
@@ -138,7 +139,7 @@ def _check_name(name: object, kind: str) -> None:
 
 
 def check_schema(schema: object, shown: str) -> None:
-    """Check an option schema: a JSON Schema of an object, without references. Raises
+    """Check an option schema: a JSON Schema of an object, whose references stay within it. Raises
     :class:`PluginError`."""
     if not isinstance(schema, Mapping):
         raise PluginError(f"{shown}: 'options' is {_spoken(schema)}, expected a JSON Schema")
@@ -158,8 +159,7 @@ def check_schema(schema: object, shown: str) -> None:
         )
     if _refers(plain):
         raise PluginError(
-            f"{shown}: the schema of its options has a '$ref'; it becomes a part of the file's "
-            "schema, so it must stand alone"
+            f"{shown}: the schema of its options refers to another document; it must stand alone"
         )
     import jsonschema_rs
 
@@ -185,8 +185,10 @@ def _plain(value: object) -> object:
 
 def _refers(value: object) -> bool:
     if isinstance(value, dict):
-        if isinstance(value.get("$ref"), str) or isinstance(value.get("$dynamicRef"), str):
-            return True
+        for word in ("$ref", "$dynamicRef"):
+            target = value.get(word)
+            if isinstance(target, str) and not target.startswith("#"):
+                return True
         return any(_refers(inner) for inner in value.values())
     return isinstance(value, list) and any(_refers(inner) for inner in value)
 

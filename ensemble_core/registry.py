@@ -92,9 +92,9 @@ def normalize(distribution: str) -> str:
 class Records(Mapping[str, _R], Generic[_R]):
     """The records of one kind.
 
-    Iteration gives each record once: by its bare name where it has one, else by its qualified name.
-    ``in`` and ``[]`` know every qualified name as well. A name that two distributions claim is not
-    ``in`` here, and ``[]`` raises :class:`PluginError` for it.
+    Iteration gives the bare names, and the qualified names of what is not built in; ``names`` has
+    each record once, by its shortest name. A name that two distributions claim is not ``in`` here,
+    and ``[]`` raises :class:`PluginError` for it.
     """
 
     def __init__(self, kind: Kind, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
@@ -104,7 +104,9 @@ class Records(Mapping[str, _R], Generic[_R]):
         for plugin, record in claims:
             by_name.setdefault(record.name, []).append((plugin, record))
         self._all: dict[str, _R] = {}
-        self._listed: dict[str, _R] = {}
+        self._listed: list[str] = []
+        #: Each record once, by its shortest name.
+        self.names: list[str] = []
         #: Names that mean nothing because several claim them, with all who do.
         self.clashes: dict[str, tuple[LoadedPlugin, ...]] = {}
         for name, claimants in by_name.items():
@@ -120,23 +122,26 @@ class Records(Mapping[str, _R], Generic[_R]):
             else:
                 self.clashes[qualified] = tuple(plugin for plugin, _ in claims)
         builtin = [claim for claim in claimants if claim[0].builtin]
+        bare: tuple[LoadedPlugin, _R] | None = None
         if len(claimants) == 1 or len(builtin) == 1:
             bare = claimants[0] if len(claimants) == 1 else builtin[0]
-            self._all[name] = self._listed[name] = bare[1]
+            self._all[name] = bare[1]
+            self._listed.append(name)
+            self.names.append(name)
         else:
-            bare = None
             self.clashes[name] = tuple(plugin for plugin, _ in claimants)
         for qualified, claims in owners.items():
-            for claim in claims:
-                if claim is bare:
-                    continue
-                if qualified in self._all:
-                    self._listed[qualified] = claim[1]
-                if bare is not None:
-                    self.warnings.append(
-                        f"{self.kind} {name!r} of {claim[0].distribution} is also a built-in, "
-                        f"which keeps the name; write '{qualified}' for the other"
-                    )
+            if qualified in self._all and not claims[0][0].builtin:
+                self._listed.append(qualified)
+            if bare in claims:
+                continue
+            if qualified in self._all:
+                self.names.append(qualified)
+            if bare is not None:
+                self.warnings.append(
+                    f"{self.kind} {name!r} of {claims[0][0].distribution} is also a built-in, "
+                    f"which keeps the name; write {qualified!r} for the other"
+                )
 
     @staticmethod
     def _key(name: str) -> str:
@@ -283,7 +288,10 @@ class Registry:
         if home and all(normalize(plugin.distribution) != home for plugin in self.plugins):
             said.append(f"pip install {home}")
         else:
-            known = [*records, *(claimed for claimed in records.clashes if ":" not in claimed)]
+            known = [
+                *records.names,
+                *(claimed for claimed in records.clashes if ":" not in claimed),
+            ]
             near = get_close_matches(name, known, 1) or get_close_matches(bare, known, 1)
             if near:
                 said.append(f"did you mean {near[0]!r}?")
