@@ -32,6 +32,8 @@ __all__ = ["run"]
 #: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
 READER_GONE = 141
 
+_USUAL_SIZE = os.terminal_size((80, 24))
+
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
@@ -180,13 +182,16 @@ class _Showing:
 
     def _size(self) -> os.terminal_size:
         try:
-            return os.get_terminal_size(self._out.fileno())
+            size = os.get_terminal_size(self._out.fileno())
         except (OSError, ValueError):
-            return os.terminal_size((80, 24))
+            return _USUAL_SIZE
+        # A terminal that was never told its size says 0.
+        return size if size.columns > 0 and size.lines > 0 else _USUAL_SIZE
 
     def run(self, registry: Registry, executor: Executor, folder: Path) -> int:
         """Run to the end; the exit code."""
         from ensemble_core.cli.interrupts import Interrupts
+        from ensemble_core.cli.look import is_terminal
         from ensemble_core.cli.output import Output
         from ensemble_core.runtime import Runtime, new_tag
 
@@ -224,7 +229,8 @@ class _Showing:
                 note = f"stopping: {doing} (Ctrl-C again to leave at once)"
                 if self._block is not None:
                     self._block.note = note
-                output.say(note, error=True)
+                # A terminal shows "^C" where the cursor was: write over it.
+                output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
             # The run's second stop leaves at once: one that is ending anyway is let end.
             if again or not ending:
                 runtime.stop(reason, exit_code)

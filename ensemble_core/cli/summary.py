@@ -27,6 +27,7 @@ _COLUMNS = (
     ("mean wait", "t-wait", 6),
 )
 _NARROWEST_NAME = 6
+_NARROWEST = 30
 _RULES_SHOWN = 50
 
 
@@ -172,6 +173,8 @@ def summary(
     kept: str | None = None,
 ) -> list[str]:
     """The lines at the end of a run. ``kept`` is the folder that has the jobs' output."""
+    if width is not None:
+        width = max(width, _NARROWEST)
     lines = ["", look.paint(f"{clean(name)}: ended after {spell_time(seconds)}", "bold")]
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
