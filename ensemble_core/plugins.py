@@ -182,8 +182,10 @@ class _Loader:
                 code="plugin-broken",
             ) from error
         self._files.add(_real(path))
+        # A file may not pass for the built-ins, whatever it is called.
+        distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
         return LoadedPlugin(
-            name=path.stem, distribution=path.stem, version="", module=file, records=records
+            name=path.stem, distribution=distribution, version="", module=file, records=records
         )
 
     def _register(self, plugin: object, name: str, shown: str) -> dict[Kind, tuple[Record, ...]]:
