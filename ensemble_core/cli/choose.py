@@ -46,7 +46,11 @@ def choose(registry: Registry, name: str | None) -> Choice:
                 code="executor-unavailable",
             )
         return Choice(name, record, detail, "chosen with --executor")
-    asked = {each: (record, *_available(record)) for each, record in registry.executors.items()}
+    asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
+    for each, record in registry.executors.items():
+        # A record may be listed under more than one name: its shortest comes first.
+        if all(record is not other for other, _, _ in asked.values()):
+            asked[each] = (record, *_available(record))
     able = [each for each, (_, works, _) in asked.items() if works]
     if not able:
         reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())

@@ -120,9 +120,9 @@ class Block:
 
     def _foot(self, report: Report, width: int) -> list[str]:
         parts = [f"elapsed {spell_time(self._clock() - self._began)}"]
-        parts += [f"{report.firings} firings", f"{report.events} events"]
+        parts += [f"rules fired {report.firings}", f"events {report.events}"]
         if report.errors:
-            parts.append("1 error" if report.errors == 1 else f"{report.errors} errors")
+            parts.append(f"errors {report.errors}")
         separator = " · " if self._look.unicode else ", "
         told = " " + separator.join(parts)
         while len(told) > width and len(parts) > 1:
