@@ -36,6 +36,7 @@ __all__ = ["GROUP", "LoadedPlugin", "Registry", "discover"]
 
 #: The entry-point group.
 GROUP = "ensemble"
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,24 @@ def _installed_one_by_one() -> Iterator[_Found]:
     seen: set[str] = set()
     for distribution in distributions():
         name, version = _identity(distribution)
-        if normalize(name) in seen:
+        if name != _UNKNOWN and normalize(name) in seen:
             continue
         seen.add(normalize(name))
         try:
             items = [item for item in distribution.entry_points if item.group == GROUP]
             yield from (_from_entry_point(item, name, version) for item in items)
         except Exception as error:  # whatever a metadata file can contain
-            text = distribution.read_text("entry_points.txt") or ""
-            if re.search(rf"^\s*\[\s*{GROUP}\s*\]", text, re.MULTILINE):
+            if _may_be_ours(distribution):
                 reason = f"its entry_points.txt cannot be read: {error}"
                 yield _Found(name, name, version, "", None, reason)
+
+
+def _may_be_ours(distribution: Distribution) -> bool:
+    try:
+        text = distribution.read_text("entry_points.txt") or ""
+    except Exception:  # not even text: better named without need than silently passed over
+        return True
+    return re.search(rf"^\s*\[\s*{GROUP}\s*\]", text, re.MULTILINE) is not None
 
 
 def _from_entry_point(
@@ -100,7 +108,7 @@ def _from_entry_point(
 ) -> _Found:
     distribution: Distribution | None = getattr(entry_point, "dist", None)
     if name is None:
-        name, version = _identity(distribution) if distribution else ("unknown", "")
+        name, version = _identity(distribution) if distribution else (_UNKNOWN, "")
     return _Found(entry_point.name, name, version, entry_point.value, entry_point)
 
 
@@ -108,9 +116,9 @@ def _identity(distribution: Distribution) -> tuple[str, str]:
     """Name and version; metadata without them is no reason to give up."""
     try:
         metadata = distribution.metadata
-        return str(metadata["Name"] or "unknown"), str(metadata["Version"] or "")
+        return str(metadata["Name"] or _UNKNOWN), str(metadata["Version"] or "")
     except Exception:  # unreadable metadata; its entry points may still be good
-        return "unknown", ""
+        return _UNKNOWN, ""
 
 
 class _Loader:

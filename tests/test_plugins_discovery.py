@@ -366,13 +366,28 @@ def test_missing_object_and_wrong_entry_point_are_reported(site: Site) -> None:
     assert found(registry, "ensemble-b").error
 
 
-def test_unreadable_metadata_of_one_does_not_hide_the_others(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (b"[ensemble]\nodd\n", True),
+        (b"[other]\nodd\n", False),
+        (b"\xff\xfe[ensemble]\nodd = odd\n", True),
+        (b"[ensemble]\n= odd\n", True),
+    ],
+)
+def test_unreadable_metadata_of_one_does_not_hide_the_others(
+    site: Site, content: bytes, listed: bool
+) -> None:
     site.install("ensemble-good", ACTION.format(name="good", summary="works"))
-    site.install("ensemble-odd", "", entry_points="[ensemble\nodd = = ensemble_odd\n")
-    site.install("stranger", "", entry_points="[other\n=\n")
+    site.install("odd", "")
+    (site.folder / "odd-1.2.dist-info" / "entry_points.txt").write_bytes(content)
     registry = discover()
     assert "good" in registry.actions
     assert "submit" in registry.actions
+    assert [plugin.error is not None for plugin in registry.plugins if plugin.version == "1.2"] == [
+        False,
+        *([True] if listed else []),
+    ]
 
 
 def test_object_may_be_the_plugin(site: Site) -> None:
