@@ -33,6 +33,7 @@ from ensemble_core.decisions import (
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.events import (
     CallFailed,
+    CallReturned,
     Event,
     JobEvent,
     ResizeOutcome,
@@ -60,7 +61,9 @@ def interesting(event: Event) -> bool:
     """Whether the narrator has use for this event when it does not tell of every one."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
-    return isinstance(event, (CallFailed, ResizeOutcome))
+    if isinstance(event, TimerElapsed):
+        return event.timer == "pace"
+    return isinstance(event, (CallReturned, CallFailed, ResizeOutcome))
 
 
 def spell_status(status: object) -> str:
@@ -102,7 +105,9 @@ class Narrator:
         self._active: dict[str, _Active] = {}
         self._failures: dict[str, int] = {}
         self._resizes: dict[str, int] = {}
-        self._calls: dict[str, str] = {}
+        self._calls: dict[str, Call] = {}
+        self._returned: Call | None = None
+        self._pacing = False
         self._repetitions = {rule.id: rule.repetitions for rule in ensemble.rules}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[Line]]] = {
             Fired: self._fired,
@@ -127,8 +132,13 @@ class Narrator:
         if isinstance(item, Decision):
             told = self._decisions.get(type(item))
             if told is not None:
+                yield from self._heading(item)
                 yield from told(item)
             return
+        self._pacing = isinstance(item, TimerElapsed) and item.timer == "pace"
+        self._returned = None
+        if isinstance(item, (CallReturned, CallFailed)):
+            self._returned = self._calls.pop(item.call, None)
         if self._began is None:
             self._began = item.timestamp
         if self._debug:
@@ -143,8 +153,18 @@ class Narrator:
 
     # Decisions
 
+    def _heading(self, decision: Decision) -> Iterator[Line]:
+        """Whose a decision is that a function returned, where other rules fired since."""
+        call, self._returned = self._returned, None
+        if call is None or decision.firing != call.firing or decision.firing == self._firing:
+            return
+        self._firing = decision.firing
+        if not isinstance(decision, (Fired, Log)):
+            yield Line(self._out.paint(f" => {clean(call.name)} returned", "trigger"))
+
     def _fired(self, fired: Fired) -> Iterator[Line]:
         self._firing = fired.firing
+        self._pacing = False
         told = self._out.paint(f" => trigger {clean(fired.label)}", "trigger")
         notes = []
         of = self._repetitions.get(fired.rule or "", 1)
@@ -161,12 +181,11 @@ class Narrator:
     def _submit(self, submit: Submit) -> Iterator[Line]:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
-        late = submit.firing != self._firing
-        if late and not self._debug:
+        if self._pacing and not self._debug:
             return  # the rest of a paced submit, which was told of when its rule fired
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
-        if not late and group is not None and len(submit.jobs) < group.size and self._paced:
+        if not self._pacing and group is not None and len(submit.jobs) < group.size and self._paced:
             count = f"{group.size}, {len(submit.jobs)} now"
         fields: dict[str, object] = {"name": submit.group, "command": "", "count": count}
         if not submit.jobs:
@@ -244,7 +263,7 @@ class Narrator:
         yield self._action(f"set {change.group}: {fields}")
 
     def _call(self, call: Call) -> Iterator[Line]:
-        self._calls[call.call] = call.name
+        self._calls[call.call] = call
         if call.kind == "custom":
             yield self._action(f"custom {call.name}")
         else:
@@ -341,7 +360,7 @@ class Narrator:
 
     def _call_failed(self, failed: CallFailed) -> Iterator[Line]:
         # The engine's own error line comes next and says what the exception was.
-        name = self._calls.pop(failed.call, failed.call)
+        name = self._returned.name if self._returned is not None else failed.call
         traceback = clean(failed.traceback.rstrip())
         if traceback:
             body = "\n".join(f"  {line}" for line in traceback.split("\n"))

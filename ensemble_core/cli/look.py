@@ -87,7 +87,7 @@ def spell_time(seconds: float | None) -> str:
     sign, rest = ("-", -seconds) if seconds < 0 else ("", seconds)
     if rest < 9.995:
         return f"{sign}{rest:.2f} s"
-    if rest < 99.95:
+    if rest < 59.95:
         return f"{sign}{rest:.1f} s"
     whole = round(rest)
     minutes, secs = divmod(whole, 60)
