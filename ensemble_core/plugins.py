@@ -128,7 +128,8 @@ class _Loader:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(hookspecs)
         self.warnings: list[str] = []
-        self._functions: set[int] = set()
+        #: Hook functions that were asked, lest a module that imports one asks it again.
+        self._asked: set[object] = set()
         self._files: set[Path] = set()
 
     def load(self, found: _Found) -> LoadedPlugin | None:
@@ -226,13 +227,14 @@ class _Loader:
                 f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
         records: dict[Kind, tuple[Record, ...]] = {}
+        asked: set[object] = set()
         for caller in sorted(
             callers, key=lambda c: list(HOOKS).index(c.name) if c.has_spec() else -1
         ):
             if not caller.has_spec():
                 continue
             for impl in caller.get_hookimpls():
-                if impl.plugin is not plugin or self._seen(impl.function):
+                if impl.plugin is not plugin or impl.function in self._asked:
                     continue
                 if impl.wrapper or impl.hookwrapper:
                     raise PluginError(f"{caller.name} is a hook wrapper, which is not supported")
@@ -246,17 +248,9 @@ class _Loader:
                     raise PluginError(f"{caller.name} raised {_reason(error)}") from error
                 kind: Kind = HOOKS[caller.name][0]  # type: ignore[assignment]  # str is a Kind here
                 records[kind] = records.get(kind, ()) + returned
+                asked.add(impl.function)
+        self._asked |= asked
         return records
-
-    def _seen(self, function: object) -> bool:
-        """Whether this function was asked already, under another plugin that imports it."""
-        key = id(inspect.unwrap(function) if inspect.isfunction(function) else function)
-        if inspect.ismethod(function):
-            return False
-        if key in self._functions:
-            return True
-        self._functions.add(key)
-        return False
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
         """A function that looks like a hook but is not marked would register nothing, silently."""

@@ -448,6 +448,21 @@ def test_hooks_that_a_package_imports_from_its_module_count_once(site: Site) -> 
     ]
 
 
+def test_hook_of_a_broken_plugin_still_counts_where_it_is_imported(site: Site) -> None:
+    site.install(
+        "ensemble-inner",
+        ACTION.format(name="inner", summary="x") + "\n    @hookimpl\n    def ensemble_x(): ...\n",
+        entry_points="[ensemble]\na = ensemble_inner\nb = ensemble_outer\n",
+    )
+    (site.folder / "ensemble_outer.py").write_text("from ensemble_inner import ensemble_actions\n")
+    registry = discover()
+    assert registry.lookup("action", "inner").name == "inner"
+    assert [plugin.error is None for plugin in registry.plugins if plugin.version == "1.2"] == [
+        False,
+        True,
+    ]
+
+
 def test_same_distribution_twice_on_the_path_does_not_clash(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
