@@ -168,6 +168,9 @@ class Census(Generic[J]):
         self._own |= {key + b"=" + value for key, value in os.environb.items()}
         self._orphans: dict[int, _Orphan[J]] = {}
         self._dead: dict[int, tuple[int, float]] = {}
+        #: Sessions in which orphans of jobs were seen; they are no other process's.
+        self._sessions: set[int] = set()
+        self._claim = _CLAIM
         try:
             # Orphans are given to the first thread, so tasks, which other threads start, are not
             # in this list: in a run without daemons it is empty, and reading it costs one call.
@@ -177,6 +180,9 @@ class Census(Generic[J]):
         self._before = set(self._children())
 
     def close(self) -> None:
+        """Reap what is left to reap. Nothing of any job may run any more."""
+        self._claim = 0.0
+        self._adopt()
         if self._list >= 0:
             os.close(self._list)
             self._list = -1
@@ -214,39 +220,47 @@ class Census(Generic[J]):
         if not pids:
             self._orphans.clear()
             self._dead.clear()
+            self._sessions.clear()
             return self._orphans
         orphans: dict[int, _Orphan[J]] = {}
+        dead: list[_Seen] = []
         for pid in pids:
             seen = _look(pid)
             if seen is None:
                 continue
-            dead = seen.state in "ZX"
             orphan = self._orphans.get(pid)
             if orphan is None or orphan.born != seen.born:
                 orphan = self._judge(seen)
-            if dead and (orphan is not None or self._unclaimed(seen)):
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-                self._dead.pop(pid, None)
-            elif not dead and orphan is not None:
+            if orphan is not None:
+                self._sessions.add(seen.session)
+            if seen.state in "ZX":
+                dead.append(seen)
+            elif orphan is not None:
                 orphans[pid] = orphan
         self._orphans = orphans
+        for seen in dead:
+            if seen.session in self._sessions or self._unclaimed(seen):
+                self._dead.pop(seen.pid, None)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(seen.pid, os.WNOHANG)
         return orphans
 
     def _unclaimed(self, seen: _Seen) -> bool:
         """Whether a dead child that nothing tells of may be reaped.
 
-        It left its session, and nobody waited for it for ``_CLAIM`` seconds: what a user's own
+        It left this session, and nobody waited for it for ``_CLAIM`` seconds: what a user's own
         function started keeps the session, or is waited for.
         """
         if seen.session == self._session:
             return False
+        if not self._claim:
+            return True
         born, since = self._dead.get(seen.pid, (-1, 0.0))
         now = time.monotonic()
         if born != seen.born:
             self._dead[seen.pid] = (seen.born, now)
             return False
-        return now - since >= _CLAIM
+        return now - since >= self._claim
 
     def _judge(self, seen: _Seen) -> _Orphan[J] | None:
         """Whose orphan this is; ``None`` if no job of ours can have left it."""

@@ -23,6 +23,9 @@ __all__ = ["Timer", "Watcher"]
 
 T = TypeVar("T")
 
+#: Timers below which those that were cancelled are not worth clearing away.
+_FEW = 1024
+
 
 class Timer:
     """Something to do at a monotonic time, unless it is cancelled before."""
@@ -47,6 +50,7 @@ class Watcher(Generic[T]):
         self._watched: dict[int, T] = {}
         self._told: deque[T] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._most = _FEW
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._awake = False
@@ -101,9 +105,10 @@ class Watcher(Generic[T]):
         timer = Timer(when, call)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         # Timers of jobs that are over must not add up through a long run.
-        if len(self._timers) > 1024 and next(self._numbers) % 256 == 0:
+        if len(self._timers) > self._most:
             self._timers = [item for item in self._timers if item[2].call is not None]
             heapq.heapify(self._timers)
+            self._most = max(_FEW, 2 * len(self._timers))
         return timer
 
     def wait(self, at_once: bool = False) -> list[T]:
@@ -128,6 +133,9 @@ class Watcher(Generic[T]):
                     self._awake = False
             else:
                 ended.append(self._watched.pop(fd))
+                # Closing is not enough: a process that is just being started may still hold a
+                # copy, and would keep the entry alive.
+                self._epoll.unregister(fd)
                 os.close(fd)
         while self._told:
             ended.append(self._told.popleft())

@@ -1,0 +1,402 @@
+"""The contract of executors as tests that any executor can inherit.
+
+An author's own test file::
+
+    from ensemble_core.testing.executor import ExecutorContract
+
+    class TestMyExecutor(ExecutorContract):
+        def make_executor(self):
+            return MyExecutor()
+
+Each test is one sentence of the contract in :class:`ensemble_core.executor.Executor`. The class
+attributes say what a job's command may be in the queue under test. :class:`Session` is also of use
+on its own: it opens an executor and remembers what it emits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+import pytest
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome
+from ensemble_core.executor import Executor, Run
+from ensemble_core.jobs import RFC21_EVENTS, Job
+
+__all__ = ["ExecutorContract", "Session"]
+
+#: The order of a job's life; events that are not here (``exception``, ``memo`` …) may come anywhere
+#: before ``clean``.
+_ORDER = (
+    "submit",
+    "validate",
+    "depend",
+    "priority",
+    "alloc",
+    "start",
+    "finish",
+    "release",
+    "free",
+    "clean",
+)
+
+
+class Session:
+    """An open executor and everything it has emitted. Use it with ``with``.
+
+    ``timeout`` (seconds) is how long each wait may last before the test fails with what did come.
+    """
+
+    def __init__(self, executor: Executor, folder: Path, timeout: float = 60.0) -> None:
+        self.executor = executor
+        self.folder = folder
+        self.timeout = timeout
+        self.tag = f"contract-{uuid.uuid4().hex[:12]}"
+        self.events: list[Event] = []
+        self.batches: list[int] = []
+        self._news = threading.Condition()
+        self._numbers = itertools.count()
+        self._last = 0.0
+
+    def _clock(self) -> float:
+        self._last = max(self._last, time.time())
+        return self._last
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        with self._news:
+            self.batches.append(len(events))
+            self.events.extend(events)
+            self._news.notify_all()
+
+    def __enter__(self) -> Session:
+        self.executor.open(Run(tag=self.tag, folder=self.folder, clock=self._clock), self._emit)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.executor.close()
+
+    def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
+        """A job with an id of its own; ``fields`` are those of :class:`Job`."""
+        number = next(self._numbers)
+        return Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
+
+    def submit(self, *jobs: Job) -> None:
+        self.executor.submit(jobs)
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Wait until ``done()``; asked again after each emission. Fails after ``timeout``."""
+        with self._news:
+            if not self._news.wait_for(done, self.timeout):
+                came = "\n".join(str(event) for event in self.events[-30:])
+                pytest.fail(
+                    f"{what} did not come within {self.timeout:g} s; what came last:\n{came}"
+                )
+
+    def of(self, job: Job | str) -> list[JobEvent]:
+        """The events of one job so far."""
+        name = job if isinstance(job, str) else job.id
+        return [e for e in list(self.events) if isinstance(e, JobEvent) and e.job == name]
+
+    def names(self, job: Job | str) -> list[str]:
+        """The names of the events of one job so far."""
+        return [event.name for event in self.of(job)]
+
+    def context(self, job: Job | str, name: str) -> Mapping[str, Any]:
+        """The context of the first event of this name; fails if there is none."""
+        for event in self.of(job):
+            if event.name == name:
+                return event.context
+        pytest.fail(f"{job} has no {name} event: {self.names(job)}")
+
+    def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
+        """Wait for a job's event; its context."""
+        self.wait(lambda: name in self.names(job), f"{name} of {job.id}")
+        return self.context(job, name)
+
+    def run(self, *jobs: Job) -> None:
+        """Submit jobs and wait until each is over."""
+        self.submit(*jobs)
+        self.wait_clean(*jobs)
+
+    def wait_clean(self, *jobs: Job) -> None:
+        left = {job.id for job in jobs}
+        seen = 0
+
+        def done() -> bool:
+            nonlocal seen
+            for event in self.events[seen:]:
+                if isinstance(event, JobEvent) and event.name == "clean":
+                    left.discard(event.job)
+            seen = len(self.events)
+            return not left
+
+        self.wait(done, f"clean of {', '.join(sorted(left)[:5])}")
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process is there and not merely waiting to be reaped."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
+
+
+class ExecutorContract:
+    """Tests of the contract. Override :meth:`make_executor`; adjust the attributes if need be."""
+
+    #: A command that succeeds, one that fails with ``failing_code``, one that takes very long, and
+    #: one that cannot be found.
+    succeeding: ClassVar[tuple[str, ...]] = ("true",)
+    failing: ClassVar[tuple[str, ...]] = ("sh", "-c", "exit 3")
+    failing_code: ClassVar[int] = 3
+    lasting: ClassVar[tuple[str, ...]] = ("sleep", "1000")
+    missing: ClassVar[tuple[str, ...]] = ("there-is-no-such-command",)
+    #: Whether jobs run on this machine, as this user, so that their processes can be looked for.
+    same_machine: ClassVar[bool] = True
+    #: More jobs than can run at once, each of which needs one core.
+    many: ClassVar[int] = 50
+    #: Seconds that any one thing may take.
+    timeout: ClassVar[float] = 60.0
+
+    def make_executor(self) -> Executor:
+        """A new executor, not yet open. To be overridden."""
+        raise NotImplementedError("override make_executor()")
+
+    @pytest.fixture
+    def session(self, tmp_path: Path) -> Iterator[Session]:
+        """An open executor; closed after the test."""
+        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+            yield session
+
+    def check_order(self, session: Session, job: Job) -> None:
+        """The job's events are RFC 21's, in order, begin with submit, and end with one clean."""
+        names = session.names(job)
+        assert names[0] == "submit", names
+        assert names[-1] == "clean", names
+        assert names.count("clean") == 1, names
+        assert set(names) <= set(RFC21_EVENTS), names
+        placed = [_ORDER.index(name) for name in names if name in _ORDER]
+        assert placed == sorted(set(placed)), names
+        times = [event.timestamp for event in session.of(job)]
+        assert times == sorted(times), times
+
+    def fatal(self, session: Session, job: Job) -> list[str]:
+        """The types of the job's fatal exceptions."""
+        return [
+            str(event.context.get("type"))
+            for event in session.of(job)
+            if event.name == "exception" and event.context.get("severity") == 0
+        ]
+
+    def test_it_says_what_it_can_do(self) -> None:
+        known = {"submit", "cancel", "resize", "reattach"}
+        assert self.make_executor().capabilities <= known
+
+    def test_a_job_that_succeeds_passes_through_its_life_in_order(self, session: Session) -> None:
+        job = session.job(*self.succeeding)
+        session.run(job)
+        self.check_order(session, job)
+        names = session.names(job)
+        assert names.index("start") < names.index("finish")
+        assert os.WIFEXITED(session.context(job, "finish")["status"])
+        assert os.WEXITSTATUS(session.context(job, "finish")["status"]) == 0
+        assert not self.fatal(session, job)
+
+    def test_a_job_that_fails_reports_its_exit_code(self, session: Session) -> None:
+        job = session.job(*self.failing)
+        session.run(job)
+        self.check_order(session, job)
+        status = session.context(job, "finish")["status"]
+        assert os.waitstatus_to_exitcode(status) == self.failing_code
+
+    def test_a_missing_command_is_that_jobs_failure_only(self, session: Session) -> None:
+        bad, good = session.job(*self.missing), session.job(*self.succeeding)
+        session.run(bad, good)
+        self.check_order(session, bad)
+        failed = [e for e in session.of(bad) if e.name == "finish" and e.context["status"]]
+        assert self.fatal(session, bad) or failed
+        assert session.context(good, "finish")["status"] == 0
+
+    def test_exceptions_say_type_severity_and_note(self, session: Session) -> None:
+        job = session.job(*self.lasting)
+        session.submit(job)
+        session.wait_for(job, "start")
+        session.executor.cancel([job.id])
+        session.wait_clean(job)
+        context = session.context(job, "exception")
+        assert isinstance(context["type"], str)
+        assert isinstance(context["severity"], int)
+        assert isinstance(context.get("note", ""), str)
+
+    def test_jobs_submitted_in_bulk_each_end_exactly_once(self, session: Session) -> None:
+        jobs = [session.job(*self.succeeding) for _ in range(self.many)]
+        session.run(*jobs)
+        for job in jobs:
+            self.check_order(session, job)
+
+    def test_cancelling_a_running_job_ends_it(self, session: Session) -> None:
+        job = session.job(*self.lasting)
+        session.submit(job)
+        session.wait_for(job, "start")
+        session.executor.cancel([job.id])
+        session.wait_clean(job)
+        self.check_order(session, job)
+        assert self.fatal(session, job) == ["cancel"]
+        names = session.names(job)
+        assert names.index("exception") < names.index("finish")
+        assert session.context(job, "finish")["status"] != 0
+
+    def test_cancelling_waiting_jobs_ends_them_without_a_start(self, session: Session) -> None:
+        jobs = [session.job(*self.lasting) for _ in range(self.many)]
+        session.submit(*jobs)
+        session.executor.cancel([job.id for job in jobs])
+        session.wait_clean(*jobs)
+        for job in jobs:
+            self.check_order(session, job)
+            assert self.fatal(session, job) == ["cancel"]
+        assert any("start" not in session.names(job) for job in jobs)
+
+    def test_cancelling_twice_or_too_late_or_the_unknown_does_nothing(
+        self, session: Session
+    ) -> None:
+        over = session.job(*self.succeeding)
+        session.run(over)
+        before = session.names(over)
+        lasting = session.job(*self.lasting)
+        session.submit(lasting)
+        session.wait_for(lasting, "start")
+        session.executor.cancel([over.id, "nobody.7", lasting.id])
+        session.executor.cancel([lasting.id, over.id])
+        session.wait_clean(lasting)
+        assert session.names(over) == before
+        assert not session.of("nobody.7")
+        assert self.fatal(session, lasting) == ["cancel"]
+
+    def test_a_time_limit_ends_a_job(self, session: Session) -> None:
+        job = session.job(*self.lasting, duration=1.0)
+        session.run(job)
+        self.check_order(session, job)
+        assert self.fatal(session, job) == ["timeout"]
+
+    def test_cancelling_leaves_no_process_behind(self, session: Session, tmp_path: Path) -> None:
+        if not self.same_machine:
+            pytest.skip("the jobs' processes are on another machine")
+        script = (
+            "(setsid sleep 1000 & echo $! > one); sleep 1000 & echo $! > two;"
+            " trap '' TERM; echo $$ > three; while :; do sleep 1000; done"
+        )
+        job = session.job("sh", "-c", script, workdir=str(tmp_path))
+        session.submit(job)
+        three = tmp_path / "three"
+        wait_until(lambda: three.exists() and three.read_text() != "", self.timeout)
+        pids = [int((tmp_path / name).read_text()) for name in ("one", "two", "three")]
+        assert all(_alive(pid) for pid in pids)
+        session.executor.cancel([job.id])
+        session.wait_clean(job)
+        try:
+            assert [pid for pid in pids if _alive(pid)] == []
+        finally:
+            for pid in filter(_alive, pids):
+                os.kill(pid, signal.SIGKILL)
+
+    def test_a_resize_is_answered_once(self, session: Session) -> None:
+        if "resize" not in session.executor.capabilities:
+            with pytest.raises(ExecutorError):
+                session.executor.resize("request-1", 1)
+            return
+        for request, delta in (("request-1", 1), ("request-2", -1)):
+            session.executor.resize(request, delta)
+            session.wait(
+                lambda request=request: request in self.answers(session),  # type: ignore[misc]  # mypy cannot infer a bound default
+                f"the answer to {request}",
+            )
+        job = session.job(*self.succeeding)
+        session.run(job)
+        assert self.answers(session) == ["request-1", "request-2"]
+        for event in session.events:
+            if isinstance(event, ResizeOutcome):
+                assert event.outcome in ("granted", "denied", "timeout", "undelivered")
+                assert event.outcome != "granted" or event.size is not None
+
+    def answers(self, session: Session) -> list[str]:
+        """The resize requests that were answered so far."""
+        return [e.request for e in session.events if isinstance(e, ResizeOutcome)]
+
+    def test_gauges_are_numbers_by_metric_path(self, session: Session) -> None:
+        gauges = session.executor.resources()
+        for path, value in gauges.items():
+            assert "." in path
+            assert isinstance(value, (int, float))
+        for what in ("nodes", "cores", "gpus"):
+            if f"{what}.up" in gauges:
+                assert 0 <= gauges[f"{what}.free"] <= gauges[f"{what}.up"]
+
+    def test_nothing_is_emitted_after_close(self, tmp_path: Path) -> None:
+        session = Session(self.make_executor(), tmp_path, self.timeout)
+        with session:
+            job = session.job(*self.succeeding)
+            session.run(job)
+        before = len(session.events)
+        assert before
+        time.sleep(0.2)  # long enough for a thread that was forgotten to speak
+        assert len(session.events) == before
+        assert not any(isinstance(event, ExecutorLost) for event in session.events)
+
+    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+        if not Path("/proc/self/fd").exists():
+            pytest.skip("no /proc on this system")
+        for count in range(3):
+            if count == 1:  # the first may have loaded what stays
+                threads = threading.active_count()
+                descriptors = len(os.listdir("/proc/self/fd"))
+            with Session(self.make_executor(), tmp_path, self.timeout) as session:
+                session.run(session.job(*self.succeeding), session.job(*self.missing))
+        assert threading.active_count() <= threads
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+    def test_an_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
+        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+            assert session.executor is not None
+
+    def test_the_environment_and_folder_of_a_job_are_as_asked(
+        self, session: Session, tmp_path: Path
+    ) -> None:
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        folder = tmp_path / "made" / "when missing"
+        job = session.job(
+            "sh",
+            "-c",
+            'printf "%s %s" "$GREETING" "$(pwd)"',
+            workdir=str(folder),
+            stdout="out/text.txt",
+            environment={"GREETING": "hello"},
+        )
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+        assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
+
+
+def wait_until(done: Callable[[], bool], timeout: float = 30.0) -> None:
+    """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not done():
+        if time.monotonic() > end:
+            pytest.fail(f"not so within {timeout:g} s", pytrace=True)
+        time.sleep(0.01)

@@ -1,0 +1,197 @@
+"""What the local executor does when the system is short of something, or breaks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.builtin.local import LocalExecutor
+from ensemble_core.builtin.local_queue import Queue
+from ensemble_core.errors import ExecutorError
+from ensemble_core.events import Event, ExecutorLost
+from ensemble_core.executor import Run
+from ensemble_core.testing.executor import Session
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Session]:
+    with Session(LocalExecutor(slots=4, grace=0.2), tmp_path / "run", 30) as session:
+        yield session
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, codes: list[int]) -> None:
+    """Let a call of ``os`` fail with these codes, and then work."""
+    real: Callable[..., Any] = getattr(os, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if codes:
+            code = codes.pop(0)
+            raise OSError(code, os.strerror(code))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ETXTBSY])
+def test_a_start_that_is_refused_for_now_is_tried_again(
+    local: Session, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failing(monkeypatch, "posix_spawn", [code] * 3)
+    jobs = [local.job("true", tasks=2) for _ in range(4)]
+    local.run(*jobs)
+    for job in jobs:
+        assert local.names(job).count("start") == 1
+        assert local.context(job, "finish")["status"] == 0
+
+
+def test_a_refusal_in_the_middle_of_a_job_starts_no_task_twice(
+    local: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.posix_spawn
+    calls = iter([0, errno.EAGAIN, errno.EAGAIN, 0, 0, errno.EAGAIN])
+
+    def spawn(*args: Any, **kwargs: Any) -> int:
+        code = next(calls, 0)
+        if code:
+            raise OSError(code, "later")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "posix_spawn", spawn)
+    job = local.job("sh", "-c", "echo $ENSEMBLE_TASK_RANK", tasks=4)
+    local.run(job)
+    text = Path(local.context(job, "start")["stdout"]).read_text()
+    assert sorted(text.split()) == ["0", "1", "2", "3"]
+
+
+def test_a_job_that_waits_for_the_system_can_be_cancelled(
+    local: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, "posix_spawn", [errno.EAGAIN] * 10_000)
+    job = local.job("true")
+    local.submit(job)
+    local.wait_for(job, "alloc")
+    local.executor.cancel([job.id])
+    local.wait_clean(job)
+    assert "start" not in local.names(job)
+    monkeypatch.undo()
+    after = local.job("true")
+    local.run(after)
+    assert local.context(after, "finish")["status"] == 0
+
+
+def test_a_refusal_that_does_not_pass_fails_the_job_and_what_it_started(
+    local: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.posix_spawn
+    calls = iter([0, errno.EACCES])
+
+    def spawn(*args: Any, **kwargs: Any) -> int:
+        code = next(calls, 0)
+        if code:
+            raise OSError(code, os.strerror(code))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "posix_spawn", spawn)
+    job = local.job("sleep", "1000", tasks=2)
+    local.run(job)
+    assert local.context(job, "exception")["type"] == "exec"
+    assert "finish" not in local.names(job)
+    assert local.names(job)[-2:] == ["free", "clean"]
+    assert local.executor.resources()["cores.free"] == 4
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_no_room_for_output_is_the_jobs_exception(
+    local: Session, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    local.run(local.job("true"))
+    real = os.open
+
+    def refuse(path: Any, flags: int, mode: int = 0o777, **rest: Any) -> int:
+        if flags & os.O_CREAT and str(path).endswith("t.1.out"):
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, mode, **rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    job, good = local.job("true"), local.job("true")
+    local.run(job, good)
+    assert local.context(job, "exception")["type"] == "output"
+    assert local.context(good, "finish")["status"] == 0
+
+
+def test_running_out_of_descriptors_delays_jobs_and_loses_none(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Session(LocalExecutor(slots=60, grace=0.2), tmp_path / "run", 60) as local:
+        in_use = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 12, hard))
+        try:
+            jobs = [local.job("sleep", "0.2") for _ in range(60)]
+            local.run(*jobs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert {local.context(job, "finish")["status"] for job in jobs} == {0}
+
+
+def test_one_jobs_unexpected_error_does_not_end_the_others(
+    local: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> int:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(os, "posix_spawn", broken)
+    job = local.job("true")
+    local.run(job)
+    assert "odd" in local.context(job, "exception")["note"]
+    monkeypatch.undo()
+    local.run(local.job("true"))
+
+
+def test_a_thread_that_dies_says_that_the_executor_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path, 30) as local:
+        job = local.job("sleep", "1000")
+        local.submit(job)
+        local.wait_for(job, "start")
+
+        def broken(*_: Any) -> None:
+            raise ZeroDivisionError("odd")
+
+        monkeypatch.setattr(Queue, "choose", broken)
+        local.submit(local.job("true"))
+        local.wait(lambda: isinstance(local.events[-1], ExecutorLost), "the loss")
+        assert "odd" in str(local.events[-1])
+        with pytest.raises(ExecutorError, match="stopped"):
+            local.submit(local.job("true"))
+
+
+def test_opening_where_it_cannot_work_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+    def emit(events: Sequence[Event]) -> None:
+        pytest.fail(f"{events} came from an executor that did not open")
+
+    with pytest.raises(ExecutorError, match="removed"):
+        LocalExecutor(slots=1).open(Run(tag="x", folder=tmp_path, clock=float), emit)
+
+
+def test_a_status_that_other_code_took_is_told_as_such(local: Session) -> None:
+    job = local.job("sh", "-c", "echo $$; sleep 0.3")
+    local.submit(job)
+    path = Path(local.wait_for(job, "start")["stdout"])
+    while not (text := path.read_text()):
+        pass
+    os.waitpid(int(text), 0)
+    local.wait_clean(job)
+    assert "taken by other code" in local.context(job, "exception")["note"]
