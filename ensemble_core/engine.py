@@ -120,7 +120,8 @@ class Engine:
         self._started = False
         self._beating = False
         self._look_for_end = False
-        self._calls: dict[str, EngineFiring] = {}
+        self._calls: dict[str, tuple[EngineFiring, Link]] = {}
+        self._via: Link | None = None
         self._requests: dict[str, _Request] = {}
         self._retries: dict[str, _Request] = {}
         self._again: _Request | None = None
@@ -223,7 +224,14 @@ class Engine:
             self.now = event.timestamp
         out = self._out = []
         self._link = self._deepest = None
-        self._handlers[type(event)](event)
+        if type(event) is JobEvent:
+            self._on_job(event)
+        else:
+            self._handlers[type(event)](event)
+        if self.metrics.problems:
+            for problem in self.metrics.problems:
+                self._error(problem)
+            self.metrics.problems.clear()
         if self._look_for_end and self._started and self.ended is None:
             self._end_if_over()
         return out
@@ -249,10 +257,13 @@ class Engine:
         occasions = self.table.take(record, event)
         if occasions is None:
             return
-        if len(occasions) > 1:
-            if event.name == "clean":
+        name = event.name
+        if name in ("finish", "clean"):
+            if name == "clean":
                 self._look_for_end = True
-            if "job-fail" in occasions and not self.rules.concerned_with_failure(record.job.group):
+            if occasions[-1] == "job-fail" and not self.rules.concerned_with_failure(
+                record.job.group
+            ):
                 self.unhandled_failures += 1
         index = self.rules.index
         if self.ended is not None:
@@ -260,8 +271,9 @@ class Engine:
             return
         if index.touched:
             self._metric_rules(event, record, _NOTHING)
-        for name in occasions:
-            if name in index.occasions:
+        by_name = index.occasions.by_name
+        for occasion in occasions:
+            if occasion in by_name:
                 self._event_rules(occasions, record.job.group, event, record, _NOTHING)
                 break
         if index.touched:
@@ -328,13 +340,15 @@ class Engine:
                 self._again = None
 
     def _on_returned(self, event: CallReturned) -> None:
-        firing = self._calls.pop(event.call, None)
+        called = self._calls.pop(event.call, None)
         self._look_for_end = True
-        if firing is None or self.ended is not None:
+        if called is None or self.ended is not None:
             return
-        self._link = self._deepest = firing.link
+        firing, self._via = called
+        self._link = self._deepest = self._via
         for spec in event.result:
             self._follow(firing, spec)
+        self._via = None
         self._settle(event)
 
     def _follow(self, firing: EngineFiring, spec: Mapping[str, Any]) -> None:
@@ -359,9 +373,10 @@ class Engine:
         self._look_at_once(state)
 
     def _on_call_failed(self, event: CallFailed) -> None:
-        firing = self._calls.pop(event.call, None)
+        called = self._calls.pop(event.call, None)
         self._look_for_end = True
-        if firing is not None:
+        if called is not None:
+            firing = called[0]
             self._error(f"{firing.rule}: {event.error}", firing)
 
     def _on_resize(self, event: ResizeOutcome) -> None:
@@ -439,8 +454,11 @@ class Engine:
             return
         index.touched = []
         found: list[RuleState] = []
+        now, beating = self.now, self._beating
         for watch in dict.fromkeys(touched) if len(touched) > 1 else touched:
-            watch.update(self._read(watch.path), found)
+            watch.match(self._read(watch.path) if beating else watch.read(now), found)
+        if not found:
+            return
         for state in in_order(found):
             if self.ended is not None:
                 return
@@ -509,14 +527,12 @@ class Engine:
         known: Mapping[str, Any] | None,
         fields: Mapping[str, Any],
     ) -> None:
-        rule, finishes = state.rule, self.table.finishes
-        parent = self._link
-        depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
-        link = Link(rule.id, parent, depth, finishes)
-        if depth > self.ensemble.limits.chain:
+        rule = state.rule
+        link = self._extend(rule.id, self._link)
+        if link.depth > self.ensemble.limits.chain:
             self._cut(state, link)
             return
-        if self._deepest is None or depth >= self._deepest.depth:
+        if self._deepest is None or link.depth >= self._deepest.depth:
             self._deepest = link
         self.rules.fired(state, self.now)
         self._look_for_end = True
@@ -570,7 +586,11 @@ class Engine:
         if isinstance(decision, Cancel):
             decision = self._cancel(firing, decision)
         elif isinstance(decision, Call):
-            self._calls[decision.call] = firing
+            link = firing.link if self._via is None else self._extend(firing.rule, self._via)
+            if link.depth > self.ensemble.limits.chain:
+                self._cut(firing.state, link)
+                return
+            self._calls[decision.call] = (firing, link)
         elif isinstance(decision, Resize):
             tries = self._again.tries + 1 if self._again else 0
             self._requests[decision.request] = _Request(firing, decision.delta, tries)
@@ -586,6 +606,12 @@ class Engine:
                     self._look_at_once(state_on)
             return
         self._out.append(decision)
+
+    def _extend(self, rule: str, parent: Link | None) -> Link:
+        """One more firing in a chain; a job that finished since then makes it a new one."""
+        finishes = self.table.finishes
+        depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
+        return Link(rule, parent if depth > 1 else None, depth, finishes)
 
     def _cut(self, state: RuleState, link: Link) -> None:
         self.rules.cut(state)
@@ -669,7 +695,7 @@ class Engine:
                     firing,
                 )
             return
-        self.table.add(decision.jobs, self.now, firing.link)
+        self.table.add(decision.jobs, self.now, self._via or firing.link)
         now = self._pacer.pass_through(decision.jobs, decision.rule, decision.firing, self.now)
         self._out.append(replace(decision, jobs=now) if now != decision.jobs else decision)
         self._pace()

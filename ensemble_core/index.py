@@ -9,7 +9,7 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from ensemble_core.metrics import MetricPath
@@ -97,13 +97,27 @@ class _Thresholds:
 class Watch:
     """The rules that wait for one metric.
 
-    ``updates`` counts how often the metric was looked at and ``last`` is its last value.
+    ``read`` gives the metric's value at a time, ``updates`` counts how often it was looked at and
+    ``last`` is its last value.
     """
 
-    __slots__ = ("_equal", "_ge", "_gt", "_le", "_lt", "_other", "last", "path", "size", "updates")
+    __slots__ = (
+        "_equal",
+        "_ge",
+        "_gt",
+        "_le",
+        "_lt",
+        "_other",
+        "last",
+        "path",
+        "read",
+        "size",
+        "updates",
+    )
 
-    def __init__(self, path: MetricPath) -> None:
+    def __init__(self, path: MetricPath, read: Callable[[float], float | None]) -> None:
         self.path = path
+        self.read = read
         self.updates = 0
         self.last: float | None = None
         self.size = 0
@@ -162,7 +176,7 @@ class Watch:
             yield from states
         yield from self._other
 
-    def update(self, value: float | None, found: list[RuleState]) -> None:
+    def match(self, value: float | None, found: list[RuleState]) -> None:
         """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
         self.updates += 1
         self.last = value
@@ -190,32 +204,32 @@ class Watch:
 class Occasions:
     """The rules that wait for an occasion, by its name and the job's group."""
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("by_name",)
 
     def __init__(self) -> None:
-        self._by_name: dict[str, dict[str | None, list[RuleState]]] = {}
+        self.by_name: dict[str, dict[str | None, list[RuleState]]] = {}
 
     def add(self, state: RuleState) -> None:
         for name in state.rule.trigger.wakes:
-            by_group = self._by_name.setdefault(name, {})
+            by_group = self.by_name.setdefault(name, {})
             insort(by_group.setdefault(state.rule.trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
         for name in state.rule.trigger.wakes:
-            by_group = self._by_name[name]
+            by_group = self.by_name[name]
             group = state.rule.trigger.group
             by_group[group].remove(state)
             if not by_group[group]:
                 del by_group[group]
             if not by_group:
-                del self._by_name[name]
+                del self.by_name[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return name in self.by_name
 
     def find(self, name: str, group: str | None, found: list[RuleState]) -> None:
         """Add the rules that wait for this occasion to ``found``."""
-        by_group = self._by_name.get(name)
+        by_group = self.by_name.get(name)
         if by_group:
             if None in by_group:
                 found += by_group[None]
@@ -229,9 +243,10 @@ class RuleIndex:
     ``touched`` are the watches whose metric was updated since the engine last looked, in order.
     """
 
-    __slots__ = ("counts", "gauges", "occasions", "series", "touched", "watches")
+    __slots__ = ("_reader", "counts", "gauges", "occasions", "series", "touched", "watches")
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Callable[[MetricPath], Callable[[float], float | None]]) -> None:
+        self._reader = reader
         self.occasions = Occasions()
         self.watches: dict[str, Watch] = {}
         self.counts: dict[tuple[str, str], Watch] = {}
@@ -243,7 +258,7 @@ class RuleIndex:
         """The watch of this metric, made if there is none yet."""
         watch = self.watches.get(path.text)
         if watch is None:
-            watch = self.watches[path.text] = Watch(path)
+            watch = self.watches[path.text] = Watch(path, self._reader(path))
             if path.kind == "count":
                 self.counts[path.group, path.variable] = watch
             elif path.kind == "series":

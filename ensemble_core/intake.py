@@ -38,6 +38,8 @@ class Intake:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._observed: dict[str, Job] = {}
+        #: When they were submitted: what is in their files from before was left by somebody else.
+        self._since: dict[str, float] = {}
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
         self._follower: Follower | None = None
@@ -45,8 +47,10 @@ class Intake:
     def expect(self, jobs: Sequence[Job]) -> None:
         """These jobs are about to be submitted."""
         if jobs and jobs[0].observe:
+            now = self._clock()
             with self._lock:
                 self._observed.update((job.id, job) for job in jobs)
+                self._since.update((job.id, now) for job in jobs)
 
     def emit(self, events: Sequence[Event]) -> None:
         """Take events, in order."""
@@ -64,16 +68,19 @@ class Intake:
                     held.append(event)
                     continue
             if event.name == "start":
+                # The start must be in the inbox before the follower adds to it.
+                self._put([*passed, event])
+                passed = []
                 self._watch(self._observed[event.job], event)
-            elif event.name in ("finish", "clean") and self._follower is not None:
-                # What came before must be in the inbox before the follower adds to it.
+                continue
+            if event.name in ("finish", "clean") and self._follower is not None:
                 if passed:
                     self._put(passed)
                     passed = []
                 self._hold(event)
                 continue
             if event.name == "clean":
-                self._observed.pop(event.job, None)
+                self._forget(event.job)
             passed.append(event)
         if passed:
             self._put(passed)
@@ -92,15 +99,20 @@ class Intake:
     def _let_go(self, job: str) -> None:
         with self._lock:
             events = self._held.pop(job, [])
-            self._observed.pop(job, None)
+            self._forget(job)
             if events:
                 self._put(events)
+
+    def _forget(self, job: str) -> None:
+        self._observed.pop(job, None)
+        self._since.pop(job, None)
 
     def _watch(self, job: Job, event: JobEvent) -> None:
         if self._follower is None:
             self._follower = Follower(
                 self._put, self._clock, warn=self._warn, backlog=self._backlog
             )
+        since = self._since.get(job.id)
         workdir = Path(event.context.get("workdir") or job.workdir or ".")
         for name, options in job.observe.items():
             try:
@@ -114,7 +126,7 @@ class Intake:
             if path is None:
                 self._warn(f"observer {name!r}: nobody knows where the output of {job.id} goes")
                 continue
-            self._follower.watch(job.id, name, observer, workdir / path, since=event.timestamp)
+            self._follower.watch(job.id, name, observer, workdir / path, since=since)
 
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))

@@ -50,7 +50,7 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-_OCCASION = {name: f"job-{name}" for name in RFC21_EVENTS}
+_DURATION = {"success": "duration.success", "failed": "duration.failed"}
 _OUTCOME_OCCASION = {"success": "job-success", "failed": "job-fail", "cancelled": "job-cancel"}
 #: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
 _STATE_OCCASION = {
@@ -58,6 +58,20 @@ _STATE_OCCASION = {
     JobState.RUN: "job-run",
     JobState.CLEANUP: "job-cleanup",
     JobState.INACTIVE: "job-inactive",
+}
+#: What an event does: its bit, the state it leads to, and the occasions it makes without and with
+#: the change of state.
+_STEPS: dict[str, tuple[int, JobState | None, tuple[str, ...], tuple[str, ...]]] = {
+    name: (
+        _ONCE.get(name, 0),
+        _STATE_AFTER.get(name),
+        (f"job-{name}",),
+        (f"job-{name}", _STATE_OCCASION[_STATE_AFTER[name]])
+        if _STATE_AFTER.get(name) in _STATE_OCCASION
+        else (f"job-{name}",),
+    )
+    for name in RFC21_EVENTS
+    if name != "exception"
 }
 _QUEUE = {state: f"queue.{state.name.lower()}" for state in JobState}
 
@@ -170,15 +184,19 @@ class JobTable:
         state = self.groups.get(group)
         return state is not None and index.isdecimal() and int(index) < state.next_index
 
-    def take(self, record: JobRecord, event: JobEvent) -> list[str] | None:
+    def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
         name = event.name
-        bit = _ONCE.get(name, 0)
+        step = _STEPS.get(name)
+        if step is None:
+            if name == "exception":
+                self._except(record, event)
+            return (f"job-{name}",)
+        bit, state, occasions, moving = step
         if bit:
             if record.seen & bit:
                 return None
             record.seen |= bit
-        occasions = [_OCCASION.get(name) or f"job-{name}"]
         if name == "submit":
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")
@@ -188,21 +206,22 @@ class JobTable:
             record.status = event.context.get("status", 0)
             record.finished = event.timestamp
             self.finishes += 1
-            self._outcome(record, occasions)
-        elif name == "exception":
-            if event.context.get("severity", 0) == 0 and record.exception is None:
-                record.exception = str(event.context.get("type", ""))
-                record.note = str(event.context.get("note", ""))
+            occasions = (*occasions, self._outcome(record))
+            moving = (*moving, occasions[-1])
         elif name == "clean":
             if record.outcome is None:
-                self._outcome(record, occasions)
+                occasions = (*occasions, self._outcome(record))
+                moving = (*moving, occasions[-1])
             del self.records[record.job.id]
-        state = _STATE_AFTER.get(name)
         if state is not None and state > record.state:
             self._move(record, state)
-            if state in _STATE_OCCASION:
-                occasions.append(_STATE_OCCASION[state])
+            return moving
         return occasions
+
+    def _except(self, record: JobRecord, event: JobEvent) -> None:
+        if event.context.get("severity", 0) == 0 and record.exception is None:
+            record.exception = str(event.context.get("type", ""))
+            record.note = str(event.context.get("note", ""))
 
     def _start(self, record: JobRecord, now: float) -> None:
         record.started = now
@@ -214,7 +233,8 @@ class JobTable:
             if now >= record.submitted:
                 self._record(record.job.group, "pending", now - record.submitted, now)
 
-    def _outcome(self, record: JobRecord, occasions: list[str]) -> None:
+    def _outcome(self, record: JobRecord) -> str:
+        """Decide and count how a job ended; the occasion that this is."""
         name = record.job.group
         group = self.groups[name]
         if group.waiting.pop(record.job.id, None) is not None:
@@ -234,8 +254,9 @@ class JobTable:
                 duration = record.finished - record.started
                 if duration >= 0:
                     self._record(name, "duration", duration, record.finished)
-                    self._record(name, f"duration.{record.outcome}", duration, record.finished)
-        occasions.append(_OUTCOME_OCCASION[record.outcome])
+                    told_apart = _DURATION[record.outcome]
+                    self._record(name, told_apart, duration, record.finished)
+        return _OUTCOME_OCCASION[record.outcome]
 
     def _move(self, record: JobRecord, state: JobState) -> None:
         states = self._states
@@ -265,7 +286,7 @@ class JobTable:
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
         record.exception = "cancel"
-        self._outcome(record, [])
+        self._outcome(record)
         self._move(record, JobState.INACTIVE)
         del self.records[record.job.id]
 

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from ensemble_core.errors import EnsembleError
@@ -161,33 +162,49 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or value - value != 0.0 else value
 
 
+class _Cell:
+    """One statistic of a series, and how much of the series' buffer it has taken."""
+
+    __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update")
+
+    def __init__(self, spec: StatisticSpec) -> None:
+        self.name = spec.name
+        self.timed = spec.timed
+        self.statistic: Any = spec.build()
+        self.update: Callable[..., Any] = self.statistic.update
+        self.get: Callable[..., float | None] = self.statistic.get
+        self.done = 0
+        self.broken = False
+
+
 class Series:
-    """The values of one variable of one group, reduced by several statistics."""
+    """The values of one variable of one group, reduced by several statistics.
 
-    __slots__ = ("_buffer", "_stamps", "_statistics", "_timed", "_updates", "count", "total")
+    Values wait in a small buffer; a statistic takes them when it is read, and all do when the
+    buffer is full. ``problems`` is told of a statistic that raised: it has no value any more.
+    """
 
-    def __init__(self, specs: Iterable[StatisticSpec] = ()) -> None:
+    __slots__ = ("_buffer", "_cells", "_problems", "_stamps", "_timed", "count", "total")
+
+    def __init__(
+        self, specs: Iterable[StatisticSpec] = (), problems: Callable[[str], None] | None = None
+    ) -> None:
         self.count = 0
         self.total = 0.0
-        self._statistics: dict[str, Any] = {}
-        self._timed: dict[str, Any] = {}
-        self._updates: list[Callable[[float], Any]] = []
+        self._cells: dict[str, _Cell] = {}
+        self._timed = False
         self._buffer: list[float] = []
         self._stamps: list[float] = []
+        self._problems = problems
         for spec in specs:
             self.keep(spec)
 
     def keep(self, spec: StatisticSpec) -> None:
         """Keep this statistic from now on."""
-        if spec.name in self._statistics or spec.name in self._timed:
-            return
-        self._flush()
-        statistic: Any = spec.build()
-        if spec.timed:
-            self._timed[spec.name] = statistic
-        else:
-            self._statistics[spec.name] = statistic
-            self._updates.append(statistic.update)
+        if spec.name not in self._cells:
+            self._flush()
+            self._cells[spec.name] = _Cell(spec)
+            self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
         """Take one more value. What is no finite number is passed over: it would spoil every value
@@ -204,52 +221,87 @@ class Series:
             self._flush()
 
     def _flush(self) -> None:
-        buffer = self._buffer
-        if not buffer:
+        if self._buffer:
+            for cell in self._cells.values():
+                self._catch_up(cell)
+                cell.done = 0
+            self._buffer.clear()
+            self._stamps.clear()
+
+    def _catch_up(self, cell: _Cell) -> None:
+        """Let one statistic take what it has not taken of the buffer."""
+        done, buffer, update = cell.done, self._buffer, cell.update
+        cell.done = len(buffer)
+        if cell.broken:
             return
-        for update in self._updates:
-            for value in buffer:
-                update(value)
-        for statistic in self._timed.values():
-            for value, stamp in zip(buffer, self._stamps, strict=True):
-                statistic.update(value, stamp)
-        buffer.clear()
-        self._stamps.clear()
+        try:
+            if cell.timed:
+                for value, stamp in zip(buffer[done:], self._stamps[done:], strict=True):
+                    update(value, stamp)
+            else:
+                for value in buffer[done:] if done else buffer:
+                    update(value)
+        except Exception as error:  # a plugin's statistic: it must not take the run with it
+            self._break(cell, error)
+
+    def _break(self, cell: _Cell, error: Exception) -> None:
+        cell.broken = True
+        if self._problems is not None:
+            self._problems(f"statistic {cell.name!r} raised {error!r} and has no value any more")
 
     def get(self, statistic: str, now: float) -> float | None:
         """A statistic's value; ``None`` before the first value, or if it is not kept."""
-        if not self.count:
+        cell = self._cells.get(statistic)
+        return None if cell is None else self.read(cell, now)
+
+    def reader(self, statistic: str) -> Callable[[float], float | None]:
+        """What gives this statistic's value at a time, with the finding done once."""
+        return partial(self.read, self._cells[statistic])
+
+    def read(self, cell: _Cell, now: float) -> float | None:
+        """A kept statistic's value; the way of rules that ask at every update, so it is short."""
+        buffer = self._buffer
+        done = cell.done
+        if done != len(buffer):
+            if done + 1 == len(buffer) and not cell.timed and not cell.broken:
+                cell.done = done + 1
+                try:
+                    cell.update(buffer[done])
+                except Exception as error:  # as above
+                    self._break(cell, error)
+            else:
+                self._catch_up(cell)
+        if cell.broken or not self.count:
             return None
-        if self._buffer:
-            self._flush()
-        kept = self._statistics.get(statistic)
-        if kept is not None:
-            return _finite(kept.get())
-        timed = self._timed.get(statistic)
-        return None if timed is None else _finite(timed.get(now))
+        try:
+            value = cell.get(now) if cell.timed else cell.get()
+        except Exception as error:  # as above
+            self._break(cell, error)
+            return None
+        return value if value is not None and value - value == 0.0 else None
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
         """A statistic's value as if ``values`` had been recorded too; nothing is added."""
-        self._flush()
-        kept, timed = self._statistics.get(statistic), self._timed.get(statistic)
-        if kept is not None:
-            trial, empty = copy.deepcopy(kept), not self.count
+        cell = self._cells.get(statistic)
+        if cell is None:
+            return None
+        self._catch_up(cell)
+        trial, empty = copy.deepcopy(cell.statistic), not self.count
+        try:
             for value in values:
-                trial.update(value)
                 empty = False
-            return None if empty else _finite(trial.get())
-        if timed is not None:
-            trial, empty = copy.deepcopy(timed), not self.count
-            for value in values:
-                trial.update(value, now)
-                empty = False
-            return None if empty else _finite(trial.get(now))
-        return None
+                trial.update(value, now) if cell.timed else trial.update(value)
+            if empty or cell.broken:
+                return None
+            return _finite(trial.get(now) if cell.timed else trial.get())
+        except Exception as error:  # as above
+            self._break(cell, error)
+            return None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The statistics that are kept."""
-        return (*self._statistics, *self._timed)
+        return tuple(self._cells)
 
 
 class MetricStore:
@@ -272,6 +324,8 @@ class MetricStore:
             group: dict.fromkeys(COUNTS, 0) for group in groups
         }
         self.gauges: dict[str, float] = {}
+        #: What went wrong in plugins' statistics, for the engine to tell.
+        self.problems: list[str] = []
         self.series: dict[tuple[str, str], Series] = {}
         self._kept = [spec for spec in statistics.values() if everything or spec.default]
         for group in self.counts:
@@ -285,7 +339,7 @@ class MetricStore:
         """The series of this variable, made if there is none yet."""
         series = self.series.get((group, variable))
         if series is None:
-            series = self.series[group, variable] = Series(self._kept)
+            series = self.series[group, variable] = Series(self._kept, self.problems.append)
         return series
 
     def keep(self, path: MetricPath) -> None:
@@ -301,6 +355,18 @@ class MetricStore:
             return self.gauges.get(path.text)
         series = self.series.get((path.group, path.variable))
         return None if series is None else series.get(path.statistic, now)
+
+    def reader(self, path: MetricPath) -> Callable[[float], float | None]:
+        """What gives this metric's value at a time, with the finding done once."""
+        if path.kind == "series":
+            self.keep(path)
+            return self.series[path.group, path.variable].reader(path.statistic)
+        return partial(self._plain, path)
+
+    def _plain(self, path: MetricPath, now: float) -> float | None:
+        if path.kind == "count":
+            return self.counts[path.group][path.variable]
+        return self.gauges.get(path.text)
 
     def mean(self, group: str, variable: str) -> float | None:
         """The plain mean of a variable of a group, whatever statistics are kept."""

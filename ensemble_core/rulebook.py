@@ -22,7 +22,7 @@ class RuleBook:
     """The rules of one run. ``states`` are all of them by id, in order."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
-        self.index = RuleIndex()
+        self.index = RuleIndex(metrics.reader)
         self.states: dict[str, RuleState] = {}
         self._ensemble = ensemble
         self._metrics = metrics

@@ -18,7 +18,7 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"ensemble_core.testing.{name}"
-        for name in ("action", "executor", "observer", "options", "statistic", "trigger")
+        for name in ("action", "executor", "observer", "options", "statistic", "story", "trigger")
     )
 )
 
@@ -27,6 +27,7 @@ from ensemble_core.testing.executor import ExecutorContract  # noqa: E402
 from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
 from ensemble_core.testing.observer import ObserverContract  # noqa: E402
 from ensemble_core.testing.statistic import StatisticContract  # noqa: E402
+from ensemble_core.testing.story import Story  # noqa: E402
 from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "FakeFiring",
     "ObserverContract",
     "StatisticContract",
+    "Story",
     "TriggerContract",
 ]
