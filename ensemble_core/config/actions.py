@@ -95,7 +95,7 @@ def _check_job(
     if occasion.job or not isinstance(other, str) or other in spec:
         return
     context.report(
-        path,
+        (*path, "name"),
         f"'{name}' without {other!r} means the event's job, and the trigger "
         f"{occasion.trigger!r} has none",
         hint=f"add {other}: with the job group that is meant",

@@ -22,6 +22,8 @@ from ensemble_core.registry import Registry
 
 __all__ = ["Context", "Known"]
 
+_MANY = 50
+
 
 @dataclass(slots=True)
 class Known:
@@ -54,7 +56,8 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
-        self._broken: set[Path] = set()
+        self._broken: set[Path] = set()  # with every path around them
+        self._paths: dict[str, MetricPath | EnsembleError] = {}
 
     # -- errors --------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class Context:
             return
         for one in found:
             for path, told in explain(one, self.document, self.validators):
-                self._broken.add(path)
+                self._broken.update(path[:length] for length in range(len(path) + 1))
                 self.errors.append(told)
 
     def report(
@@ -98,7 +101,7 @@ class Context:
 
     def intact(self, path: Path) -> bool:
         """Whether the schema had nothing to say of the value at this path."""
-        return not any(broken[: len(path)] == path for broken in self._broken)
+        return path not in self._broken
 
     def unknown(self, path: Path, noun: str, name: str, names: Collection[str], code: str) -> None:
         """Report a name that refers to nothing, with the nearest that does."""
@@ -159,10 +162,11 @@ class Context:
 
     def metric(self, text: str, path: Path) -> MetricPath | None:
         """The metric's checked path; reported if it can never exist."""
-        try:
-            found = parse_path(text, self.known.groups, self.known.statistics)
-        except EnsembleError as error:
-            self.attach(error, path)
+        found = self._paths.get(text)
+        if found is None:
+            found = self._paths[text] = self._parse(text)
+        if isinstance(found, EnsembleError):
+            self.attach(found, path)
             return None
         base = found.variable.partition(".")[0]
         if found.kind != "series" or base in VARIABLES:
@@ -185,6 +189,17 @@ class Context:
             code="no-such-metric",
         )
         return None
+
+    def _parse(self, text: str) -> MetricPath | EnsembleError:
+        groups: Collection[str] = self.known.groups
+        if len(groups) > _MANY:
+            # A path has its group's name in it; the nearest of very many paths costs seconds.
+            inside = [group for group in groups if group in text]
+            groups = inside or get_close_matches(text, groups, 5, 0.3)
+        try:
+            return parse_path(text, groups, self.known.statistics)
+        except EnsembleError as error:
+            return error
 
 
 def _quietly(

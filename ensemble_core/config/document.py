@@ -38,6 +38,11 @@ class Document:
     spelled: dict[Path, str] = field(default_factory=dict)
     overrides: dict[Path, Location] = field(default_factory=dict)
 
+    @property
+    def noun(self) -> str:
+        """What the whole of it is called in messages."""
+        return "the file" if self.file else "the specification"
+
     def get(self, path: Path) -> Any:
         """The data at this path, ``None`` where there is none."""
         here = self.data

@@ -64,7 +64,10 @@ def explain(
             deepest = max(nested, key=lambda branch: max(len(e.instance_path) for e in branch))
             words = "; or ".join(str(branch[0].message) for branch in nested[:3])
             where = document.at((*base, *deepest[0].instance_path))
-            yield path, _error(f"{_named(path)} fits none of what it may be: {words}", where)
+            yield (
+                path,
+                _error(f"{_named(path, document)} fits none of what it may be: {words}", where),
+            )
             return
     value = document.get(path)
     if kind == "enum" and isinstance(value, str):
@@ -98,7 +101,7 @@ def _noun(path: Path) -> Kind | None:
 
 
 def _of_value(kind: str, error: Any, path: Path, value: Any, document: Document) -> EnsembleError:
-    where, name, found = document.at(path), _named(path), shown(value)
+    where, name, found = document.at(path), _named(path, document), shown(value)
     if kind == "type":
         return _wrong_type(list(error.kind.types), path, value, document)
     if kind in ("enum", "const"):
@@ -138,7 +141,7 @@ def _error(what: str, where: Location | None) -> UsageError:
     return UsageError(what, where=where, code="bad-value")
 
 
-def _named(path: Path) -> str:
+def _named(path: Path, document: Document) -> str:
     for number in range(len(path) - 1, -1, -1):
         if isinstance(path[number], str):
             if number == len(path) - 1:
@@ -146,13 +149,13 @@ def _named(path: Path) -> str:
             item = path[number + 1]
             if isinstance(item, int):
                 return f"item {item + 1} of {path[number]!r}"
-    return f"item {int(path[0]) + 1}" if path else "the file"
+    return f"item {int(path[0]) + 1}" if path else document.noun
 
 
 def _thing(path: Path, document: Document) -> str:
     data = document.get(path)
     if not path:
-        return "the file"
+        return document.noun
     if path[0] == "jobs" and len(path) == 2:
         name = data.get("name") if isinstance(data, dict) else None
         return f"the job group {name!r}" if isinstance(name, str) else "the job group"
@@ -163,7 +166,7 @@ def _thing(path: Path, document: Document) -> str:
         name = data.get("name")
         if isinstance(name, str):
             return f"the action {name!r}"
-    return _named(path)
+    return _named(path, document)
 
 
 def _example(name: str, around: Any) -> str | None:
@@ -231,7 +234,7 @@ def _bad_names(
             yield (
                 inner,
                 UsageError(
-                    f"{shown(key)} cannot be a name in {_named(path)}",
+                    f"{shown(key)} cannot be a name in {_named(path, document)}",
                     where=document.at_key(inner),
                     hint="use letters, digits and _, and begin with a letter",
                     code="bad-name",
@@ -268,7 +271,7 @@ def _wrong_type(types: list[str], path: Path, value: Any, document: Document) ->
         if isinstance(value, dict) and "array" in types:
             hint = "begin each entry of the list with '- '"
     return UsageError(
-        f"{_named(path)} is {found}, expected {' or '.join(expected) or 'nothing'}",
+        f"{_named(path, document)} is {found}, expected {' or '.join(expected) or 'nothing'}",
         where=document.at(path),
         hint=hint,
         code="wrong-type",
@@ -285,7 +288,7 @@ def _not_one_of(options: list[Any], path: Path, value: Any, document: Document) 
         hint = f'quote it: "{document.written(path, value)}"'
     found = document.written(path, shown(value))
     return UsageError(
-        f"{_named(path)} is {found}, expected one of {known}",
+        f"{_named(path, document)} is {found}, expected one of {known}",
         where=where,
         hint=hint,
         code="bad-value" if isinstance(value, str) else "wrong-type",

@@ -352,9 +352,8 @@ def _binder(context: Context) -> Binder:
     def checked(inner: Context) -> None:
         if inner.errors:
             first = inner.errors[0]
-            rest = [error.what for error in inner.errors[1:]]
             raise EnsembleError(
-                "; ".join([first.what, *dict.fromkeys(rest)]),
+                "; ".join(dict.fromkeys(error.what for error in inner.errors)),
                 cause=first.cause,
                 hint=first.hint,
                 code=first.code,

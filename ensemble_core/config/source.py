@@ -38,35 +38,41 @@ def read(path: str | os.PathLike[str]) -> str:
             hint="check the path and its permissions",
             code="unreadable-file",
         ) from None
-    with open(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise UsageError(
-                f"{name!r} is a folder, not an ensemble file",
-                where=Location(name),
-                hint=_nearby(file) or "name the YAML file in it",
-                code="not-a-file",
-            )
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(
-                f"{name!r} is not a regular file",
-                where=Location(name),
-                hint="write the ensemble to a file first",
-                code="not-a-file",
-            )
-        if status.st_size > LARGEST:
-            raise too_large(name, status.st_size)
-        try:
-            data = stream.read(LARGEST + 1)
-        except OSError as error:
-            raise UsageError(
-                f"cannot read {name!r}: {error.strerror}",
-                where=Location(name),
-                code="unreadable-file",
-            ) from None
+    try:
+        data = _contents(descriptor, file)
+    finally:
+        os.close(descriptor)
     if len(data) > LARGEST:
         raise too_large(name, len(data))
     return decode(data, name)
+
+
+def _contents(descriptor: int, file: Path) -> bytes:
+    name = str(file)
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(
+            f"{name!r} is a folder, not an ensemble file",
+            where=Location(name),
+            hint=_nearby(file) or "name the YAML file in it",
+            code="not-a-file",
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(
+            f"{name!r} is not a regular file",
+            where=Location(name),
+            hint="write the ensemble to a file first",
+            code="not-a-file",
+        )
+    if status.st_size > LARGEST:
+        raise too_large(name, status.st_size)
+    try:
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(LARGEST + 1)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {name!r}: {error.strerror}", where=Location(name), code="unreadable-file"
+        ) from None
 
 
 def decode(data: bytes, name: str) -> str:
