@@ -107,6 +107,14 @@ def test_with_limits_a_job_that_needs_only_what_is_left_over_may_pass() -> None:
     assert start_all(filled(big, endless), slots, running) == [endless]
 
 
+def test_a_short_job_may_pass_long_ones_of_its_own_shape() -> None:
+    slots, running = Slots(4, 1, 4), [waiting(cores=3, ends=100.0)]
+    slots.take(3, 0)
+    big, short = waiting(cores=4), waiting(duration=20.0)
+    queue = filled(big, *(waiting(duration=500.0) for _ in range(10)), short)
+    assert start_all(queue, slots, running) == [short]
+
+
 def test_a_job_that_waits_for_growth_holds_nobody_up() -> None:
     slots, running = Slots(2, 1, 4), list[Record]()
     big, small = waiting(cores=4), [waiting() for _ in range(40)]

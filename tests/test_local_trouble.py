@@ -16,7 +16,7 @@ from ensemble_core.builtin.local_queue import Queue
 from ensemble_core.errors import ExecutorError
 from ensemble_core.events import Event, ExecutorLost
 from ensemble_core.executor import Run
-from ensemble_core.testing.executor import Session
+from ensemble_core.testing.executor import Session, wait_until
 
 
 @pytest.fixture
@@ -186,12 +186,35 @@ def test_opening_where_it_cannot_work_says_why(
         LocalExecutor(slots=1).open(Run(tag="x", folder=tmp_path, clock=float), emit)
 
 
-def test_a_status_that_other_code_took_is_told_as_such(local: Session) -> None:
-    job = local.job("sh", "-c", "echo $$; sleep 0.3")
-    local.submit(job)
-    path = Path(local.wait_for(job, "start")["stdout"])
-    while not (text := path.read_text()):
-        pass
-    os.waitpid(int(text), 0)
-    local.wait_clean(job)
+def test_a_status_that_other_code_took_is_told_as_such(
+    local: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.waitpid
+
+    def taken(pid: int, options: int) -> tuple[int, int]:
+        real(pid, options)
+        return real(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", taken)
+    job = local.job("true")
+    local.run(job)
     assert "taken by other code" in local.context(job, "exception")["note"]
+    assert local.context(job, "finish")["status"] != 0
+
+
+def test_a_thread_that_dies_takes_its_jobs_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 30) as local:
+        job = local.job("sh", "-c", "echo $$; exec sleep 1000")
+        local.submit(job)
+        path = Path(local.wait_for(job, "start")["stdout"])
+        wait_until(lambda: path.read_text() != "")
+
+        def broken(*_: Any) -> None:
+            raise ZeroDivisionError("odd")
+
+        monkeypatch.setattr(Queue, "choose", broken)
+        local.submit(local.job("true"))
+        local.wait(lambda: isinstance(local.events[-1], ExecutorLost), "the loss")
+        assert not Path("/proc", path.read_text().strip()).exists()

@@ -283,7 +283,7 @@ class Census(Generic[J]):
         if seen.session == self._session:
             return None
         shared = sum(1 for entry in entries if entry in self._own)
-        if shared * 2 >= len(self._own):
+        if shared * 5 >= len(self._own) * 4:
             return None  # it has this process's environment: started by it, and not for a job
         return _Orphan(seen.born, None, set(self._running()))
 

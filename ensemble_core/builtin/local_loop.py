@@ -7,8 +7,10 @@ this thread; :meth:`Loop.post` is the only way in.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -124,7 +126,10 @@ class Loop:
         except Exception as error:  # whatever it was, the run must hear that no event will come
             self.lost = True
             for record in self._running:
-                record.signal(9)
+                record.signal(signal.SIGKILL)
+                for pid in record.live:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, 0)
             if not self._closing:
                 reason = f"{type(error).__name__}: {error}"
                 hint = "this is a fault of the local executor; please report it"

@@ -17,6 +17,7 @@ locks: the executor's thread owns the queue.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
@@ -28,6 +29,8 @@ __all__ = ["Holder", "Queue", "Waiting"]
 
 BYPASS_FACTOR = 2
 BYPASS_LEAST = 8
+#: Jobs of one line that are looked at for one that is short enough.
+BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
@@ -47,7 +50,7 @@ class Holder(Protocol):
     ends: float | None
 
 
-_Shape = tuple[int, int, int, float]
+_Shape = tuple[int, int, int]
 
 
 class Queue:
@@ -63,17 +66,11 @@ class Queue:
         job = entry.job
         if job.urgency == 0:
             return
-        shape = (-job.urgency, job.cores, job.gpus, job.duration)
+        shape = (-job.urgency, job.cores, job.gpus)
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = deque()
         line.append(entry)
-
-    def put_back(self, entry: Waiting) -> None:
-        """Return an entry that :meth:`choose` gave, to the front of its line."""
-        job = entry.job
-        shape = (-job.urgency, job.cores, job.gpus, job.duration)
-        self._lines.setdefault(shape, deque()).appendleft(entry)
 
     def choose(
         self, slots: Slots, running: Iterable[Holder], now: float, grace: float
@@ -102,20 +99,30 @@ class Queue:
         plan = _reservation(head, slots, running)
         bounded = plan is None and head.bypassed >= max(BYPASS_LEAST, BYPASS_FACTOR * slots.size)
         for _, _, shape in heads[1:]:
-            _, cores, gpus, duration = shape
+            _, cores, gpus = shape
+            line = lines[shape]
             if not slots.fits(cores, gpus):
                 continue
             if plan is not None:
                 moment, spare_cores, spare_gpus = plan
-                in_time = duration > 0 and now + duration + grace <= moment
-                if not in_time and not (cores <= spare_cores and gpus <= spare_gpus):
-                    continue
-            elif bounded:
-                continue
-            else:
+                if cores <= spare_cores and gpus <= spare_gpus:
+                    return line.popleft()
+                entry = _in_time(line, moment - now - grace)
+                if entry is not None:
+                    return entry
+            elif not bounded:
                 head.bypassed += 1
-            return lines[shape].popleft()
+                return line.popleft()
         return None
+
+
+def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
+    """Take out the first job whose time limit is at most ``limit`` seconds, of the first few."""
+    for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
+        if not entry.over and 0 < entry.job.duration <= limit:
+            del line[place]
+            return entry
+    return None
 
 
 def _reservation(

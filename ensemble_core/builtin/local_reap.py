@@ -132,23 +132,27 @@ class Reaper:
             fd = pin(process)
         except OSError:
             # No pidfd to be had: by number, and look again later.
-            self._send(record, process, number)
+            self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
             self._look_again(record)
             return not known
         if fd is None:
             return not known
-        if self._send(record, process, number) and not known:
+        there = self._send(record, process, number, lambda sent: signal.pidfd_send_signal(fd, sent))
+        if there and not known:
             record.hunted[process.pid] = process
             self._watcher.watch_fd(fd, (record, process))
             return True
         os.close(fd)
         return False
 
-    def _send(self, record: Record, process: Process, number: int) -> bool:
+    def _send(
+        self, record: Record, process: Process, number: int, send: Callable[[int], None]
+    ) -> bool:
+        """Signal; whether the process was there. One we may not signal no longer counts."""
         try:
-            os.kill(process.pid, number)
+            send(number)
             if number == signal.SIGTERM:
-                os.kill(process.pid, signal.SIGCONT)
+                send(signal.SIGCONT)
         except ProcessLookupError:
             return False
         except PermissionError:
