@@ -1,0 +1,365 @@
+"""``ensemble run`` and ``ensemble validate`` for real: jobs, signals, pipes and a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+
+HELLO = """
+jobs:
+  - name: hello
+    command: echo hello
+    count: 2
+  - name: after
+    command: sh -c 'echo after'
+rules:
+  - trigger: start
+    action: {name: submit, label: hello}
+  - trigger: metric
+    name: count.hello.success
+    when: 2
+    action: {name: submit, label: after}
+  - {id: dear, trigger: job-fail, name: after, action: {name: terminate}}
+"""
+
+SLEEPER = """
+jobs:
+  - name: sleeper
+    command: sleep 60
+    count: 2
+rules:
+  - trigger: start
+    action: {name: submit, label: sleeper}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("NO_COLOR", "FORCE_COLOR", "ENSEMBLE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "hello.yaml").write_text(HELLO)
+    (tmp_path / "sleeper.yaml").write_text(SLEEPER)
+    return tmp_path
+
+
+def ensemble(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def started(*args: str) -> subprocess.Popen[str]:
+    """A run in which both sleepers run; read as JSON."""
+    process = subprocess.Popen(
+        [*COMMAND, "run", "sleeper.yaml", "--json", "--slots", "2", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    running = 0
+    while running < 2:
+        running += json.loads(process.stdout.readline()).get("name") == "start"
+    return process
+
+
+def left_over(folder: Path) -> list[str]:
+    """Processes that still have a folder of this test's in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            content = entry.read_bytes()
+            name = (entry.parent / "comm").read_text().strip()
+        except OSError:
+            continue
+        if str(folder / "state").encode() in content and name == "sleep":
+            found.append(entry.parent.name)
+    return found
+
+
+def test_hello_world_in_a_pipe_is_plain_and_ends_with_a_summary(folder: Path) -> None:
+    result = ensemble("run", "hello.yaml")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("executor local (")
+    assert lines[1:3] == [
+        " => trigger start",
+        "   submit hello (name:hello),(command:echo hello),(count:2),(nodes:1)",
+    ]
+    assert any(line.startswith(" => trigger count.hello.success") for line in lines)
+    assert any(re.match(r" never +dear +job-fail \(after\) +never woken", line) for line in lines)
+    assert lines[-1].startswith(" exit code 0")
+    assert "\x1b" not in result.stdout
+
+
+def test_output_that_no_job_says_anything_of_is_kept_and_found(folder: Path) -> None:
+    result = ensemble("run", "hello.yaml", "--output", "kept")
+    (kept,) = (folder / "kept").iterdir()
+    assert f" output of jobs: {kept}" in result.stdout.splitlines()
+    assert "hello" in "".join(file.read_text() for file in kept.iterdir())
+    ensemble("run", "hello.yaml", "--output", "kept")
+    assert len(list((folder / "kept").iterdir())) == 2
+    ensemble("run", "hello.yaml")
+    assert len(list((folder / "state" / "ensemble" / "runs").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(folder: Path) -> None:
+    (folder / "file").write_text("")
+    result = ensemble("run", "hello.yaml", "--output", "file/below")
+    assert result.returncode == 1
+    assert "--output" in result.stderr
+    assert "submit" not in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
+    result = ensemble("run", "hello.yaml", "--json")
+    assert result.returncode == 0
+    items = lines_of(result.stdout)
+    assert items[0]["type"] == "run"
+    assert items[0]["executor"] == "local"
+    assert [item["name"] for item in items if item.get("job") == "after.0"][-1] == "clean"
+    assert sum(item["type"] == "submit" for item in items) == 2
+    end = items[-1]
+    assert end["type"] == "summary"
+    assert end["exit_code"] == 0
+    assert {group["name"]: group["success"] for group in end["groups"]} == {"hello": 2, "after": 1}
+    assert [rule["state"] for rule in end["rules"]] == ["fired", "fired", "never woken"]
+
+
+def test_what_a_custom_function_prints_does_not_spoil_the_json(folder: Path) -> None:
+    Path("talk.yaml").write_text(
+        HELLO.replace("{name: terminate}", "{name: custom, label: talk}").replace(
+            "echo after", "exit 4"
+        )
+        + "custom: |\n  def talk(**kwargs):\n      print('words')\n"
+    )
+    result = ensemble("run", "talk.yaml", "--json")
+    assert lines_of(result.stdout)[-1]["type"] == "summary"
+    assert "words" in result.stderr.splitlines()
+    assert "words" in ensemble("run", "talk.yaml").stdout.splitlines()
+
+
+def test_quiet_prints_failures_only(folder: Path) -> None:
+    assert ensemble("run", "hello.yaml", "--quiet").stdout == ""
+    Path("bad.yaml").write_text(HELLO.replace("echo hello", "sh -c 'echo no >&2; exit 3'"))
+    result = ensemble("run", "bad.yaml", "--quiet")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.count("failed hello.") == 2
+    assert "exit code 3: no" in result.stderr
+
+
+def test_the_exit_code_has_its_reason(folder: Path) -> None:
+    Path("bad.yaml").write_text(HELLO.replace("echo hello", "/bin/false"))
+    result = ensemble("run", "bad.yaml")
+    assert result.returncode == 1
+    assert (
+        result.stdout.splitlines()[-1]
+        == " exit code 1: 2 jobs failed and no rule concerns itself with failure"
+    )
+
+
+def test_debug_prints_every_event(folder: Path) -> None:
+    result = ensemble("run", "hello.yaml", "--debug")
+    events = [line for line in result.stdout.splitlines() if re.match(r"\[ +\d+\.\d{3}\] ", line)]
+    assert any(" job alloc hello.0" in line for line in events)
+    items = lines_of(ensemble("run", "hello.yaml", "--json").stdout)
+    jobs = sum(item["type"] == "job" for item in items)
+    assert sum("] job " in line for line in events) == jobs
+
+
+def test_set_overrides_the_file(folder: Path) -> None:
+    result = ensemble("run", "hello.yaml", "--set", "jobs.hello.count=3")
+    assert "(count:3)" in result.stdout
+    wrong = ensemble("run", "hello.yaml", "--set", "jobs.helo.count=3")
+    assert wrong.returncode == 2
+    assert wrong.stdout == ""
+
+
+def test_a_wrong_file_shows_all_errors_and_runs_nothing(folder: Path) -> None:
+    Path("bad.yaml").write_text(
+        HELLO.replace("count: 2", "cuont: 2").replace("job-fail", "job-fial")
+    )
+    result = ensemble("run", "bad.yaml")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "bad.yaml:5:5: " in result.stderr
+    assert "did you mean 'count'?" in result.stderr
+    assert "did you mean 'job-fail'?" in result.stderr
+    assert "5 |     cuont: 2\n    |     ^" in result.stderr
+    assert not (folder / "state").exists()
+    errors = lines_of(ensemble("run", "bad.yaml", "--json").stdout)
+    assert [error["type"] for error in errors] == ["error", "error"]
+    assert errors[0]["line"] == 5
+
+
+def test_validate_checks_every_file_and_counts(folder: Path) -> None:
+    result = ensemble("validate", "hello.yaml", "sleeper.yaml")
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == [
+        "hello.yaml: valid: 2 job groups, 3 rules",
+        "sleeper.yaml: valid: 1 job group, 1 rule",
+    ]
+    Path("bad.yaml").write_text("jobs: 3\n")
+    mixed = ensemble("validate", "bad.yaml", "hello.yaml", "absent.yaml")
+    assert mixed.returncode == 2
+    assert mixed.stdout == "hello.yaml: valid: 2 job groups, 3 rules\n"
+    assert "bad.yaml:1:7: " in mixed.stderr
+    assert "absent.yaml" in mixed.stderr
+    assert mixed.stderr.splitlines()[-1].endswith("errors in 2 files")
+
+
+def test_validate_as_json_is_one_document(folder: Path) -> None:
+    Path("bad.yaml").write_text("jobs: 3\n")
+    result = ensemble("validate", "--json", "bad.yaml", "hello.yaml")
+    assert result.returncode == 2
+    document = json.loads(result.stdout)
+    assert [file["valid"] for file in document["files"]] == [False, True]
+    assert document["files"][0]["errors"][0]["line"] == 1
+    assert document["files"][1]["groups"] == ["hello", "after"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_cancels_the_jobs_and_ends_the_run(
+    folder: Path, number: signal.Signals, code: int
+) -> None:
+    process = started()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "stopping: cancelling 2 jobs (Ctrl-C again to leave at once)" in err
+    end = lines_of(out)[-1]
+    assert end["exit_code"] == code
+    assert end["groups"][0]["cancelled"] == 2
+    assert left_over(folder) == []
+
+
+def test_a_run_that_was_started_with_nohup_goes_on_without_its_terminal(folder: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly_and_cancels_its_jobs(folder: Path) -> None:
+    process = started()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    # Nothing is written while the jobs sleep: a job's end makes the run write, and find out.
+    os.kill(int(left_over(folder)[0]), signal.SIGKILL)
+    assert process.wait(timeout=30) == 141
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert left_over(folder) == []
+
+
+class Terminal:
+    """A run on a pseudo-terminal, and what it wrote."""
+
+    def __init__(self, *args: str, columns: int = 80) -> None:
+        pid, self._descriptor = pty.fork()
+        if pid == 0:
+            os.environ["TERM"] = "xterm-256color"
+            size = struct.pack("HHHH", 24, columns, 0, 0)
+            fcntl.ioctl(1, termios.TIOCSWINSZ, size)
+            os.execv(COMMAND[0], [*COMMAND, "run", *args])
+        self._pid = pid
+        self.text = ""
+
+    def read_until(self, done: Callable[[str], bool], seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not done(self.text) and time.monotonic() < end:
+            if select.select([self._descriptor], [], [], 0.1)[0]:
+                try:
+                    data = os.read(self._descriptor, 65536)
+                except OSError:  # Linux says EIO when the other side has closed
+                    return
+                self.text += data.decode()
+
+    def press(self, key: str) -> None:
+        os.write(self._descriptor, key.encode())
+
+    def end(self) -> int:
+        self.read_until(lambda text: False)
+        os.close(self._descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+def test_on_a_terminal_a_live_table_gives_way_to_the_summary(folder: Path) -> None:
+    Path("short.yaml").write_text(SLEEPER.replace("sleep 60", "sleep 0.7"))
+    terminal = Terminal("short.yaml", "--slots", "2")
+    assert terminal.end() == 0
+    assert "\x1b[94m => trigger start\x1b[0m" in terminal.text
+    assert re.search(r"sleeper +2 +0 +2 +0 +0 +0", terminal.text), "both are seen to run"
+    assert "elapsed" in terminal.text
+    after = terminal.text[terminal.text.rindex("\x1b[J") :]
+    assert "elapsed" not in after
+    assert "ended after" in after
+    assert "\x1b[?25l" not in terminal.text  # a run that is killed leaves the cursor visible
+
+
+def test_without_progress_a_terminal_gets_lines_only(folder: Path) -> None:
+    terminal = Terminal("hello.yaml", "--no-progress")
+    assert terminal.end() == 0
+    assert "elapsed" not in terminal.text
+    assert "\x1b[94m => trigger start\x1b[0m" in terminal.text
+
+
+def test_ctrl_c_on_a_terminal_cancels_and_says_so(folder: Path) -> None:
+    terminal = Terminal("sleeper.yaml", "--slots", "2")
+    terminal.read_until(lambda text: re.search(r"sleeper +2 +0 +2 ", text) is not None)
+    terminal.press("\x03")
+    assert terminal.end() == 130
+    assert "stopping: cancelling 2 jobs (Ctrl-C again to leave at once)" in terminal.text
+    assert "exit code 130" in terminal.text
+    assert left_over(folder) == []
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_process(folder: Path) -> None:
+    Path("stubborn.yaml").write_text(
+        SLEEPER.replace("sleep 60", """[sh, -c, "trap '' TERM; while true; do sleep 60; done"]""")
+    )
+    terminal = Terminal("stubborn.yaml", "--slots", "2", "-o", "grace=2")
+    terminal.read_until(lambda text: re.search(r"sleeper +2 +0 +2 ", text) is not None)
+    terminal.press("\x03")
+    terminal.read_until(lambda text: "Ctrl-C again" in text)
+    time.sleep(0.4)  # a person's second press; what comes sooner counts as the same one
+    terminal.press("\x03")
+    assert terminal.end() == 130
+    assert "leaving at once" in terminal.text
+    assert left_over(folder) == []
