@@ -79,7 +79,7 @@ def load_text(
             ]
         )
     errors = apply(document, overrides)
-    _canonical(document, registry)
+    _canonical(document.data, registry)
     context = Context(
         document, Validators(registry), executor, Known(here=os.path.abspath(os.path.dirname(file)))
     )
@@ -92,26 +92,40 @@ def load_text(
     return ensemble
 
 
-def _canonical(document: Document, registry: Registry) -> None:
+def _canonical(data: Mapping[str, Any], registry: Registry) -> None:
     """Give records that were named with their distribution the name they are listed under."""
-
-    def rename(around: Any, key: str, records: Mapping[str, object]) -> None:
-        name = around.get(key) if isinstance(around, dict) else None
-        if isinstance(name, str) and ":" in name and name in records:
-            record = records[name]
-            around[key] = next((known for known in records if records[known] is record), name)
-
-    data = document.data
     for rule in _entries(data.get("rules")):
-        rename(rule, "trigger", registry.triggers)
-        action = rule.get("action") if isinstance(rule, dict) else None
-        for one in action if isinstance(action, list) else [action]:
-            rename(one, "name", registry.actions)
+        _canonical_rule(rule, registry)
     statistics = data.get("statistics")
     for own in statistics.values() if isinstance(statistics, dict) else ():
-        rename(own, "statistic", registry.statistics)
+        _rename(own, "statistic", registry.statistics)
     for group in _entries(data.get("jobs")):
-        rename(group, "executor", registry.executors)
+        _rename(group, "executor", registry.executors)
+        observe = group.get("observe") if isinstance(group, dict) else None
+        if isinstance(observe, dict):
+            group["observe"] = {
+                _listed(name, registry.observers): options for name, options in observe.items()
+            }
+
+
+def _canonical_rule(rule: Any, registry: Registry) -> None:
+    _rename(rule, "trigger", registry.triggers)
+    action = rule.get("action") if isinstance(rule, dict) else None
+    for one in action if isinstance(action, list) else [action]:
+        _rename(one, "name", registry.actions)
+
+
+def _rename(around: Any, key: str, records: Mapping[str, object]) -> None:
+    name = around.get(key) if isinstance(around, dict) else None
+    if isinstance(name, str):
+        around[key] = _listed(name, records)
+
+
+def _listed(name: str, records: Mapping[str, object]) -> str:
+    if ":" not in name or name not in records:
+        return name
+    record = records[name]
+    return next((known for known in records if records[known] is record), name)
 
 
 def _entries(value: object) -> list[Any]:
@@ -346,6 +360,10 @@ def _binder(context: Context) -> Binder:
             here=context.known.here,
         )
         inner = Context(Document(plain(data)), context.validators, context.executor, known)
+        if part == "rule":
+            _canonical_rule(inner.document.data, inner.registry)
+        elif part == "action":
+            _rename(inner.document.data, "name", inner.registry.actions)
         inner.check_shape(part)
         return inner
 

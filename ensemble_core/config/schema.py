@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import PluginError
@@ -30,7 +30,7 @@ _NAMES = {
 def compose(registry: Registry) -> dict[str, Any]:
     """The whole schema (draft 2020-12) as plain data."""
     schema: dict[str, Any] = json.loads(
-        files("ensemble_core.config").joinpath("ensemble.schema.json").read_text("utf-8")
+        Path(__file__).with_name("ensemble.schema.json").read_text("utf-8")
     )
     definitions = schema["$defs"]
     _compose_rules(definitions, registry)
