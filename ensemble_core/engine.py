@@ -751,7 +751,7 @@ class Engine:
             self.rules.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
         ):
             return
-        if self.rules.waits_for_time(shared=self._shared):
+        if self.rules.waits_for_time(self.now, shared=self._shared):
             return
         self._end(
             Terminate(

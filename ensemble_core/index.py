@@ -9,7 +9,7 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 
 from ensemble_core.metrics import MetricPath
@@ -168,14 +168,6 @@ class Watch:
         if not states:
             del self._equal[number]
 
-    def states(self) -> Iterator[RuleState]:
-        """Every rule that waits for this metric."""
-        for thresholds in (self._gt, self._ge, self._lt, self._le):
-            yield from thresholds.states
-        for states in self._equal.values():
-            yield from states
-        yield from self._other
-
     def match(self, value: float | None, found: list[RuleState]) -> None:
         """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
         self.updates += 1
@@ -280,9 +272,3 @@ class RuleIndex:
             state.watch.discard(state)
         else:
             self.occasions.discard(state)
-
-    def metric_rules(self, *, with_time: bool = False) -> Iterator[RuleState]:
-        """Live rules that wait for a metric; ``with_time``: for one that moves with time."""
-        for watch in self.watches.values():
-            if watch.size and (not with_time or watch.path.moves_with_time):
-                yield from watch.states()

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ensemble_core.events import JobEvent
 from ensemble_core.index import RuleIndex, Watch
 from ensemble_core.jobs import RFC21_EVENTS, Job, JobGroup, JobState
-from ensemble_core.metrics import MetricStore
+from ensemble_core.metrics import VARIABLES, MetricStore
 
 __all__ = ["GroupState", "JobRecord", "JobTable", "Link", "exit_code"]
 
@@ -294,10 +294,11 @@ class JobTable:
         """Take what an observer read in the job's output."""
         group = record.job.group
         for variable, value in values.items():
-            if value == value and abs(value) != float("inf"):
-                if self._metrics.everything:
-                    self._metrics.add(group, variable)
-                self._record(group, variable, value, now)
+            if variable.partition(".")[0] in VARIABLES:
+                continue  # the group's own; no output may mix into them
+            if self._metrics.everything:
+                self._metrics.add(group, variable)
+            self._record(group, variable, value, now)
 
     def _touch(self, gauge: str, value: float) -> None:
         watch: Watch | None = self._index.gauges.get(gauge)

@@ -99,11 +99,6 @@ class MetricPath:
     variable: str = ""
     statistic: str = ""
 
-    @property
-    def moves_with_time(self) -> bool:
-        """Whether the value may change although nothing happens to a job."""
-        return self.kind == "gauge" or self.variable == "pending" or self.statistic == "rate"
-
 
 def parse_path(text: str, groups: Collection[str], statistics: Collection[str]) -> MetricPath:
     """Read a metric's path. Raises :class:`EnsembleError` with the nearest path there is.
@@ -346,6 +341,14 @@ class MetricStore:
         """Make sure that this metric is there to be read."""
         if path.kind == "series":
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
+
+    def moves_with_time(self, path: MetricPath) -> bool:
+        """Whether the value may change although nothing happens to a job of the group."""
+        return path.kind == "gauge" or path.variable == "pending" or self.is_timed(path)
+
+    def is_timed(self, path: MetricPath) -> bool:
+        """Whether the value depends on how long ago things happened."""
+        return path.kind == "series" and self.statistics[path.statistic].timed
 
     def get(self, path: MetricPath, now: float) -> float | None:
         """A metric's value; ``None`` while there is none."""

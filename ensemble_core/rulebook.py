@@ -131,7 +131,7 @@ class RuleBook:
         """A heartbeat: look at every metric that moves with time and that a rule waits for."""
         touched = self.index.touched
         for watch in self.index.watches.values():
-            if watch.size and watch.path.moves_with_time and watch not in touched:
+            if watch.size and watch not in touched and self._metrics.moves_with_time(watch.path):
                 touched.append(watch)
 
     def concerned_with_failure(self, group: str) -> bool:
@@ -142,7 +142,7 @@ class RuleBook:
         """Whether a live rule waits for this occasion."""
         return occasion in self.index.occasions
 
-    def waits_for_time(self, *, shared: bool) -> bool:
+    def waits_for_time(self, now: float, *, shared: bool) -> bool:
         """Whether some live rule may still fire although no job is active.
 
         ``shared``: others use the queue, so that its gauges move without us.
@@ -157,7 +157,7 @@ class RuleBook:
             if not watch.size:
                 continue
             path = watch.path
-            if path.statistic == "rate" and watch.last is not None:
+            if self._metrics.is_timed(path) and self._metrics.get(path, now) is not None:
                 return True
             if path.kind == "gauge" and shared:
                 return True

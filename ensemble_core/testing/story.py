@@ -19,6 +19,7 @@ must hold whatever the rules are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from ensemble_core.config import load_text
@@ -27,6 +28,7 @@ from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.events import Event, JobEvent, Observed, Started, TimerElapsed
 from ensemble_core.plugins import discover
+from ensemble_core.registry import Registry
 
 __all__ = ["Story"]
 
@@ -34,6 +36,11 @@ __all__ = ["Story"]
 ARRIVAL = ("submit", "validate", "depend", "priority")
 BEGIN = ("alloc", "start")
 CLEARING = ("release", "free", "clean")
+
+
+@cache
+def _installed() -> Registry:
+    return discover()
 
 
 class Story:
@@ -44,7 +51,7 @@ class Story:
     """
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
-        self.ensemble = load_text(source, discover()) if isinstance(source, str) else source
+        self.ensemble = load_text(source, _installed()) if isinstance(source, str) else source
         self.engine = Engine(self.ensemble)
         self.now = now
         self.decisions: list[Decision] = []
