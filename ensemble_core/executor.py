@@ -10,16 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.events import Event
 from ensemble_core.jobs import Job
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.events import Event
 
 __all__ = ["Emit", "Executor", "Run"]
 
 #: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
-Emit = Callable[[Sequence[Event]], None]
+Emit = Callable[["Sequence[Event]"], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ensemble_core.conditions import Condition
-from ensemble_core.decisions import Decision
 from ensemble_core.errors import Location
-from ensemble_core.events import Event
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.decisions import Decision
+    from ensemble_core.events import Event
 
 __all__ = ["Action", "BoundAction", "BoundRule", "Firing", "Plan", "Rule", "Trigger"]
 
@@ -181,7 +183,7 @@ class Firing(Protocol):
 
 
 #: An action's plan: pure; given the firing and the action's options, the decisions in order.
-Plan = Callable[[Firing, Mapping[str, Any]], Iterable[Decision]]
+Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

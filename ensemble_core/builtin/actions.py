@@ -20,12 +20,14 @@ job unless the property is given, so that it cannot stand under a trigger that h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ensemble_core.decisions import Decision
 from ensemble_core.hookspecs import ActionPlugin, hookimpl
 from ensemble_core.jobs import fill
 from ensemble_core.rules import Firing
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.decisions import Decision
 
 __all__ = ["ensemble_actions"]
 

@@ -38,15 +38,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ensemble_core.builtin.local_census import subreaper
-from ensemble_core.builtin.local_loop import Loop
 from ensemble_core.builtin.local_slots import Slots, machine_cores, visible_gpus
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.hookspecs import ExecutorPlugin, hookimpl
 from ensemble_core.jobs import Job
+
+if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
+    from ensemble_core.builtin.local_loop import Loop
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
 
@@ -136,6 +137,9 @@ class LocalExecutor(Executor):
                 hint="change to a folder that exists and run again",
                 code="no-folder",
             ) from None
+        from ensemble_core.builtin.local_census import subreaper
+        from ensemble_core.builtin.local_loop import Loop
+
         if not subreaper.acquire():
             raise ExecutorError(
                 "this system cannot give orphaned processes to their run",
@@ -199,10 +203,15 @@ class LocalExecutor(Executor):
         return dict(self._loop.gauges)
 
     def close(self) -> None:
-        """End what still runs, within about ``grace`` seconds, and give everything back."""
+        """End what still runs, within about ``grace`` seconds, and give everything back.
+
+        Jobs that were told to end already are killed at once.
+        """
         loop, self._loop = self._loop, None
         if loop is None:
             return
+        from ensemble_core.builtin.local_census import subreaper
+
         loop.post(("close",))
         loop.join()
         subreaper.release()

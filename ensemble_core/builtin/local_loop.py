@@ -247,7 +247,7 @@ class Loop:
         for record in list(self._running):
             if record is self._stalled:
                 self._stalled = None
-            self._reaper.end(record)
+            self._reaper.end_now(record)
 
     # Starting.
 

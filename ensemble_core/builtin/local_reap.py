@@ -57,6 +57,13 @@ class Reaper:
             self._watcher.at(time.monotonic() + self._grace, lambda: self._kill(record))
         )
 
+    def end_now(self, record: Record) -> None:
+        """Begin to end a job; one that is being ended already has had its time, and is killed."""
+        if record.phase is Phase.TERM:
+            self._kill(record)
+        else:
+            self.end(record)
+
     def _kill(self, record: Record) -> None:
         if record.over:
             return

@@ -100,7 +100,7 @@ class Story:
         return self.begin(job, pending=pending) + self.end(job, status=status, duration=duration)
 
     def cancel(self, job: str) -> list[Decision]:
-        """A job is cancelled, as the queue tells it: at once if it waits, by a signal if it runs."""
+        """A job is cancelled: at once if it waits, by a signal if it runs."""
         decided = self.job(job, "exception", type="cancel", severity=0, note="")
         record = self.engine.table.records[job]
         if record.started is not None:
