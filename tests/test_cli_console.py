@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -153,6 +154,40 @@ def test_a_submit_shows_what_is_not_as_usual_and_the_sweep() -> None:
     assert line.endswith("(command:lmp {T}),(count:2),(nodes:1),(tasks:4),(T:0.5, 1.0)")
 
 
+def test_a_sweep_that_the_rule_changed_is_shown_as_changed() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
+    )
+    finer = replace(group, parameters={"T": (0.7, 0.8, 0.9)})
+    other = replace(finer, command=("gmx", "{T}"), text="gmx {T}")
+    teller = Narrator(ensemble(group), PLAIN)
+    lines = texts(fired(), submit(finer), submit(other), narrator=teller)[1:]
+    assert lines[0].endswith("(command:lmp {T}),(count:3),(nodes:1),(T:0.7, 0.8, 0.9)")
+    assert "(command:gmx 0.7)" in lines[1]
+
+
+def test_a_paced_sweep_shows_all_its_values_at_once() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
+    )
+    teller = Narrator(ensemble(group, limits=Limits(submits_per_second=1)), PLAIN)
+    first = Submit(firing=1, group="melt", jobs=tuple(group.jobs(0))[:1])
+    assert texts(fired(), first, narrator=teller)[1].endswith("(nodes:1),(T:0.5, 1.0)")
+
+
+def test_rules_that_have_a_name_are_told_apart_by_it() -> None:
+    named = {"id": "retry", "trigger": "job-fail", "repetitions": 2}
+    lines = texts(
+        AddRule(id="retry", spec=named),
+        fired(rule="retry", label="job-fail", job="a.0"),
+        fired(rule="rule-1", label="job-fail", job="a.0"),
+    )
+    assert lines[1:] == [
+        " => trigger job-fail  (retry, 1 of 2, a.0)",
+        " => trigger job-fail  (a.0)",
+    ]
+
+
 def test_a_command_that_the_rule_changed_is_shown_as_changed() -> None:
     other = JobGroup(name="sleep", command=("sleep", "1 2"), text="sleep 10")
     (line,) = texts(fired(), submit(other))[1:]
@@ -198,6 +233,17 @@ def test_a_job_that_failed_by_an_exception_is_told_of_once() -> None:
     exception = job("exception", type="exec", severity=0, note=note)
     lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
     assert lines == [Line(f"   failed sleep.0: exec: {note}", error=True)]
+
+
+def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
+    kept = tmp_path / "sleep.0.err"
+    kept.write_text("")
+    late = job("exception", type="timeout", severity=0, note="too late")
+    lines = told(submit(), job("start", stderr=str(kept)), late)
+    assert lines[-1] == Line("   failed sleep.0: timeout: too late", error=True)
+    kept.write_text("step 5\n")
+    lines = told(submit(), job("start", stderr=str(kept)), late)
+    assert lines[-1] == Line(f"   failed sleep.0: timeout: too late  ({kept})", error=True)
 
 
 def test_success_cancellation_and_warnings_are_no_failures() -> None:
@@ -400,6 +446,7 @@ def test_rules_that_never_fired_say_why() -> None:
         RuleReport(id="e", label="job-y", enabled=False, state="disabled"),
         RuleReport(id="f", label="job-z", woken=3, state="held back"),
         RuleReport(id="g", label="job-w", state="cut"),
+        RuleReport(id="h", label="n", woken=2, when="4", last_value=2, state="condition false"),
     ]
     text = "\n".join(rule_lines(rules, PLAIN))
     assert "fired 2  a  start" in text
@@ -407,6 +454,7 @@ def test_rules_that_never_fired_say_why() -> None:
     assert "woken 7 times, but '> 5' was false; the last value was 3.2" in text
     assert "woken 1 time, but its condition was false; it last saw exit_code=2" in text
     assert "e  job-y     disabled" in text
+    assert "woken 2 times, but the value was never 4; the last value was 2" in text
     assert "woken 3 times, but held back by its backoff" in text
     assert "chain of firings" in text
     assert len(text.splitlines()) == len(rules)

@@ -10,8 +10,8 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +109,8 @@ class Narrator:
         self._returned: Call | None = None
         self._pacing = False
         self._repetitions = {rule.id: rule.repetitions for rule in ensemble.rules}
+        #: Rules that the user gave a name: it tells rules with one trigger apart.
+        self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[Line]]] = {
             Fired: self._fired,
             Submit: self._submit,
@@ -166,7 +168,7 @@ class Narrator:
         self._firing = fired.firing
         self._pacing = False
         told = self._out.paint(f" => trigger {clean(fired.label)}", "trigger")
-        notes = []
+        notes = [clean(fired.rule)] if fired.rule in self._named else []
         of = self._repetitions.get(fired.rule or "", 1)
         if fired.count > 1 or of > 1:
             notes.append(f"{fired.count} of {of}" if of >= fired.count else f"{fired.count}")
@@ -202,14 +204,24 @@ class Narrator:
                 fields["gpus_per_task"] = job.gpus_per_task
             if job.duration:
                 fields["duration"] = f"{job.duration:g}"
-            if group is not None and job.parameters:
-                for name, values in group.parameters.items():
-                    fields[name] = shorten(", ".join(map(str, values)), 60, self._out)
+            for name, values in self._sweep(submit).items():
+                fields[name] = shorten(", ".join(map(str, values)), 60, self._out)
         spelled = ",".join(f"({key}:{clean(str(value))})" for key, value in fields.items())
         yield Line(
             self._out.paint(f"   submit {submit.group} ", "action")
             + self._out.paint(spelled, "fields")
         )
+
+    def _sweep(self, submit: Submit) -> Mapping[str, Iterable[object]]:
+        """The values of each parameter: the jobs' own, which the rule may have changed."""
+        values: dict[str, Iterable[object]] = {}
+        group = self._ensemble.groups.get(submit.group)
+        for name in submit.jobs[0].parameters:
+            own = dict.fromkeys(job.parameters.get(name) for job in submit.jobs)
+            usual = group.parameters.get(name, ()) if group is not None else ()
+            # Of a paced submit only the first jobs are here; the others have the rest.
+            values[name] = usual if self._paced and own.keys() <= set(usual) else own
+        return values
 
     @property
     def _paced(self) -> bool:
@@ -220,8 +232,9 @@ class Narrator:
         group = self._ensemble.groups.get(job.group)
         text = ""
         if group is not None and group.text:
-            usual = next(group.jobs(job.index), None)
-            if job.parameters or (usual is not None and usual.command == job.command):
+            values = {name: (value,) for name, value in job.parameters.items()}
+            usual = next(replace(group, parameters=values).jobs(job.index), None)
+            if usual is not None and usual.command == job.command:
                 text = group.text
         text = text or shlex.join(job.command)
         return shorten(" ".join(text.split("\n")).strip(), _LONGEST_TEXT, self._out)
@@ -250,6 +263,8 @@ class Narrator:
         repetitions = spec.get("repetitions")
         if isinstance(repetitions, int):
             self._repetitions[added.id] = repetitions
+        if "id" in spec:
+            self._named.add(added.id)
         parts = [str(spec.get("trigger", ""))]
         parts += [str(spec[key]) for key in ("name", "when") if spec.get(key) is not None]
         yield self._action(f"add rule {added.id}: {' '.join(parts).strip()}")
@@ -350,11 +365,11 @@ class Narrator:
                 yield Line(self._err.paint(f"{told} in the summary", "bad"), error=True)
             return
         told = f"   failed {clean(job)}: {clean(reason)}"
-        last = _last_words(active.stderr) if words and active.stderr else ""
-        if last:
+        last = _last_words(active.stderr) if active.stderr else ""
+        if last and words:
             told += f": {shorten(clean(last), 160, self._err)}"
         shown = self._err.paint(told, "bad")
-        if active.stderr and (last or not words):
+        if active.stderr and last:  # an empty file will be gone when the job is
             shown += "  " + self._err.paint(f"({clean(active.stderr)})", "dim")
         yield Line(shown, error=True)
 

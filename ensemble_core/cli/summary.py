@@ -5,6 +5,7 @@ Pure functions over a report; the live table and the end of ``ensemble run`` pri
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -29,6 +30,7 @@ _COLUMNS = (
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
+_NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def _cells(group: GroupReport) -> tuple[str, ...]:
@@ -104,6 +106,8 @@ def why(rule: RuleReport) -> str:
     times = f"woken {rule.woken} time{'' if rule.woken == 1 else 's'}"
     if rule.state == "condition false":
         when = f"{rule.when!r} was false" if rule.when else "its condition was false"
+        if _NUMBER.fullmatch(rule.when):
+            when = f"the value was never {rule.when}"
         if rule.last_value is not None:
             seen = f"; the last value was {rule.last_value:g}"
         elif rule.last_seen:
