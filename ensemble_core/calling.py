@@ -105,6 +105,8 @@ class Caller:
         call = task.call
         action = Action({"name": "custom", "label": call.name})
         if call.kind == "custom":
+            if call.name not in self._functions:
+                raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
             return self._functions[call.name](
                 metrics=task.metrics,
                 event=dict(call.event),
@@ -174,14 +176,24 @@ def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
             hint="it is executed once, before anything is submitted",
             code="custom-raised",
         ) from None
-    missing = [label for label in ensemble.functions if not callable(namespace.get(label))]
+    functions = {
+        label: namespace[label] for label in ensemble.functions if callable(namespace.get(label))
+    }
+    named = {
+        str(action.options.get("label"))
+        for rule in ensemble.rules
+        for action in rule.actions
+        if action.name == "custom"
+    }
+    missing = sorted(named - functions.keys())
     if missing:
         raise UsageError(
-            f"the custom: part does not define {', '.join(sorted(missing))}",
+            f"{missing[0]!r} is no function once the custom: part was executed",
             where=Location(ensemble.file) if ensemble.file else None,
+            hint=f"define it with 'def {missing[0]}(**kwargs):'",
             code="no-such-function",
         )
-    return {label: namespace[label] for label in ensemble.functions}
+    return functions
 
 
 def _one_line(error: BaseException) -> str:

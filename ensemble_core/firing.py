@@ -87,7 +87,7 @@ class EngineFiring:
             firing=self.number,
             exit_code=exit_code,
             cancel=tuple(self._engine.active()) if cancel else (),
-            reason=reason or f"rule {self.rule}",
+            reason=reason or f"terminated by rule {self.rule}",
         )
 
     def resize(self, delta: int) -> Decision:

@@ -138,7 +138,11 @@ class Runtime:
         """Run the ensemble to its end. Called once."""
         began = time.monotonic()
         self._make_folder()
-        self._executor.open(Run(tag=self.tag, folder=self._folder, clock=self.clock), self.emit)
+        try:
+            self._executor.open(Run(tag=self.tag, folder=self._folder, clock=self.clock), self.emit)
+        except BaseException:
+            self._remove_folder()
+            raise
         performer = threading.Thread(target=self._perform_orders, name="executor", daemon=True)
         performer.start()
         try:
