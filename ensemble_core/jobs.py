@@ -141,6 +141,17 @@ class Job:
         """GPUs the whole job needs: ``tasks * gpus_per_task``."""
         return self.tasks * self.gpus_per_task
 
+    def fill(self, text: str) -> str:
+        """``text`` with this job's ``{group}``, ``{index}``, ``{id}`` and parameters filled in.
+
+        For plugins whose options may hold placeholders, a path for instance.
+
+        >>> Job(id="melt.3", group="melt", index=3, command=("lmp",)).fill("log.{index}")
+        'log.3'
+        """
+        names = {"group": self.group, "index": self.index, "id": self.id, **self.parameters}
+        return fill(text, names)
+
     def to_dict(self) -> dict[str, object]:
         """The job as plain data that JSON can hold; :meth:`from_dict` reads it back."""
         data: dict[str, object] = {}

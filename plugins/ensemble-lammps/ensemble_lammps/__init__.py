@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ensemble_core.hookspecs import ObserverPlugin, hookimpl
+from ensemble_core import ObserverPlugin, hookimpl
 from ensemble_lammps.observer import OPTIONS, build, variables
 
 __all__ = ["ensemble_observers"]

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ensemble_core.jobs import Job, fill
-from ensemble_core.observer import Observer, Row
+from ensemble_core import Job, Observer, Row
 from ensemble_lammps.thermo import ThermoReader
 
 __all__ = ["OPTIONS", "LammpsObserver", "build", "variables"]
@@ -75,9 +74,7 @@ class LammpsObserver(Observer):
 def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
     """The observer of this job."""
     log = options.get("log", DEFAULT_LOG)
-    if log is not None:
-        log = fill(log, {"group": job.group, "index": job.index, "id": job.id, **job.parameters})
-    return LammpsObserver(log, options.get("columns"))
+    return LammpsObserver(None if log is None else job.fill(log), options.get("columns"))
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Collection
 
-from ensemble_core.observer import Row
+from ensemble_core import Row
 
 __all__ = ["ThermoReader"]
 
