@@ -1,0 +1,53 @@
+# What can be done with a checkout; `make` alone lists it. All of it works on a machine with nothing
+# but Python 3.10 or newer and make: the environment is made first, in .venv.
+#   PYTHON=python3.12     the interpreter to use
+#   ONLY="lint wheels"    the parts of `make test` to run; scripts/check.py --list names them
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+PYTHON ?=
+ONLY ?=
+export PYTHON
+
+VENV := $(abspath $(or $(UV_PROJECT_ENVIRONMENT),.venv))
+READY := $(VENV)/.ready$(if $(PYTHON),-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
+
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## set up, run two examples, show what happened
+	@BIN=$(BIN) scripts/demo
+
+test: $(READY) ## set up, pass all tests (about five minutes)
+	@$(BIN)/python scripts/check.py $(ONLY)
+
+lint: $(READY) ## ruff, mypy and import-linter
+	@$(BIN)/python scripts/check.py lint
+
+format: $(READY) ## mend what ruff can mend, and format
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check .
+
+bench: $(READY) ## the benchmarks: ratios, each measured in one run
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+setup: $(READY) ## make or update .venv
+
+clean: ## remove the environment, builds and caches (never the folder runs)
+	rm -rf $(VENV) .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) scripts/setup \
+  $(if $(wildcard .uv/uv),,missing)
+	@scripts/setup
+	@rm -f $(VENV)/.ready*
+	@touch $@
+
+missing:
+
+.PHONY: missing help demo test lint format bench setup clean

