@@ -54,6 +54,7 @@ def specs() -> dict[str, StatisticSpec]:
                 build=lambda record=record: record.build({}),  # type: ignore[misc]
                 timed=record.timed,
                 default=record.default,
+                within=record.within,
             )
     return found
 
@@ -218,14 +219,11 @@ def main() -> None:
             each = statistics.median(times[size])
             cost = statistics.median(a / b for a, b in zip(times[size], times[0], strict=True))
             floor = statistics.median(a / b for a, b in zip(floors, times[size], strict=True))
-            peer = (
-                f"{statistics.median(a / b for a, b in zip(peers[size], times[size], strict=True)):.2f}"
-                if peers[size]
-                else "-"
-            )
-            print(
-                f"{size:8d} {1 / each:11,.0f} {10 / each:9,.0f} {cost:15.2f} {floor:22.2f} {peer:>13}"
-            )
+            pairs = zip(peers[size], times[size], strict=True) if peers[size] else ()
+            ratios = [a / b for a, b in pairs]
+            peer = f"{statistics.median(ratios):.2f}" if ratios else "-"
+            rates = f"{1 / each:11,.0f} {10 / each:9,.0f}"
+            print(f"{size:8d} {rates} {cost:15.2f} {floor:22.2f} {peer:>13}")
 
 
 if __name__ == "__main__":

@@ -208,7 +208,7 @@ class Engine:
             )
         return Report(
             groups=tuple(groups),
-            rules=self.rules.report(),
+            rules=self.rules.report(self.now),
             events=self.events,
             firings=self.firings,
             errors=self.errors,
@@ -455,8 +455,20 @@ class Engine:
         index.touched = []
         found: list[RuleState] = []
         now, beating = self.now, self._beating
-        for watch in dict.fromkeys(touched) if len(touched) > 1 else touched:
-            watch.match(self._read(watch.path) if beating else watch.read(now), found)
+        for watch in touched if len(touched) == 1 else dict.fromkeys(touched):
+            watch.updates += 1
+            if beating:
+                value = self._read(watch.path)
+            else:
+                bounds = watch.bounds
+                if bounds is not None and bounds.high < watch.ceiling and bounds.low > watch.floor:
+                    watch.unread = True
+                    continue
+                value = watch.read(now)
+            watch.unread = False
+            watch.last = value
+            if value is not None:
+                watch.match(value, found)
         if not found:
             return
         for state in in_order(found):

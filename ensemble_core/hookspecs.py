@@ -157,7 +157,9 @@ class StatisticPlugin:
     returns an object with ``update(value)`` and ``get()``; one whose value depends on when values
     came sets ``timed`` and has ``update(value, timestamp)`` and ``get(timestamp)``. Where that
     depends on the options, ``timed_when`` says so of them. ``default`` statistics are kept for
-    every group and variable; others where something asks for them.
+    every group and variable; others where something asks for them. ``within`` promises that the
+    value always lies between the smallest and the largest of all values, as a mean or a quantile
+    does: a rule whose threshold is out of reach then costs nothing.
 
     Only finite numbers are handed on, so a statistic need not fear NaN. The objects are copied
     (:func:`copy.deepcopy`) to answer "what if these values came too", and must not look at a clock.
@@ -169,6 +171,7 @@ class StatisticPlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
     timed: bool = False
     default: bool = False
+    within: bool = False
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
@@ -178,6 +181,7 @@ class StatisticPlugin:
             build=partial(self.build, options),
             timed=self.timed or (self.timed_when is not None and self.timed_when(options)),
             default=self.default and name in (None, self.name),
+            within=self.within,
         )
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from operator import attrgetter
 
-from ensemble_core.metrics import MetricPath
+from ensemble_core.metrics import MetricPath, MetricStore, Series
 from ensemble_core.rules import BoundRule
 
 __all__ = ["Occasions", "RuleIndex", "RuleState", "Watch", "in_order"]
@@ -98,7 +98,9 @@ class Watch:
     """The rules that wait for one metric.
 
     ``read`` gives the metric's value at a time, ``updates`` counts how often it was looked at and
-    ``last`` is its last value.
+    ``last`` is the value last read. A statistic that lies between the smallest and the largest
+    value of its series (``bounds``) need not be read while both are out of every rule's reach:
+    below ``ceiling`` and above ``floor``; it is then ``unread``.
     """
 
     __slots__ = (
@@ -107,17 +109,31 @@ class Watch:
         "_gt",
         "_le",
         "_lt",
+        "_ordered",
         "_other",
+        "bounds",
+        "ceiling",
+        "floor",
         "last",
         "path",
         "read",
         "size",
+        "unread",
         "updates",
     )
 
-    def __init__(self, path: MetricPath, read: Callable[[float], float | None]) -> None:
+    def __init__(
+        self,
+        path: MetricPath,
+        read: Callable[[float], float | None],
+        bounds: Series | None = None,
+    ) -> None:
         self.path = path
         self.read = read
+        self.bounds = bounds
+        self.ceiling = float("inf")
+        self.floor = float("-inf")
+        self.unread = False
         self.updates = 0
         self.last: float | None = None
         self.size = 0
@@ -127,11 +143,31 @@ class Watch:
         self._lt = _Thresholds()
         self._le = _Thresholds()
         self._other: list[RuleState] = []
+        #: How many rules compare with one of the four thresholds.
+        self._ordered = 0
 
     def _thresholds(self, operator: str) -> _Thresholds | None:
         return {">": self._gt, ">=": self._ge, "<": self._lt, "<=": self._le}.get(operator)
 
     def add(self, state: RuleState) -> None:
+        self._put(state)
+        self._reach()
+
+    def discard(self, state: RuleState) -> None:
+        self._take(state)
+        self._reach()
+
+    def _reach(self) -> None:
+        """Work out which values are out of every rule's reach."""
+        if self._equal or self._other:
+            self.ceiling, self.floor = float("-inf"), float("inf")
+            return
+        above = [*self._gt.numbers[:1], *self._ge.numbers[:1]]
+        below = [*self._lt.numbers[-1:], *self._le.numbers[-1:]]
+        self.ceiling = min(above, default=float("inf"))
+        self.floor = max(below, default=float("-inf"))
+
+    def _put(self, state: RuleState) -> None:
         self.size += 1
         if state.watch is None:
             state.watch = self
@@ -145,12 +181,13 @@ class Watch:
         thresholds = self._thresholds(operator)
         if thresholds is not None:
             thresholds.add(number, state)
+            self._ordered += 1
         elif operator == "==":
             self._equal.setdefault(number, []).append(state)
         else:
             insort(self._other, state, key=_order)
 
-    def discard(self, state: RuleState) -> None:
+    def _take(self, state: RuleState) -> None:
         self.size -= 1
         if state in self._other:
             self._other.remove(state)
@@ -162,21 +199,23 @@ class Watch:
         thresholds = self._thresholds(operator)
         if thresholds is not None:
             thresholds.discard(state)
+            self._ordered -= 1
             return
         states = self._equal[number]
         states.remove(state)
         if not states:
             del self._equal[number]
 
-    def match(self, value: float | None, found: list[RuleState]) -> None:
+    def match(self, value: float, found: list[RuleState]) -> None:
         """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
-        self.updates += 1
-        self.last = value
-        if value is None or value != value:
-            return
-        equal = self._equal
-        if equal and value in equal:
-            found += equal[value]
+        if self._equal and value in self._equal:
+            found += self._equal[value]
+        if self._ordered:
+            self._match_ordered(value, found)
+        if self._other:
+            found += self._other
+
+    def _match_ordered(self, value: float, found: list[RuleState]) -> None:
         numbers = self._gt.numbers
         if numbers and numbers[0] < value:
             found += self._gt.states[: bisect_left(numbers, value)]
@@ -189,8 +228,6 @@ class Watch:
         numbers = self._le.numbers
         if numbers and numbers[-1] >= value:
             found += self._le.states[bisect_left(numbers, value) :]
-        if self._other:
-            found += self._other
 
 
 class Occasions:
@@ -235,10 +272,10 @@ class RuleIndex:
     ``touched`` are the watches whose metric was updated since the engine last looked, in order.
     """
 
-    __slots__ = ("_reader", "counts", "gauges", "occasions", "series", "touched", "watches")
+    __slots__ = ("_metrics", "counts", "gauges", "occasions", "series", "touched", "watches")
 
-    def __init__(self, reader: Callable[[MetricPath], Callable[[float], float | None]]) -> None:
-        self._reader = reader
+    def __init__(self, metrics: MetricStore) -> None:
+        self._metrics = metrics
         self.occasions = Occasions()
         self.watches: dict[str, Watch] = {}
         self.counts: dict[tuple[str, str], Watch] = {}
@@ -250,7 +287,9 @@ class RuleIndex:
         """The watch of this metric, made if there is none yet."""
         watch = self.watches.get(path.text)
         if watch is None:
-            watch = self.watches[path.text] = Watch(path, self._reader(path))
+            reader = self._metrics.reader(path)
+            watch = Watch(path, reader, self._metrics.bounds(path))
+            self.watches[path.text] = watch
             if path.kind == "count":
                 self.counts[path.group, path.variable] = watch
             elif path.kind == "series":

@@ -86,6 +86,7 @@ class StatisticSpec:
     build: Callable[[], Statistic | TimedStatistic]
     timed: bool = False
     default: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +180,25 @@ class Series:
     buffer is full. ``problems`` is told of a statistic that raised: it has no value any more.
     """
 
-    __slots__ = ("_buffer", "_cells", "_problems", "_stamps", "_timed", "count", "total")
+    __slots__ = (
+        "_buffer",
+        "_cells",
+        "_problems",
+        "_stamps",
+        "_timed",
+        "count",
+        "high",
+        "low",
+        "total",
+    )
 
     def __init__(
         self, specs: Iterable[StatisticSpec] = (), problems: Callable[[str], None] | None = None
     ) -> None:
         self.count = 0
         self.total = 0.0
+        self.low = float("inf")
+        self.high = float("-inf")
         self._cells: dict[str, _Cell] = {}
         self._timed = False
         self._buffer: list[float] = []
@@ -208,6 +221,10 @@ class Series:
             return
         self.count += 1
         self.total += value
+        if value > self.high:
+            self.high = value
+        if value < self.low:
+            self.low = value
         buffer = self._buffer
         buffer.append(value)
         if self._timed:
@@ -365,6 +382,12 @@ class MetricStore:
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
         return partial(self._plain, path)
+
+    def bounds(self, path: MetricPath) -> Series | None:
+        """The series whose smallest and largest value this metric always lies between."""
+        if path.kind == "series" and self.statistics[path.statistic].within:
+            return self.series[path.group, path.variable]
+        return None
 
     def _plain(self, path: MetricPath, now: float) -> float | None:
         if path.kind == "count":

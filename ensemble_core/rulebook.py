@@ -22,7 +22,7 @@ class RuleBook:
     """The rules of one run. ``states`` are all of them by id, in order."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
-        self.index = RuleIndex(metrics.reader)
+        self.index = RuleIndex(metrics)
         self.states: dict[str, RuleState] = {}
         self._ensemble = ensemble
         self._metrics = metrics
@@ -163,8 +163,11 @@ class RuleBook:
                 return True
         return False
 
-    def report(self) -> tuple[RuleReport, ...]:
+    def report(self, now: float) -> tuple[RuleReport, ...]:
         """Every rule, and why it did not fire."""
+        for watch in self.index.watches.values():
+            if watch.unread:
+                watch.last, watch.unread = watch.read(now), False
         return tuple(self._report(state) for state in self.states.values())
 
     def _report(self, state: RuleState) -> RuleReport:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -58,9 +58,9 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 def ensemble_metrics() -> Iterable[StatisticPlugin]:
     """The statistics that come with Ensemble."""
     yield _windowed("variance", "Sample variance", "Var", _variance, default=True)
-    yield _windowed("mean", "Arithmetic mean", "Mean", _mean, default=True)
-    yield _windowed("max", "Largest value", "Max", max, default=True)
-    yield _windowed("min", "Smallest value", "Min", min, default=True)
+    yield _windowed("mean", "Arithmetic mean", "Mean", _mean, default=True, within=True)
+    yield _windowed("max", "Largest value", "Max", max, default=True, within=True)
+    yield _windowed("min", "Smallest value", "Min", min, default=True, within=True)
     yield _windowed("sum", "Sum of the values", "Sum", math.fsum)
     yield _windowed("iqr", "Interquartile range", "IQR", _iqr, default=True, exact=True)
     yield _windowed("mad", "Median absolute deviation", "MAD", _mad, default=True, exact=True)
@@ -71,7 +71,7 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
         ("p99", "99th percentile", 0.99),
     ):
         reduce = partial(_quantile, q=q)
-        yield _windowed(name, text, "Quantile", reduce, exact=True, arguments={"q": q})
+        yield _windowed(name, text, "Quantile", reduce, exact=True, within=True, arguments={"q": q})
     yield StatisticPlugin(
         name="quantile",
         summary="A quantile of your choice; q is a half by default",
@@ -86,10 +86,15 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
             },
             window=_WINDOW,
         ),
+        within=True,
         timed_when=_by_time,
     )
     yield StatisticPlugin(
-        name="last", summary="The latest value", build=lambda options: _Last(), options=_schema()
+        name="last",
+        summary="The latest value",
+        build=lambda options: _Last(),
+        options=_schema(),
+        within=True,
     )
     yield StatisticPlugin(
         name="ewma",
@@ -131,6 +136,7 @@ def _windowed(
     *,
     default: bool = False,
     exact: bool = False,
+    within: bool = False,
     arguments: Mapping[str, Any] | None = None,
 ) -> StatisticPlugin:
     def build(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
@@ -142,6 +148,7 @@ def _windowed(
         build=build,
         options=_schema(window=_WINDOW),
         default=default,
+        within=within,
         timed_when=_by_time,
     )
 
@@ -154,10 +161,11 @@ def _build(
     options: Mapping[str, Any],
 ) -> Statistic | TimedStatistic:
     window = options.get("window")
+    any_order = partial(_in_order, reduce) if exact else reduce
     if isinstance(window, str):
-        return _TimeWindow(_seconds(window), reduce)
+        return _TimeWindow(_seconds(window), any_order)
     if window is not None:
-        return _CountWindow(window, reduce)
+        return _CountWindow(window, any_order)
     from river import stats
 
     model: Statistic = getattr(stats, river_class)(**arguments)
@@ -203,9 +211,12 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
 
 
-def _quantile(values: Sequence[float], q: float) -> float:
-    """Of values in any order, with linear interpolation between neighbours."""
-    ordered = sorted(values)
+def _in_order(reduce: Reduce, values: Sequence[float]) -> float:
+    return reduce(sorted(values))
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """Of ordered values, with linear interpolation between neighbours."""
     place = q * (len(ordered) - 1)
     below = int(place)
     if below + 1 >= len(ordered):
@@ -213,14 +224,13 @@ def _quantile(values: Sequence[float], q: float) -> float:
     return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
 
 
-def _iqr(values: Sequence[float]) -> float:
-    ordered = sorted(values)
+def _iqr(ordered: Sequence[float]) -> float:
     return _quantile(ordered, 0.75) - _quantile(ordered, 0.25)
 
 
-def _mad(values: Sequence[float]) -> float:
-    median = _quantile(values, 0.5)
-    return _quantile([abs(value - median) for value in values], 0.5)
+def _mad(ordered: Sequence[float]) -> float:
+    median = _quantile(ordered, 0.5)
+    return _quantile(sorted(abs(value - median) for value in ordered), 0.5)
 
 
 def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
@@ -237,12 +247,14 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 class _ExactFirst:
     """Exact over the first values, river's estimate from then on."""
 
-    __slots__ = ("_kept", "_model", "_reduce")
+    __slots__ = ("_kept", "_model", "_ordered", "_reduce")
 
     def __init__(self, model: Any, reduce: Reduce) -> None:
         self._model = model
         self._reduce = reduce
         self._kept: list[float] | None = []
+        #: How many of the first of these are in order; a reader orders the rest.
+        self._ordered = 0
 
     def update(self, value: float) -> None:
         if self._kept is not None:
@@ -253,18 +265,24 @@ class _ExactFirst:
         self._model.update(value)
 
     def get(self) -> float | None:
-        if self._kept is None:
+        kept = self._kept
+        if kept is None:
             estimate: float | None = self._model.get()
             return estimate
-        # In order the next call finds it nearly sorted, and the order is nobody's business.
-        self._kept.sort()
-        return _reduced(self._kept, self._reduce)
+        fresh = len(kept) - self._ordered
+        if fresh == 1:
+            insort(kept, kept.pop())
+        elif fresh:
+            kept.sort()
+        self._ordered = len(kept)
+        return _reduced(kept, self._reduce)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ExactFirst:
         import copy
 
         twin = _ExactFirst(copy.deepcopy(self._model, memo), self._reduce)
         twin._kept = None if self._kept is None else self._kept.copy()
+        twin._ordered = self._ordered
         return twin
 
 

@@ -53,6 +53,10 @@ class Block:
         #: A last line that stays, for example what a first Ctrl-C led to.
         self.note = ""
 
+    def begin(self) -> None:
+        """The run begins now: loading what it needs took time that is not the run's."""
+        self._began = self._clock()
+
     def erase(self) -> str:
         """What takes the last frame away and leaves the cursor where it began."""
         height = self._height(self._size().columns)

@@ -238,6 +238,8 @@ class _Showing:
         with output:
             self._begin(output, tag)
             with Interrupts(stop):
+                if self._block is not None:
+                    self._block.begin()
                 outcome = runtime.run()
             kept = folder / tag
             output.close(
