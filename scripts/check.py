@@ -43,7 +43,8 @@ class Results:
     failed: list[str] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
     closing: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, Counter[str]] = field(default_factory=dict)
+    #: For each run of pytest: the reason and the test of each skip.
+    skipped: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
 
 RESULTS = Results()
@@ -57,8 +58,10 @@ def heading(text: str) -> None:
     print(f"\n══ {text} {'═' * max(0, 96 - len(text))}", flush=True)
 
 
-def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> list[str]:
-    """Run a command, show what it prints, return its lines. Raises :class:`Failed`."""
+def show(
+    *command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+) -> tuple[int, list[str]]:
+    """Run a command, show what it prints as it comes; its exit code and its lines."""
     process = subprocess.Popen(
         [str(word) for word in command],
         cwd=cwd,
@@ -74,10 +77,16 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROO
     for line in process.stdout:
         print(line, end="", flush=True)
         lines.append(line.rstrip("\n"))
-    if code := process.wait():
+    code = process.wait()
+    if code:
         print(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
+    return code, lines
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> None:
+    """Run a command and show what it prints. Raises :class:`Failed`."""
+    if show(*command, cwd=cwd)[0]:
         raise Failed
-    return lines
 
 
 def environment(programs: Path = BIN) -> dict[str, str]:
@@ -94,26 +103,20 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report = BUILD / f"{name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
-    try:
-        lines = run(
-            programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
-            *arguments, env=env, cwd=where,
-        )  # fmt: skip
-        endings = [match[1] for line in lines if (match := CLOSING.match(line))]
-        if not endings:
-            print("pytest printed no closing line")
-            raise Failed
-    finally:
-        if report.exists():
-            suite = ET.parse(report).getroot().find("testsuite")
-            assert suite is not None
-            reasons = [skip.get("message", "no reason") for skip in suite.iter("skipped")]
-            RESULTS.skipped[name] = Counter(reasons)
-            counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors")}
-            bad = counts["failures"] + counts["errors"]
-            passed = counts["tests"] - bad - len(reasons)
-            RESULTS.closing[name] = f"{bad} failed, {passed} passed, {len(reasons)} skipped"
-    RESULTS.closing[name] = endings[-1]
+    code, lines = show(
+        programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments,
+        env=env, cwd=where,
+    )  # fmt: skip
+    endings = [match[1] for line in lines if (match := CLOSING.match(line))]
+    RESULTS.closing[name] = endings[-1] if endings else "pytest printed no closing line"
+    if report.exists():
+        RESULTS.skipped[name] = [
+            (skip.get("message", "no reason"), f"{case.get('classname')}::{case.get('name')}")
+            for case in ET.parse(report).getroot().iter("testcase")
+            for skip in case.iter("skipped")
+        ]
+    if code or not endings:
+        raise Failed
 
 
 def packages() -> list[Path]:
@@ -240,11 +243,13 @@ def last_section() -> None:
         }.items()
         if not os.environ.get(variable)
     ]
-    skips = sum(sum(reasons.values()) for reasons in RESULTS.skipped.values())
-    print(f"\n{'!! ' if skips else ''}SKIPPED: {skips} tests did not run")
-    for name, reasons in RESULTS.skipped.items():
-        for reason, count in reasons.most_common():
-            print(f"!!   {name:<18} {count:4} × {reason}")
+    count = sum(map(len, RESULTS.skipped.values()))
+    print(f"\n{'!! ' if count else ''}SKIPPED: {count} tests did not run")
+    for name, skips in RESULTS.skipped.items():
+        for reason, times in Counter(reason for reason, _ in skips).most_common():
+            tests = [test for why, test in skips if why == reason]
+            shown = tests[0] if times == 1 else f"{tests[0]} and {times - 1} more"
+            print(f"!!   {name}: {reason}  ({shown})")
     for line in missing if RESULTS.closing else ():
         print(f"!!   {line}")
     print()
