@@ -12,7 +12,7 @@ ONLY ?=
 export PYTHON
 
 VENV := $(abspath $(or $(UV_PROJECT_ENVIRONMENT),.venv))
-READY := $(VENV)/.ready$(if $(PYTHON),-$(notdir $(PYTHON)))
+READY := $(VENV)/.ready$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 BIN := $(VENV)/bin
 
 help: ## list what there is
