@@ -300,3 +300,11 @@ def test_text_that_the_encoding_lacks_is_escaped_not_fatal() -> None:
     with Output(words, out, out) as output:
         output.put(Log(message="é \udcff"))
     assert raw.getvalue() == b"\\xe9 \\udcff\n"
+
+
+def test_the_elapsed_time_is_that_of_the_run_and_not_of_loading_it() -> None:
+    times = iter([100.0, 103.0, 105.5])
+    block = Block(Look(unicode=True), lambda: os.terminal_size((80, 24)), clock=lambda: next(times))
+    block.begin()
+    block.report = Report()
+    assert " elapsed 2.50 s" in block.draw()
