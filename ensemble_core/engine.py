@@ -80,6 +80,7 @@ __all__ = ["Engine"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_RETRY = 60.0
+_LAST = frozenset({"finish", "clean"})
 
 
 class _Request(NamedTuple):
@@ -257,9 +258,8 @@ class Engine:
         occasions = self.table.take(record, event)
         if occasions is None:
             return
-        name = event.name
-        if name in ("finish", "clean"):
-            if name == "clean":
+        if event.name in _LAST:
+            if event.name == "clean":
                 self._look_for_end = True
             if occasions[-1] == "job-fail" and not self.rules.concerned_with_failure(
                 record.job.group
@@ -272,10 +272,11 @@ class Engine:
         if index.touched:
             self._metric_rules(event, record, _NOTHING)
         by_name = index.occasions.by_name
-        for occasion in occasions:
-            if occasion in by_name:
-                self._event_rules(occasions, record.job.group, event, record, _NOTHING)
-                break
+        if by_name:
+            for occasion in occasions:
+                if occasion in by_name:
+                    self._event_rules(occasions, record.job.group, event, record, _NOTHING)
+                    break
         if index.touched:
             self._settle(event)
 

@@ -197,11 +197,11 @@ class JobTable:
             if record.seen & bit:
                 return None
             record.seen |= bit
-        if name == "submit":
+        if name == "start":
+            self._start(record, event.timestamp)
+        elif name == "submit":
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")
-        elif name == "start":
-            self._start(record, event.timestamp)
         elif name == "finish":
             record.status = event.context.get("status", 0)
             record.finished = event.timestamp

@@ -264,6 +264,16 @@ class _ExactFirst:
                 self._kept = None
         self._model.update(value)
 
+    def update_many(self, values: Sequence[float]) -> None:
+        if self._kept is not None:
+            if len(self._kept) + len(values) <= EXACT:
+                self._kept.extend(values)
+            else:
+                self._kept = None
+        update = self._model.update
+        for value in values:
+            update(value)
+
     def get(self) -> float | None:
         kept = self._kept
         if kept is None:
