@@ -161,7 +161,7 @@ class StatisticPlugin:
     value always lies between the smallest and the largest of all values, as a mean or a quantile
     does: a rule whose threshold is out of reach then costs nothing.
 
-    One with a faster way to take many values may have ``update_many(values)``, with the same result.
+    One with a faster way to take many values may have ``update_all(values)``, with one result.
     Only finite numbers are handed on, so a statistic need not fear NaN. The objects are copied
     (:func:`copy.deepcopy`) to answer "what if these values came too", and must not look at a clock.
     """

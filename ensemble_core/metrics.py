@@ -161,7 +161,7 @@ def _finite(value: float | None) -> float | None:
 class _Cell:
     """One statistic of a series, and how much of the series' buffer it has taken."""
 
-    __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_many")
+    __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
 
     def __init__(self, spec: StatisticSpec) -> None:
         self.name = spec.name
@@ -169,8 +169,9 @@ class _Cell:
         self.statistic: Any = spec.build()
         self.update: Callable[..., Any] = self.statistic.update
         self.get: Callable[..., float | None] = self.statistic.get
-        #: Some take many values at once; the result must be the same.
-        self.update_many: Callable[..., Any] | None = getattr(self.statistic, "update_many", None)
+        #: Some take many values at once, with the same result. (What river calls ``update_many``
+        #: takes arrays and rounds differently.)
+        self.update_all: Callable[..., Any] | None = getattr(self.statistic, "update_all", None)
         self.done = 0
         self.broken = False
 
@@ -252,8 +253,8 @@ class Series:
             if cell.timed:
                 for value, stamp in zip(buffer[done:], self._stamps[done:], strict=True):
                     update(value, stamp)
-            elif cell.update_many is not None:
-                cell.update_many(buffer[done:] if done else buffer)
+            elif cell.update_all is not None:
+                cell.update_all(buffer[done:] if done else buffer)
             else:
                 for value in buffer[done:] if done else buffer:
                     update(value)

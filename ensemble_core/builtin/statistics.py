@@ -264,7 +264,7 @@ class _ExactFirst:
                 self._kept = None
         self._model.update(value)
 
-    def update_many(self, values: Sequence[float]) -> None:
+    def update_all(self, values: Sequence[float]) -> None:
         if self._kept is not None:
             if len(self._kept) + len(values) <= EXACT:
                 self._kept.extend(values)

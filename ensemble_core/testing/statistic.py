@@ -79,6 +79,22 @@ class StatisticContract(RecordContract):
     def test_same_values_give_the_same(self) -> None:
         assert self._feed(self._build(), self.samples) == self._feed(self._build(), self.samples)
 
+    def test_many_at_once_give_the_same(self) -> None:
+        at_once, one_by_one = self._build(), self._build()
+        if hasattr(at_once, "update_all"):
+            self._feed(one_by_one, self.samples)
+            at_once.update_all(list(self.samples[:5]))
+            at_once.update_all(list(self.samples[5:]))
+            last = len(self.samples) - 1
+            assert self._get(at_once, last) == self._get(one_by_one, last)
+
+    def test_stays_within_its_values_if_it_says_so(self) -> None:
+        if self.plugin.within:
+            for count, value in enumerate(self._feed(self._build(), self.samples), 1):
+                seen = self.samples[:count]
+                slack = 1e-9 * max(abs(sample) for sample in seen)
+                assert value is None or min(seen) - slack <= value <= max(seen) + slack
+
     def test_each_is_built_new(self) -> None:
         used, fresh = self._build(), self._build()
         self._feed(used, self.samples)
