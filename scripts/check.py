@@ -230,6 +230,18 @@ def parts() -> dict[str, tuple[str, Callable[[], object]]]:
     return found
 
 
+def skips(missing: Sequence[str]) -> None:
+    count = sum(map(len, RESULTS.skipped.values()))
+    print(f"\n{'!! ' if count else ''}SKIPPED: {count} tests did not run")
+    for name, skipped in RESULTS.skipped.items():
+        for reason, times in Counter(reason for reason, _ in skipped).most_common():
+            tests = [test for why, test in skipped if why == reason]
+            shown = tests[0] if times == 1 else f"{tests[0]} and {times - 1} more"
+            print(f"!!   {name}: {reason}  ({shown})")
+    for line in missing:
+        print(f"!!   {line}")
+
+
 def last_section() -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
@@ -243,15 +255,8 @@ def last_section() -> None:
         }.items()
         if not os.environ.get(variable)
     ]
-    count = sum(map(len, RESULTS.skipped.values()))
-    print(f"\n{'!! ' if count else ''}SKIPPED: {count} tests did not run")
-    for name, skips in RESULTS.skipped.items():
-        for reason, times in Counter(reason for reason, _ in skips).most_common():
-            tests = [test for why, test in skips if why == reason]
-            shown = tests[0] if times == 1 else f"{tests[0]} and {times - 1} more"
-            print(f"!!   {name}: {reason}  ({shown})")
-    for line in missing if RESULTS.closing else ():
-        print(f"!!   {line}")
+    if RESULTS.closing:
+        skips(missing)
     print()
     if RESULTS.failed:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
