@@ -184,7 +184,8 @@ def alone(name: str, plugin: Path | None) -> None:
         "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
     )  # fmt: skip
     run(*pip, *install, cwd=folder)
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for file in ("pyproject.toml", ".importlinter"):
+        shutil.copy(ROOT / file, folder)
     shutil.copytree(ROOT / "examples", folder / "examples")
     tests = Path("tests") if plugin is None else Path("plugins", plugin.name, "tests")
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
