@@ -21,7 +21,10 @@ These are its laws; the tests hold it to each of them.
 6. Firings that cause one another without any job finishing in between form a chain. A chain longer
    than ``limits.chain`` is cut: the rule that would have gone on is switched off, and an error
    shows the chain.
-7. The run ends by itself when no job is active, no call is under way and no live rule waits for
+7. A failed job is somebody's concern if, by its ``clean``, a rule about failure matched an event of
+   it, or still waits for more failures (``count.G.failed``). Otherwise a natural end has exit
+   code 1.
+8. The run ends by itself when no job is active, no call is under way and no live rule waits for
    time to pass.
 
 The runtime owns the only thread that calls this; the journal can replay it.
@@ -29,23 +32,13 @@ The runtime owns the only thread that calls this; the journal can replay it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ensemble_core.decisions import (
     AddRule,
-    Call,
-    Cancel,
     Decision,
-    DisableRule,
-    EnableRule,
-    Fired,
     Log,
-    Resize,
-    SetGroup,
-    Submit,
     Terminate,
 )
 from ensemble_core.ensemble import Ensemble
@@ -66,72 +59,23 @@ from ensemble_core.events import (
     TimerElapsed,
 )
 from ensemble_core.firing import EngineFiring
-from ensemble_core.index import RuleState, in_order
-from ensemble_core.jobs import Job
-from ensemble_core.jobtable import JobRecord, JobTable, Link
-from ensemble_core.metrics import MetricPath, MetricStore, MetricsView
-from ensemble_core.pacing import Pacer
+from ensemble_core.metrics import MetricsView
+from ensemble_core.reactions import NOTHING, Reactions
 from ensemble_core.report import GroupReport, Report
-from ensemble_core.rulebook import RuleBook, chain_text
-from ensemble_core.rules import BoundAction
-from ensemble_core.timers import Timer, Timers
+from ensemble_core.timers import Timer
 
 __all__ = ["Engine"]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_RETRY = 60.0
-_LAST = frozenset({"finish", "clean"})
 
 
-class _Request(NamedTuple):
-    """A resize that was asked for and not answered yet; ``tries`` counts the earlier attempts."""
-
-    firing: EngineFiring
-    delta: int
-    tries: int
-
-
-class Engine:
-    """One run of one ensemble. See the laws above.
-
-    ``everything`` keeps every statistic of every variable, as is needed when a user's function may
-    ask for any of them; left out, the ensemble itself says (it has functions or slow actions).
-    """
+class Engine(Reactions):
+    """One run of one ensemble. See the laws above."""
 
     def __init__(
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
     ) -> None:
-        if everything is None:
-            everything = bool(ensemble.functions) or any(
-                action.plan is None for rule in ensemble.rules for action in rule.actions
-            )
-        self.ensemble = ensemble
-        self.now = float("-inf")
-        self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
-        self.rules = RuleBook(ensemble, self.metrics)
-        self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
-        self.timers = Timers()
-        self.ended: Terminate | None = None
-        self.lost = False
-        self.errors = 0
-        self.unhandled_failures = 0
-        self.events = 0
-        self.firings = 0
-        self._shared = shared
-        self._started = False
-        self._beating = False
-        self._look_for_end = False
-        self._calls: dict[str, tuple[EngineFiring, Link]] = {}
-        self._via: Link | None = None
-        self._requests: dict[str, _Request] = {}
-        self._retries: dict[str, _Request] = {}
-        self._again: _Request | None = None
-        self._serial = 0
-        self._limit_told = False
-        self._pacer = Pacer(ensemble.limits.submits_per_second)
-        self._out: list[Decision] = []
-        self._link: Link | None = None
-        self._deepest: Link | None = None
+        super().__init__(ensemble, everything=everything, shared=shared)
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             JobEvent: self._on_job,
             Observed: self._on_observed,
@@ -150,34 +94,9 @@ class Engine:
     # -- what may be asked ---------------------------------------------------------------------
 
     @property
-    def groups(self) -> Mapping[str, object]:
-        """The job groups by name."""
-        return self.table.groups
-
-    def active(self, group: str | None = None) -> list[str]:
-        """Our ids of the jobs that are not over yet, oldest first."""
-        records = self.table.records
-        if group is None:
-            return [job for job, record in records.items() if record.outcome is None]
-        return [
-            job
-            for job, record in records.items()
-            if record.job.group == group and record.outcome is None
-        ]
-
-    @property
     def busy(self) -> int:
         """Jobs whose last event has not come yet."""
         return len(self.table.records)
-
-    def knows(self, job: str) -> bool:
-        """Whether this job is ours and not over yet."""
-        return job in self.table.records
-
-    def metric(self, path: str) -> float | None:
-        """A metric's value now; ``None`` while there is none, or where there is no such metric."""
-        parsed = self.rules.path(path)
-        return None if parsed is None else self._read(parsed)
 
     def next_timer(self) -> Timer | None:
         """The earliest time the engine wants to be told of, and what for."""
@@ -258,27 +177,28 @@ class Engine:
         occasions = self.table.take(record, event)
         if occasions is None:
             return
-        if event.name in _LAST:
-            if event.name == "clean":
-                self._look_for_end = True
-            if occasions[-1] == "job-fail" and not self.rules.concerned_with_failure(
-                record.job.group
-            ):
-                self.unhandled_failures += 1
         index = self.rules.index
         if self.ended is not None:
             index.touched.clear()
             return
         if index.touched:
-            self._metric_rules(event, record, _NOTHING)
+            self._metric_rules(event, record, NOTHING)
         by_name = index.occasions.by_name
         if by_name:
             for occasion in occasions:
                 if occasion in by_name:
-                    self._event_rules(occasions, record.job.group, event, record, _NOTHING)
+                    self._event_rules(occasions, record.job.group, event, record, NOTHING)
                     break
         if index.touched:
             self._settle(event)
+        if event.name == "clean":
+            self._look_for_end = True
+            if (
+                record.outcome == "failed"
+                and not record.concern
+                and not self.rules.awaits_failures(record.job.group)
+            ):
+                self.unhandled_failures += 1
 
     def _on_stranger(self, event: JobEvent) -> None:
         if event.ours or self.ended is not None:
@@ -326,7 +246,7 @@ class Engine:
         elif event.timer == "interval":
             state = self.rules.states[event.key]
             state.woken += 1
-            self._consider(state, event, None, _NOTHING)
+            self._consider(state, event, None, NOTHING)
             self._settle(event)
             if not state.live:
                 self.timers.stop("interval", event.key)
@@ -424,370 +344,3 @@ class Engine:
             self._error(event.message)
         else:
             self._out.append(Log(message=event.message, level="warning"))
-
-    # -- rules ---------------------------------------------------------------------------------
-
-    def _react(
-        self,
-        names: Sequence[str],
-        group: str | None,
-        event: Event,
-        fields: Mapping[str, Any],
-        record: JobRecord | None = None,
-    ) -> None:
-        self._metric_rules(event, record, fields)
-        if names:
-            self._event_rules(names, group, event, record, fields)
-        self._settle(event)
-
-    def _settle(self, event: Event) -> None:
-        """The metric rules of what the firings themselves counted, until there is nothing more."""
-        while self.rules.index.touched and self.ended is None:
-            self._link = self._deepest
-            self._metric_rules(event, None, {})
-
-    def _metric_rules(
-        self, event: Event, record: JobRecord | None, fields: Mapping[str, Any]
-    ) -> None:
-        index = self.rules.index
-        touched = index.touched
-        if not touched:
-            return
-        index.touched = []
-        found: list[RuleState] = []
-        now, beating = self.now, self._beating
-        for watch in touched if len(touched) == 1 else dict.fromkeys(touched):
-            watch.updates += 1
-            if beating:
-                value = self._read(watch.path)
-            else:
-                bounds = watch.bounds
-                if bounds is not None and bounds.high < watch.ceiling and bounds.low > watch.floor:
-                    watch.unread = True
-                    continue
-                value = watch.read(now)
-            watch.unread = False
-            watch.last = value
-            if value is not None:
-                watch.match(value, found)
-        if not found:
-            return
-        for state in in_order(found):
-            if self.ended is not None:
-                return
-            self._consider(state, event, record, fields)
-
-    def _event_rules(
-        self,
-        names: Sequence[str],
-        group: str | None,
-        event: Event,
-        record: JobRecord | None,
-        fields: Mapping[str, Any],
-        *,
-        stranger: bool = False,
-    ) -> None:
-        found: list[RuleState] = []
-        for name in names:
-            self.rules.index.occasions.find(name, group, found)
-        for state in in_order(found):
-            if self.ended is not None:
-                return
-            if not stranger or state.rule.queue_scope:
-                state.woken += 1
-                self._consider(state, event, record, fields)
-
-    def _consider(
-        self,
-        state: RuleState,
-        event: Event,
-        record: JobRecord | None,
-        fields: Mapping[str, Any],
-    ) -> None:
-        """Fire the rule if its condition holds and its backoff lets it."""
-        if not state.live:
-            return
-        rule, watch = state.rule, state.watch
-        value = None if watch is None else watch.last
-        condition, match = rule.condition, rule.trigger.match
-        known: Mapping[str, Any] | None = None
-        if match is not None or (condition is not None and condition.tree is not None):
-            known = self._fields(event, record, fields)
-        try:
-            if match is not None and not match(event, known or {}):
-                return
-            if condition is not None and not condition.holds(value, known or {}, self.metric):
-                if known is not None:
-                    state.seen = self._seen(condition.names, condition.metrics, known)
-                return
-        except Exception as error:  # a plugin's match: it must not take the run with it
-            self.rules.cut(state)
-            self._error(f"rule {rule.id} is switched off: its trigger raised {error!r}")
-            return
-        if state.skip > 0:
-            state.skip -= 1
-            return
-        if self.now < state.not_before:
-            return
-        self._fire(state, value, event, record, known, fields)
-
-    def _fire(
-        self,
-        state: RuleState,
-        value: float | None,
-        event: Event,
-        record: JobRecord | None,
-        known: Mapping[str, Any] | None,
-        fields: Mapping[str, Any],
-    ) -> None:
-        rule = state.rule
-        link = self._extend(rule.id, self._link)
-        if link.depth > self.ensemble.limits.chain:
-            self._cut(state, link)
-            return
-        if self._deepest is None or link.depth >= self._deepest.depth:
-            self._deepest = link
-        self.rules.fired(state, self.now)
-        self._look_for_end = True
-        self.firings += 1
-        job = record.job.id if record is not None else None
-        if known is None:
-            known = self._fields(event, record, fields)
-        if value is not None:
-            known = {**known, "value": value}
-        firing = EngineFiring(self, state, event, job, known, self.firings, link)
-        self._out.append(
-            Fired(
-                rule=rule.id,
-                firing=self.firings,
-                label=rule.label or rule.id,
-                count=state.fired,
-                job=job,
-                value=value,
-            )
-        )
-        for action in rule.actions:
-            if self.ended is not None:
-                return
-            self._act(firing, action)
-
-    def _act(self, firing: EngineFiring, action: BoundAction) -> None:
-        if action.plan is None:
-            self._decide(firing, firing.call_off_thread("action", action.name, action.options))
-            return
-        try:
-            self._perform(firing, action.plan(firing, action.options))
-        except EnsembleError as error:
-            self._error(str(error), firing)
-        except Exception as error:  # a plugin's plan: it must not take the run with it
-            self._error(f"action {action.name} raised {error!r}", firing)
-
-    def _perform(self, firing: EngineFiring, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            if self.ended is not None:
-                return
-            self._decide(firing, decision)
-
-    def _decide(self, firing: EngineFiring, decision: Decision) -> None:
-        """Give a decision its effect in here, and hand it on."""
-        if isinstance(decision, Terminate):
-            self._end(decision)
-            return
-        if isinstance(decision, Submit):
-            self._submit(firing, decision)
-            return
-        if isinstance(decision, Cancel):
-            decision = self._cancel(firing, decision)
-        elif isinstance(decision, Call):
-            link = firing.link if self._via is None else self._extend(firing.rule, self._via)
-            if link.depth > self.ensemble.limits.chain:
-                self._cut(firing.state, link)
-                return
-            self._calls[decision.call] = (firing, link)
-        elif isinstance(decision, Resize):
-            tries = self._again.tries + 1 if self._again else 0
-            self._requests[decision.request] = _Request(firing, decision.delta, tries)
-        elif isinstance(decision, SetGroup):
-            state = self.table.groups[decision.group]
-            state.group = self.ensemble.binder.group(state.group, decision.fields)
-        elif isinstance(decision, (EnableRule, DisableRule)):
-            self._out.append(decision)
-            for rule in decision.rules:
-                state_on = self.rules.switch(rule, isinstance(decision, EnableRule))
-                if state_on is not None:
-                    self._schedule(state_on, self.now)
-                    self._look_at_once(state_on)
-            return
-        self._out.append(decision)
-
-    def _extend(self, rule: str, parent: Link | None) -> Link:
-        """One more firing in a chain; a job that finished since then makes it a new one."""
-        finishes = self.table.finishes
-        depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
-        return Link(rule, parent if depth > 1 else None, depth, finishes)
-
-    def _cut(self, state: RuleState, link: Link) -> None:
-        self.rules.cut(state)
-        self._look_for_end = True
-        self._error(
-            f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
-            f"another without any job finishing in between\n"
-            f"  because: {chain_text(link.names())}\n"
-            f"  hint: give one of these rules a condition or fewer repetitions, "
-            f"or raise limits.chain",
-        )
-        self._out.append(DisableRule(rules=(state.rule.id,)))
-
-    def _look_at_once(self, state: RuleState) -> None:
-        """A rule that joined, or was switched on: its metric may have come to pass already."""
-        if state.watch is not None and state.watch not in self.rules.index.touched:
-            self.rules.index.touched.append(state.watch)
-
-    def _schedule(self, state: RuleState, now: float) -> None:
-        every = state.rule.trigger.every
-        if every is not None:
-            if state.live:
-                self.timers.every(every, "interval", state.rule.id, now)
-            else:
-                self.timers.stop("interval", state.rule.id)
-
-    # -- values --------------------------------------------------------------------------------
-
-    def _read(self, path: MetricPath) -> float | None:
-        if self._beating and path.variable == "pending" and path.kind == "series":
-            ages = self.table.groups[path.group].ages(self.now)
-            series = self.metrics.series[path.group, path.variable]
-            return series.get_with(path.statistic, ages, self.now)
-        if path.kind == "gauge" and path.text not in self.metrics.gauges:
-            self.table.fill_gauges()
-        return self.metrics.get(path, self.now)
-
-    def _fields(
-        self, event: Event, record: JobRecord | None, fields: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        known: dict[str, Any] = {"timestamp": event.timestamp}
-        if record is not None:
-            known.update(self.table.fields(record))
-        if isinstance(event, JobEvent):
-            known.update(event.context)
-            known["name"] = event.name
-        known.update(fields)
-        return known
-
-    def _seen(self, names: Iterable[str], metrics: Iterable[str], known: Mapping[str, Any]) -> str:
-        parts = [f"{name}={known[name]}" for name in sorted(names) if name in known]
-        parts += [f"{path}={self.metric(path)}" for path in sorted(metrics)]
-        return ", ".join(parts)
-
-    # -- submitting and cancelling ---------------------------------------------------------------
-
-    def new_id(self, kind: str) -> str:
-        """An id for a call or a request."""
-        self._serial += 1
-        return f"{kind}-{self._serial}"
-
-    def expand(self, group: str, overrides: Mapping[str, Any]) -> tuple[Job, ...]:
-        """The jobs of one submit of this group."""
-        state = self.table.groups.get(group)
-        if state is None:
-            raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")
-        source = self.ensemble.binder.group(state.group, overrides) if overrides else state.group
-        jobs = tuple(source.jobs(state.next_index))
-        state.next_index += len(jobs)
-        return jobs
-
-    def _submit(self, firing: EngineFiring, decision: Submit) -> None:
-        limit = self.ensemble.limits.jobs
-        if limit is not None and self.table.submitted + len(decision.jobs) > limit:
-            if not self._limit_told:
-                self._limit_told = True
-                self._error(
-                    f"{decision.group}: {len(decision.jobs)} more jobs would pass limits.jobs "
-                    f"({limit}, {self.table.submitted} submitted so far): not submitted\n"
-                    f"  hint: raise limits.jobs if this many are wanted",
-                    firing,
-                )
-            return
-        self.table.add(decision.jobs, self.now, self._via or firing.link)
-        now = self._pacer.pass_through(decision.jobs, decision.rule, decision.firing, self.now)
-        self._out.append(replace(decision, jobs=now) if now != decision.jobs else decision)
-        self._pace()
-
-    def _pace(self) -> None:
-        due = self._pacer.due(self.now)
-        if due is not None:
-            self.timers.once(due, "pace", "")
-
-    def _release(self) -> None:
-        """Let the held jobs go whose turn has come."""
-        batch: dict[tuple[str, str | None, int], list[Job]] = {}
-        for job, rule, firing in self._pacer.release(self.now):
-            batch.setdefault((job.group, rule, firing), []).append(job)
-        for (group, rule, firing), jobs in batch.items():
-            self._out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
-        self._pace()
-
-    def _cancel(self, firing: EngineFiring, decision: Cancel) -> Cancel:
-        """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
-        held = self._pacer.drop(decision.jobs)
-        for job in held:
-            record = self.table.records[job]
-            self.table.forget(record)
-            self._look_for_end = True
-            self._event_rules(("job-cancel",), record.job.group, firing.event, record, _NOTHING)
-        if not held:
-            return decision
-        gone = set(held)
-        return replace(decision, jobs=tuple(job for job in decision.jobs if job not in gone))
-
-    # -- the end -------------------------------------------------------------------------------
-
-    def _end(self, decision: Terminate) -> None:
-        held = [job.id for job, _, _ in self._pacer.held]
-        self._pacer.drop(held)
-        for job in held:
-            self.table.forget(self.table.records[job])
-        if held:
-            gone = set(held)
-            decision = replace(
-                decision, cancel=tuple(job for job in decision.cancel if job not in gone)
-            )
-        self.ended = decision
-        self.rules.index.touched.clear()
-        self._out.append(decision)
-
-    def _end_if_over(self) -> None:
-        self._look_for_end = False
-        if self.table.records or self._calls:
-            return
-        if self._requests and any(
-            self.rules.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
-        ):
-            return
-        if self.rules.waits_for_time(self.now, shared=self._shared):
-            return
-        self._end(
-            Terminate(
-                exit_code=1 if self.errors or self.unhandled_failures else 0,
-                reason=self._why(),
-                natural=True,
-            )
-        )
-
-    def _why(self) -> str:
-        reasons = []
-        if self.unhandled_failures:
-            jobs = "1 job" if self.unhandled_failures == 1 else f"{self.unhandled_failures} jobs"
-            reasons.append(f"{jobs} failed and no rule concerns itself with failure")
-        if self.errors:
-            reasons.append("1 error" if self.errors == 1 else f"{self.errors} errors")
-        return "; ".join(reasons) or "nothing more can happen"
-
-    def _error(self, message: str, firing: EngineFiring | None = None) -> None:
-        self.errors += 1
-        if firing is None:
-            self._out.append(Log(message=message, level="error"))
-        else:
-            self._out.append(
-                Log(rule=firing.rule, firing=firing.number, message=message, level="error")
-            )

@@ -116,7 +116,7 @@ class ResizeOutcome(Event):
     came), or ``undelivered`` (nobody received it: it will be asked again).
     """
 
-    type: ClassVar[str] = "resize"
+    type: ClassVar[str] = "resize-outcome"
     request: str
     outcome: Literal["granted", "denied", "timeout", "undelivered"]
     size: int | None = None

@@ -62,10 +62,12 @@ class Executor(ABC):
       does not cancel jobs: the run does that first, if it wants to.
 
     ``capabilities`` says what this executor can do, of ``submit``, ``cancel``, ``resize``,
-    ``reattach``. Rules that need what is not there are refused when the file is checked.
+    ``reattach``, and ``detach`` (its jobs may outlive the run; where they cannot, a run that ends
+    with ``cancel: false`` waits for them). Rules that need what is not there are refused when the
+    file is checked.
     """
 
-    #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``.
+    #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
     #: Whether others use the same queue, so that its gauges move without us.
     shared: ClassVar[bool] = False

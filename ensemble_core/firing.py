@@ -25,9 +25,9 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event
 
 if TYPE_CHECKING:
-    from ensemble_core.engine import Engine
     from ensemble_core.index import RuleState
     from ensemble_core.jobtable import Link
+    from ensemble_core.reactions import Reactions
 
 __all__ = ["EngineFiring"]
 
@@ -39,7 +39,7 @@ class EngineFiring:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Reactions,
         state: RuleState,
         event: Event,
         job: str | None,

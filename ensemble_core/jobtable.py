@@ -101,6 +101,7 @@ class JobRecord:
     """A job that is not over yet."""
 
     __slots__ = (
+        "concern",
         "exception",
         "finished",
         "job",
@@ -128,6 +129,8 @@ class JobRecord:
         self.queue_id: object = None
         self.seen = 0
         self.link = link
+        #: Whether a rule that concerns itself with failure matched an event of this job.
+        self.concern = False
 
 
 class GroupState:
@@ -222,6 +225,9 @@ class JobTable:
         if event.context.get("severity", 0) == 0 and record.exception is None:
             record.exception = str(event.context.get("type", ""))
             record.note = str(event.context.get("note", ""))
+            status = event.context.get("status")
+            if record.status is None and isinstance(status, int):
+                record.status = status  # of a job that could not be launched: 126 or 127
 
     def _start(self, record: JobRecord, now: float) -> None:
         record.started = now

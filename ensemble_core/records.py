@@ -23,7 +23,7 @@ from ensemble_core.metrics import GAUGES
 __all__ = ["CAPABILITIES", "HOOKS", "check_record", "check_records"]
 
 #: What an executor may be able to do.
-CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach"})
+CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 #: Each hook with the kind and the class of the records that it returns.
 HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),

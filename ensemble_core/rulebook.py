@@ -27,7 +27,7 @@ class RuleBook:
         self._ensemble = ensemble
         self._metrics = metrics
         self._paths: dict[str, MetricPath | None] = {}
-        self._failure_groups: set[str | None] = set()
+        self._failure_rules: list[RuleState] = []
         for rule in ensemble.rules:
             self._add(RuleState(rule, len(self.states)))
 
@@ -49,7 +49,7 @@ class RuleBook:
             raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
         self.states[rule.id] = state
         if rule.concerns_failure:
-            self._failure_groups.add(rule.failure_group)
+            self._failure_rules.append(state)
         if state.live:
             self._enter(state)
 
@@ -134,9 +134,13 @@ class RuleBook:
             if watch.size and watch not in touched and self._metrics.moves_with_time(watch.path):
                 touched.append(watch)
 
-    def concerned_with_failure(self, group: str) -> bool:
-        """Whether some rule concerns itself with failed jobs of this group."""
-        return None in self._failure_groups or group in self._failure_groups
+    def awaits_failures(self, group: str) -> bool:
+        """Whether a live rule waits for a metric of this group's failures: a threshold, below which
+        they are tolerated."""
+        return any(
+            state.live and state.watch is not None and state.rule.failure_group in (None, group)
+            for state in self._failure_rules
+        )
 
     def waits(self, occasion: str) -> bool:
         """Whether a live rule waits for this occasion."""

@@ -202,8 +202,9 @@ class BoundRule:
 
     ``repetitions`` is how often it may fire. After a firing it skips ``backoff`` further matches,
     or waits ``backoff_seconds``. ``queue_scope`` lets it see strangers' jobs. ``label`` is how
-    people know the rule; ``concerns_failure`` says that a failed job of ``failure_group`` (any
-    group where ``None``) is this rule's business, so that it does not turn the exit code to 1.
+    people know the rule; ``concerns_failure`` says that failed jobs of ``failure_group`` (any
+    group where ``None``) are this rule's business: one that it matched, or whose like it still
+    waits for, does not turn the exit code to 1.
     ``spec`` is the rule as the file has it.
     """
 

@@ -188,7 +188,7 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     return
-            self._tell_time()
+            dirty = self._tell_time() or dirty
 
     def _over(self) -> bool:
         ended = self.engine.ended
@@ -203,11 +203,14 @@ class Runtime:
         timer = self.engine.next_timer()
         return None if timer is None else max(0.0, timer.when - self.clock())
 
-    def _tell_time(self) -> None:
+    def _tell_time(self) -> bool:
+        """Hand the engine the timer that has come due; whether there was one."""
         timer = self.engine.next_timer()
         now = self.clock()
         if timer is not None and timer.when <= now:
             self._handle(TimerElapsed(now, timer.kind, timer.key))
+            return True
+        return False
 
     def _handle(self, event: Event) -> None:
         for watcher in self._watchers:

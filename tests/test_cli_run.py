@@ -180,7 +180,7 @@ def test_the_exit_code_has_its_reason(folder: Path) -> None:
     assert result.returncode == 1
     assert (
         result.stdout.splitlines()[-1]
-        == " exit code 1: 2 jobs failed and no rule concerns itself with failure"
+        == " exit code 1: 2 jobs failed and no rule concerned itself with that"
     )
 
 

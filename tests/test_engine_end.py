@@ -56,7 +56,7 @@ def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> No
     told.play("sleep.1")
     assert told.exit_code == 1
     assert told.engine.ended is not None
-    assert told.engine.ended.reason == "1 job failed and no rule concerns itself with failure"
+    assert told.engine.ended.reason == "1 job failed and no rule concerned itself with that"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,6 @@ def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> No
     [
         "{trigger: job-fail, action: {name: log, message: x}}",
         "{trigger: job-fail, name: sleep, action: {name: log, message: x}}",
-        "{trigger: job-exception, action: {name: log, message: x}}",
         "{trigger: job-finish, when: exit_code == 1, action: {name: log, message: x}}",
         "{trigger: metric, name: count.sleep.failed, when: 5, action: {name: log, message: x}}",
     ],
@@ -74,6 +73,61 @@ def test_a_rule_on_failure_makes_failures_its_own_business(rule: str) -> None:
     told.start()
     told.play("sleep.0", status=256)
     told.play("sleep.1")
+    assert told.exit_code == 0
+
+
+def test_a_rule_on_exceptions_makes_a_job_that_could_not_run_its_business() -> None:
+    told = story(
+        "  - {id: it, trigger: job-exception, when: exit_code == 127, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("sleep.0", "submit", "validate", "depend", "priority", "alloc")
+    told.job("sleep.0", "exception", type="exec", severity=0, note="not found", status=127 << 8)
+    told.job("sleep.0", "free", "clean")
+    told.play("sleep.1")
+    assert "it" in told.fired()
+    assert told.metric("count.sleep.failed") == 1
+    assert told.exit_code == 0
+
+
+def test_a_missing_commands_exit_code_is_seen_by_a_rule_on_failure() -> None:
+    told = story(
+        "  - {id: it, trigger: job-fail, when: exit_code == 127, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("sleep.0", "submit", "alloc")
+    told.job("sleep.0", "exception", type="exec", severity=0, note="not found", status=127 << 8)
+    assert "it" in told.fired(told.job("sleep.0", "free", "clean"))
+
+
+def test_a_rule_whose_condition_the_failure_does_not_meet_is_not_concerned_with_it() -> None:
+    told = story("  - {trigger: job-fail, when: exit_code == 75, action: {name: log, message: x}}")
+    told.start()
+    told.play("sleep.0", status=1 << 8)
+    told.play("sleep.1", status=75 << 8)
+    assert told.engine.unhandled_failures == 1
+    assert told.exit_code == 1
+
+
+def test_a_failure_after_the_last_repetition_is_nobodys_business() -> None:
+    told = story(
+        "  - {trigger: job-fail, name: sleep, action: {name: submit, label: sleep, with: {count: 1}}}"
+    )
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1")
+    told.play("sleep.2", status=256)
+    assert told.engine.unhandled_failures == 1
+    assert told.exit_code == 1
+
+
+def test_a_failure_that_a_backoff_skips_is_somebodys_business() -> None:
+    told = story(
+        "  - {trigger: job-fail, repetitions: 9, backoff: 5, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1", status=256)
     assert told.exit_code == 0
 
 

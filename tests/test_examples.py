@@ -214,12 +214,12 @@ def grow_shrink(ran: Ran) -> None:
     told = [
         (line["outcome"], line["size"])
         for line in ran.lines
-        if line["type"] == "resize" and "outcome" in line
+        if line["type"] == "resize-outcome" and "outcome" in line
     ]
     assert asked == [3, 3, -3]
     assert told == [("granted", 4), ("denied", 4), ("granted", 1)]
     assert ran.groups == {"sleep": (8, 0, 0)}
-    assert most_at_once(ran, before=ran.place("resize", outcome="granted")) == 1
+    assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
     assert most_at_once(ran) == 4
     assert ran.messages[0] == "4 at a time now"
     assert ran.messages[-1] == "1 at a time now"

@@ -83,7 +83,11 @@ def _disable(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.log(fill(options["message"], firing.fields), options.get("level", "info"))]
+    shown = {
+        name: f"{value:.6g}" if isinstance(value, float) else value
+        for name, value in firing.fields.items()
+    }
+    return [firing.log(fill(options["message"], shown), options.get("level", "info"))]
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}

@@ -86,7 +86,7 @@ def run(
 ) -> int:
     """Run an ensemble file.
 
-    The exit code is 0 when all went well, 1 when jobs failed and no rule concerns itself with
+    The exit code is 0 when all went well, 1 when jobs failed and no rule concerned itself with
     that, 2 for a wrong file or command line, 130 after Ctrl-C, and otherwise what the file's
     terminate action says. The first Ctrl-C cancels the jobs, another leaves at once.
     """
@@ -155,6 +155,8 @@ class _Showing:
         self._choice = choice
         self._quiet = quiet
         self._as_json = as_json
+        #: The time of the event that decisions follow from.
+        self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
         self._look: Look = look_for(self._out)
@@ -256,9 +258,12 @@ class _Showing:
     def _tell(self, item: Event | Decision) -> Iterator[Line]:
         from ensemble_core.cli.console import Line
         from ensemble_core.cli.json_lines import dump
+        from ensemble_core.events import Event
 
         if self._as_json:
-            yield Line(dump(item.to_dict()))
+            kind = "event" if isinstance(item, Event) else "decision"
+            self._now = getattr(item, "timestamp", self._now)
+            yield Line(dump({"kind": kind, "timestamp": self._now, **item.to_dict()}))
         for line in self._narrator.tell(item):
             if line.error or not (self._quiet or self._as_json):
                 yield line
