@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Any
@@ -32,6 +33,22 @@ def validate(
     executor can do what the rules ask of it is checked with --executor only. Exit code 2 if
     anything is wrong.
     """
+    collects = gc.isenabled()
+    gc.disable()  # all that is made here lives to the end, which is soon
+    try:
+        return _check(files, executor, plugins, overrides, as_json)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _check(
+    files: tuple[str, ...],
+    executor: str | None,
+    plugins: tuple[str, ...],
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
     from ensemble_core import config
     from ensemble_core.cli.complaints import explain, flatten
     from ensemble_core.cli.discovery import discover
