@@ -447,3 +447,14 @@ def test_loading_a_file_imports_no_statistics_library() -> None:
     )
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_rule_on_waiting_times_without_a_heartbeat_is_warned_of() -> None:
+    rule = '{trigger: metric, name: mean.a-pending, when: "> 300", action: {name: log, message: x}}'
+    start = "{trigger: start, action: {name: submit, label: a}}"
+    text = f"jobs: [{{name: a, command: a}}]\nrules: [{start}, {rule}]\n"
+    registry = discover()
+    (warning,) = load_text(text, registry).warnings
+    assert "mean.a-pending" in warning
+    assert "logging.heartbeat" in warning
+    assert load_text(f"logging: {{heartbeat: 5}}\n{text}", registry).warnings == ()

@@ -29,7 +29,7 @@ from ensemble_core.ensemble import Binder, Ensemble, Limits
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.hookspecs import ExecutorPlugin, StatisticPlugin
 from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import StatisticSpec
+from ensemble_core.metrics import StatisticSpec, parse_path
 from ensemble_core.registry import Registry
 from ensemble_core.rules import BoundAction, BoundRule
 
@@ -151,6 +151,8 @@ class _Loader:
         ensemble_functions = context.known.functions or frozenset()
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         self._warn(rules)
+        if not heartbeat and not context.errors:
+            self._warn_of_no_heartbeat(rules)
         name = data.get("name")
         return Ensemble(
             name=name if isinstance(name, str) else FilePath(self._file).stem,
@@ -327,6 +329,21 @@ class _Loader:
         for group in context.known.groups:
             if not used[group] and not slow:
                 context.warnings.append(f"no rule submits the job group {group!r}")
+
+
+    def _warn_of_no_heartbeat(self, rules: Sequence[BoundRule]) -> None:
+        """A metric that moves while nothing happens, and nothing that would look at it then."""
+        context = self._context
+        for rule in rules:
+            if rule.trigger.metric is None:
+                continue
+            path = parse_path(rule.trigger.metric, context.known.groups, context.known.statistics)
+            waits = path.kind == "series" and path.variable == "pending"
+            if waits or (path.kind == "series" and context.known.statistics[path.statistic].timed):
+                context.warnings.append(
+                    f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
+                    "there is no heartbeat to look at it then; set logging.heartbeat"
+                )
 
 
 def _never() -> Any:
