@@ -293,7 +293,7 @@ RECORDS: dict[str, tuple[str, str]] = {
     "needs as text": ("ActionPlugin(name='x', summary='x', run=f, needs='resize')", "a set of n"),
     "unknown capability": (
         "ExecutorPlugin(name='x', summary='x', build=f, capabilities=frozenset('submit'))",
-        "is not known; known are cancel, reattach, resize, submit",
+        "is not known; known are cancel, detach, reattach, resize, submit",
     ),
     "schema no mapping": ("ActionPlugin(name='x', summary='x', run=f, options=[])", "JSON Schema"),
     "schema of a wrong type": (
