@@ -1,0 +1,47 @@
+"""Documentation that is checked: its ensemble files are valid, and what it lists is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.jobs import JobGroup
+from ensemble_core.plugins import discover
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = [
+    (page.name, number, block)
+    for page in PAGES
+    if page.is_file()
+    for number, block in enumerate(
+        re.findall(r"^```yaml\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    )
+    if re.search(r"^jobs:", block, re.M)
+]
+
+
+@pytest.mark.parametrize(("page", "number", "text"), FILES, ids=[f"{p}-{n}" for p, n, _ in FILES])
+def test_an_ensemble_file_in_the_documentation_is_valid(page: str, number: int, text: str) -> None:
+    assert load_text(text, discover(), file=page).warnings == ()
+
+
+def test_the_documentation_has_ensemble_files() -> None:
+    assert {page for page, _, _ in FILES} == {"README.md", "ensemble-file.md"}
+
+
+def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> None:
+    text = (ROOT / "docs" / "ensemble-file.md").read_text("utf-8")
+    registry = discover()
+    fields = set(JobGroup.__dataclass_fields__) - {"text", "here"}
+    builtin = [plugin for plugin in registry.plugins if plugin.builtin]
+    for kind in ("trigger", "action", "statistic"):
+        names = {record.name for plugin in builtin for record in plugin.records.get(kind, ())}
+        fields |= {name for name in names if not name.startswith("job-")}
+    missing = sorted(
+        name for name in fields if not re.search(rf"`[^`\n]*\b{re.escape(name)}\b", text)
+    )
+    assert missing == []
