@@ -140,14 +140,17 @@ class Engine(Reactions):
     def handle(self, event: Event) -> list[Decision]:
         """Work one event in; what is to be done, in order."""
         self.events += 1
-        if event.timestamp > self.now:
-            self.now = event.timestamp
         out = self._out = []
         self._link = self._deepest = None
-        if type(event) is JobEvent:
-            self._on_job(event)
-        else:
-            self._handlers[type(event)](event)
+        try:
+            if event.timestamp > self.now:
+                self.now = event.timestamp
+            if type(event) is JobEvent:
+                self._on_job(event)
+            else:
+                self._handlers[type(event)](event)
+        except Exception as error:  # a plugin's malformed event: it must not take the run with it
+            self._recover(event, error)
         if self.metrics.problems:
             for problem in self.metrics.problems:
                 self._error(problem)
@@ -155,6 +158,13 @@ class Engine(Reactions):
         if self._look_for_end and self._started and self.ended is None:
             self._end_if_over()
         return out
+
+    def _recover(self, event: Event, error: Exception) -> None:
+        """An event broke off in the middle: what was decided stands, and the run goes on."""
+        self._via = self._again = None
+        self._beating = False
+        self._look_for_end = True
+        self._error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
 
     # -- events --------------------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class Engine(Reactions):
                 if occasion in by_name:
                     self._event_rules(occasions, record.job.group, event, record, NOTHING)
                     break
-        if index.touched:
+        if index.touched or self._withdrawn:
             self._settle(event)
         if event.name == "clean":
             self._look_for_end = True
@@ -240,6 +250,7 @@ class Engine(Reactions):
             return
         if event.timer == "heartbeat":
             self._beating = True
+            self._look_for_end = True
             self.rules.touch_what_moves()
             self._react(("heartbeat",), None, event, {})
             self._beating = False
@@ -259,6 +270,7 @@ class Engine(Reactions):
                 self._again = request
                 self._perform(request.firing, [request.firing.resize(request.delta)])
                 self._again = None
+            self._look_for_end = True
 
     def _on_returned(self, event: CallReturned) -> None:
         called = self._calls.pop(event.call, None)

@@ -206,7 +206,8 @@ class JobTable:
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")
         elif name == "finish":
-            record.status = event.context.get("status", 0)
+            status = event.context.get("status", 0)
+            record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
             self.finishes += 1
             occasions = (*occasions, self._outcome(record))
@@ -302,9 +303,13 @@ class JobTable:
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
                 continue  # the group's own; no output may mix into them
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                continue  # an observer's slip: a wrong value is worse than a missing one
             if self._metrics.everything:
                 self._metrics.add(group, variable)
-            self._record(group, variable, value, now)
+            self._record(group, variable, number, now)
 
     def _touch(self, gauge: str, value: float) -> None:
         watch: Watch | None = self._index.gauges.get(gauge)

@@ -6,6 +6,7 @@ lets them go when the time has come. Used by the engine alone.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -56,7 +57,9 @@ class Pacer:
         """When the next held job may go; ``None`` if none is held."""
         if not self.held or self._rate is None:
             return None
-        return now + max(0.0, 1.0 - self._tokens) / self._rate
+        due = now + max(0.0, 1.0 - self._tokens) / self._rate
+        # The wait may be too short to show beside a time of today: time must go on all the same.
+        return max(due, math.nextafter(now, math.inf))
 
     def drop(self, jobs: Collection[str]) -> list[str]:
         """Forget these held jobs; those that were held, in order."""

@@ -92,6 +92,8 @@ class Reactions:
         self._out: list[Decision] = []
         self._link: Link | None = None
         self._deepest: Link | None = None
+        #: Held jobs that a firing cancelled, for the rules that wait for that.
+        self._withdrawn: list[tuple[JobRecord, Link]] = []
 
     # -- what may be asked ---------------------------------------------------------------------
 
@@ -136,10 +138,15 @@ class Reactions:
         self._settle(event)
 
     def _settle(self, event: Event) -> None:
-        """The metric rules of what the firings themselves counted, until there is nothing more."""
-        while self.rules.index.touched and self.ended is None:
+        """The rules that wait for what the firings themselves did, until there is nothing more:
+        metric rules of what they counted, and ``job-cancel`` of held jobs they cancelled."""
+        while (self.rules.index.touched or self._withdrawn) and self.ended is None:
             self._link = self._deepest
             self._metric_rules(event, None, {})
+            withdrawn, self._withdrawn = self._withdrawn, []
+            for record, link in withdrawn:
+                self._link = link
+                self._event_rules(("job-cancel",), record.job.group, event, record, NOTHING)
 
     def _metric_rules(
         self, event: Event, record: JobRecord | None, fields: Mapping[str, Any]
@@ -315,6 +322,8 @@ class Reactions:
                     self._schedule(state_on, self.now)
                     self._look_at_once(state_on)
             return
+        elif not isinstance(decision, Decision):
+            raise TypeError(f"{decision!r} is no decision")
         self._out.append(decision)
 
     def _extend(self, rule: str, parent: Link | None) -> Link:
@@ -337,8 +346,11 @@ class Reactions:
 
     def _look_at_once(self, state: RuleState) -> None:
         """A rule that joined, or was switched on: its metric may have come to pass already."""
-        if state.watch is not None and state.watch not in self.rules.index.touched:
-            self.rules.index.touched.append(state.watch)
+        watch = state.watch
+        if watch is not None and watch not in self.rules.index.touched:
+            if watch.path.kind == "gauge":
+                self.table.fill_gauges()
+            self.rules.index.touched.append(watch)
 
     def _schedule(self, state: RuleState, now: float) -> None:
         every = state.rule.trigger.every
@@ -355,7 +367,7 @@ class Reactions:
             ages = self.table.groups[path.group].ages(self.now)
             series = self.metrics.series[path.group, path.variable]
             return series.get_with(path.statistic, ages, self.now)
-        if path.kind == "gauge" and path.text not in self.metrics.gauges:
+        if path.kind == "gauge":
             self.table.fill_gauges()
         return self.metrics.get(path, self.now)
 
@@ -394,6 +406,12 @@ class Reactions:
         return jobs
 
     def _submit(self, firing: EngineFiring, decision: Submit) -> None:
+        if decision.jobs and decision.jobs[0].id in self.table.records:
+            raise EnsembleError(
+                f"{decision.jobs[0].id} is submitted already",
+                hint="a submit may be handed on once; ask the firing for another",
+                code="submitted-twice",
+            )
         limit = self.ensemble.limits.jobs
         if limit is not None and self.table.submitted + len(decision.jobs) > limit:
             if not self._limit_told:
@@ -431,7 +449,7 @@ class Reactions:
             record = self.table.records[job]
             self.table.forget(record)
             self._look_for_end = True
-            self._event_rules(("job-cancel",), record.job.group, firing.event, record, NOTHING)
+            self._withdrawn.append((record, firing.link))
         if not held:
             return decision
         gone = set(held)
@@ -451,15 +469,14 @@ class Reactions:
             )
         self.ended = decision
         self.rules.index.touched.clear()
+        self._withdrawn.clear()
         self._out.append(decision)
 
     def _end_if_over(self) -> None:
         self._look_for_end = False
         if self.table.records or self._calls:
             return
-        if self._requests and any(
-            self.rules.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
-        ):
+        if (self._requests or self._retries) and self.rules.waits_for_resize():
             return
         if self.rules.waits_for_time(self.now, shared=self._shared):
             return

@@ -146,6 +146,12 @@ class RuleBook:
         """Whether a live rule waits for this occasion."""
         return occasion in self.index.occasions
 
+    def waits_for_resize(self) -> bool:
+        """Whether the answer to a resize request, or the nodes it brings, may wake a live rule."""
+        return any(
+            self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
+        ) or any(watch.size for watch in self.index.gauges.values())
+
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
         """Whether some live rule may still fire although no job is active.
 
