@@ -197,7 +197,10 @@ def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the user's own class: the call must come back all the same
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

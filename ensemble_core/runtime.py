@@ -40,6 +40,10 @@ from ensemble_core.rules import Rule
 __all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
 
 _TICK = 0.2
+#: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
+_LONGEST_WAIT = 3600.0
+#: How long an order to a queue that was lost may take to return.
+_LOST_GRACE = 5.0
 
 
 class Watcher:
@@ -150,8 +154,7 @@ class Runtime:
             self._loop()
         finally:
             self._orders.put(None)
-            if not self._leave:
-                performer.join()
+            self._wait_for(performer)
             self._executor.close()
             self._intake.close()
             self._caller.close()
@@ -166,6 +169,15 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
         )
+
+    def _wait_for(self, performer: threading.Thread) -> None:
+        """Let the orders that were given be carried out, unless the user leaves or the queue is
+        gone and a call to it may never return."""
+        deadline = time.monotonic() + _LOST_GRACE
+        while performer.is_alive() and not self._leave:
+            performer.join(_TICK)
+            if self.engine.lost and time.monotonic() > deadline:
+                return
 
     def _loop(self) -> None:
         last_tick, dirty = 0.0, True
@@ -201,7 +213,7 @@ class Runtime:
 
     def _until_timer(self) -> float | None:
         timer = self.engine.next_timer()
-        return None if timer is None else max(0.0, timer.when - self.clock())
+        return None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
 
     def _tell_time(self) -> bool:
         """Hand the engine the timer that has come due; whether there was one."""
@@ -249,14 +261,14 @@ class Runtime:
         while (order := self._orders.get()) is not None:
             try:
                 order()
-            except Exception as error:  # an executor broke its contract: say so, and go on
+            except (Exception, SystemExit) as error:  # it broke its contract: say so
                 message = f"executor {self._name} raised {error!r}"
                 self.emit((Problem(self.clock(), message, "error"),))
 
     def _submit(self, jobs: Sequence[Job]) -> None:
         try:
             self._executor.submit(jobs)
-        except Exception as error:  # raised means: nothing was submitted, no event will come
+        except (Exception, SystemExit) as error:  # nothing was submitted
             now = self.clock()
             context = {"type": "submit", "severity": 0, "note": str(error) or repr(error)}
             self.emit(
@@ -285,6 +297,9 @@ class Runtime:
             self.emit(
                 (ResizeOutcome(self.clock(), request, outcome, reason=error.what),)  # type: ignore[arg-type]
             )
+        except (Exception, SystemExit) as error:  # broke its contract: still, rules wait for this
+            self.emit((ResizeOutcome(self.clock(), request, "denied", reason=repr(error)),))
+            raise
 
     # -- the folder ----------------------------------------------------------------------------
 
