@@ -226,3 +226,24 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
         told.wait(timer.when - told.now)
     assert [one for one in told.decisions if isinstance(one, Submit)]
     assert len(told.submitted()) == 30
+
+
+def test_as_many_jobs_as_the_limit_says_are_submitted() -> None:
+    told = Story("limits: {jobs: 1}\n" + ONE_JOB)
+    told.start()
+    assert told.submitted() == ["a.0"]
+
+
+def test_a_rule_that_is_enabled_while_it_is_on_fires_no_more_for_it() -> None:
+    told = Story(
+        """
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: [{name: enable, rules: end}, {name: submit, label: a}]}
+  - {id: end, trigger: job-success, repetitions: 1, action: {name: log, message: over}}
+"""
+    )
+    told.start()
+    told.play("a.0")
+    assert told.fired().count("end") == 1
+    assert not told.engine.rules.index.occasions.by_name
