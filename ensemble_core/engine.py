@@ -320,8 +320,19 @@ class Engine(Reactions):
         self._link = request.firing.link
         if event.outcome == "undelivered":
             self._retries[event.request] = request
-            delay = min(_LONGEST_RETRY, 2.0**request.tries)
+            delay = min(_LONGEST_RETRY, 2.0 ** min(request.tries, 6))
             self.timers.once(self.now + delay, "retry", event.request)
+            if not request.tries:
+                word = "grow" if request.delta > 0 else "shrink"
+                self._out.append(
+                    Log(
+                        rule=request.firing.rule,
+                        firing=request.firing.number,
+                        level="warning",
+                        message=f"{word} could not be delivered and will be asked again: "
+                        f"{event.reason or 'no answer'}",
+                    )
+                )
             return
         fields: dict[str, Any] = {"delta": request.delta, "reason": event.reason}
         if event.size is not None:

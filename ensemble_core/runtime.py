@@ -117,11 +117,19 @@ class Runtime:
         self._wall = time.time()
         self._monotonic = time.monotonic()
         self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
-        self._intake = Intake(self._inbox.put, self.clock, observers, self._inbox.qsize)
+        self._lock = threading.Lock()
+        self._queued = 0
+        self._taken = 0
+        self._intake = Intake(self._put, self.clock, observers, lambda: self._queued - self._taken)
 
     def clock(self) -> float:
         """The time in seconds since the epoch; it goes on evenly when the machine's is set."""
         return self._wall + (time.monotonic() - self._monotonic)
+
+    def _put(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            self._queued += len(events)
+        self._inbox.put(events)
 
     def emit(self, events: Sequence[Event]) -> None:
         """Hand events to the run. Safe from any thread."""
@@ -134,6 +142,7 @@ class Runtime:
         """
         if self.engine.ended is not None:
             self._leave = True
+        # Not through _put: a signal may come while its lock is held.
         self._inbox.put((StopRequested(self.clock(), reason, exit_code),))
 
     # -- the loop ------------------------------------------------------------------------------
@@ -197,6 +206,7 @@ class Runtime:
                 events = ()
             for event in events:
                 dirty = True
+                self._taken += 1
                 self._handle(event)
                 if self._leave:
                     return

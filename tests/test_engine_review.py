@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.decisions import Cancel, Decision, Log, Resize, Submit, Terminate
-from ensemble_core.events import JobEvent, Observed, ResizeOutcome, Resources
+from ensemble_core.events import CallReturned, JobEvent, Observed, ResizeOutcome, Resources
 from ensemble_core.rules import BoundAction
 from ensemble_core.testing import Story
 
@@ -247,3 +247,74 @@ rules:
     told.play("a.0")
     assert told.fired().count("end") == 1
     assert not told.engine.rules.index.occasions.by_name
+
+
+def test_jobs_that_come_later_do_not_overtake_those_that_wait_for_their_turn() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 1}
+jobs: [{name: a, command: x, count: 3}, {name: b, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: interval, seconds: 0.5, action: {name: submit, label: b}}
+"""
+    )
+    told.start()
+    told.wait(10)
+    assert told.submitted() == ["a.0", "a.1", "a.2", "b.0"]
+
+
+def test_a_disabled_rules_resize_is_not_asked_again() -> None:
+    told = Story(
+        """
+jobs: [{name: a, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {id: more, trigger: job-start, action: {name: grow}}
+  - {trigger: job-success, action: {name: disable, rules: more}}
+"""
+    )
+    told.start()
+    (asked,) = (one for one in told.begin("a.0") if one.type == "resize")
+    warned = told.tell(ResizeOutcome(told.now, asked.request, "undelivered", reason="no route"))  # type: ignore[attr-defined]
+    assert [one.message for one in warned if one.type == "log"] == [  # type: ignore[attr-defined]
+        "grow could not be delivered and will be asked again: no route"
+    ]
+    told.end("a.0")
+    assert not [one for one in told.wait(100) if one.type == "resize"]
+
+
+def test_a_slow_action_behind_terminate_is_not_called() -> None:
+    told = Story(
+        """
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-start, action: [{name: terminate}, {name: custom, label: f}]}
+custom: |
+  def f(**kwargs):
+      pass
+"""
+    )
+    told.start()
+    assert [one.type for one in told.begin("a.0")] == ["fired", "terminate"]
+
+
+def test_what_a_function_returns_after_the_end_is_not_done() -> None:
+    told = Story(
+        """
+jobs: [{name: a, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-start, action: {name: custom, label: f}}
+  - {trigger: job-success, action: {name: terminate}}
+custom: |
+  def f(**kwargs):
+      pass
+"""
+    )
+    told.start()
+    (call,) = (one for one in told.begin("a.0") if one.type == "call")
+    told.end("a.0")
+    spec = {"action": {"name": "submit", "label": "a"}}
+    assert told.tell(CallReturned(told.now, call.call, (spec,))) == []  # type: ignore[attr-defined]

@@ -150,15 +150,18 @@ class Loop:
         self._reaper.turn()
         if not self._closing:
             self._start_jobs()
-            gauges = self._slots.gauges()
-            if gauges != self._gauges:
-                values = {k: v for k, v in gauges.items() if self._gauges.get(k) != v}
-                self._events.append(Resources(self._run.clock(), values))
-                self._gauges = gauges
+            self._tell_gauges()
             if self._events:
                 events, self._events = self._events, []
                 self._hand_over(events)
         self._events.clear()
+
+    def _tell_gauges(self) -> None:
+        gauges = self._slots.gauges()
+        if gauges != self._gauges:
+            values = {k: v for k, v in gauges.items() if self._gauges.get(k) != v}
+            self._events.append(Resources(self._run.clock(), values))
+            self._gauges = gauges
 
     def _tell(self, record: Record, name: str, context: Mapping[str, Any] = _NOTHING) -> None:
         self._events.append(JobEvent(self._run.clock(), record.job.id, name, context))
@@ -230,6 +233,8 @@ class Loop:
                 reason = f"--max-slots is {slots.largest}"
             else:
                 reason = f"--min-slots is {slots.smallest}"
+        # Before the answer: a run that waits for nothing but that may end with it.
+        self._tell_gauges()
         self._events.append(
             ResizeOutcome(
                 self._run.clock(),

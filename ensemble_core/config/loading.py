@@ -330,7 +330,6 @@ class _Loader:
             if not used[group] and not slow:
                 context.warnings.append(f"no rule submits the job group {group!r}")
 
-
     def _warn_of_no_heartbeat(self, rules: Sequence[BoundRule]) -> None:
         """A metric that moves while nothing happens, and nothing that would look at it then."""
         context = self._context
