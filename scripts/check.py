@@ -187,6 +187,8 @@ def alone(name: str, plugin: Path | None) -> None:
     for file in ("pyproject.toml", ".importlinter"):
         shutil.copy(ROOT / file, folder)
     shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "README.md", folder)
     tests = Path("tests") if plugin is None else Path("plugins", plugin.name, "tests")
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
     pytest(name, venv / "bin", folder, str(tests))

@@ -88,7 +88,7 @@ class ActionContract(RecordContract):
 
     def test_run_returns_actions_or_rules(self) -> None:
         if self.plugin.run is None:
-            pytest.skip("it has no run")
+            return  # it has a plan instead, which the tests above are about
         outcome = self.plugin.run(self.context())
         if outcome is None or isinstance(outcome, (Action, Rule)):
             return
