@@ -24,8 +24,8 @@ from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Binder, Ensemble
 from ensemble_core.events import Event, JobEvent, Started
 from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import StatisticSpec
 from ensemble_core.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.series import StatisticSpec
 
 GROUPS = [f"group{number}" for number in range(10)]
 #: Paths that rules ask for, by turns, with a threshold that they do not reach.

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
         hookimpl,
     )
     from ensemble_core.jobs import Job, JobGroup, JobState
-    from ensemble_core.metrics import MetricsView, Statistic, TimedStatistic
+    from ensemble_core.metrics import MetricsView
     from ensemble_core.observer import Observer, Row
     from ensemble_core.rules import Action, Firing, Rule, Trigger
+    from ensemble_core.series import Statistic, TimedStatistic
 
     __version__: str
 else:
@@ -76,7 +77,8 @@ else:
             "hookimpl",
         ),
         "jobs": ("Job", "JobGroup", "JobState"),
-        "metrics": ("MetricsView", "Statistic", "TimedStatistic"),
+        "metrics": ("MetricsView",),
+        "series": ("Statistic", "TimedStatistic"),
         "observer": ("Observer", "Row"),
         "rules": ("Action", "Firing", "Rule", "Trigger"),
     }

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import StatisticSpec
 from ensemble_core.rules import BoundAction, BoundRule
+from ensemble_core.series import StatisticSpec
 
 __all__ = ["Binder", "Ensemble", "Limits"]
 

@@ -38,9 +38,9 @@ import pluggy
 
 from ensemble_core.executor import Executor
 from ensemble_core.jobs import Job
-from ensemble_core.metrics import Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.observer import Observer
 from ensemble_core.rules import Action, Plan, Rule, Trigger
+from ensemble_core.series import Statistic, StatisticSpec, TimedStatistic
 
 __all__ = [
     "PROJECT",

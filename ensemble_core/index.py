@@ -12,8 +12,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from operator import attrgetter
 
-from ensemble_core.metrics import MetricPath, MetricStore, Series
+from ensemble_core.metrics import MetricPath, MetricStore
 from ensemble_core.rules import BoundRule
+from ensemble_core.series import Series
 
 __all__ = ["Occasions", "RuleIndex", "RuleState", "Watch", "in_order"]
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.hookspecs import StatisticPlugin, hookimpl
-from ensemble_core.metrics import Statistic, TimedStatistic
+from ensemble_core.series import Statistic, TimedStatistic
 
 __all__ = ["EXACT", "LONGEST", "ensemble_metrics"]
 

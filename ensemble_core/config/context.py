@@ -17,8 +17,9 @@ from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError
 from ensemble_core.hookspecs import ExecutorPlugin
 from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import VARIABLES, MetricPath, StatisticSpec, parse_path
+from ensemble_core.metrics import VARIABLES, MetricPath, parse_path
 from ensemble_core.registry import Registry
+from ensemble_core.series import StatisticSpec
 
 __all__ = ["Context", "Known"]
 

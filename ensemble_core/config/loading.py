@@ -29,9 +29,10 @@ from ensemble_core.ensemble import Binder, Ensemble, Limits
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.hookspecs import ExecutorPlugin, StatisticPlugin
 from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import StatisticSpec, parse_path
+from ensemble_core.metrics import parse_path
 from ensemble_core.registry import Registry
 from ensemble_core.rules import BoundAction, BoundRule
+from ensemble_core.series import StatisticSpec
 
 __all__ = ["load", "load_text"]
 

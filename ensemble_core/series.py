@@ -1,0 +1,217 @@
+"""One variable of one group, reduced by several statistics as its values come.
+
+A series keeps a small buffer and hands it to its statistics when somebody reads one of them or the
+buffer is full, so a value that nobody looks at costs little more than the reducers' own work, and
+memory does not grow with the number of values. Kept by ``metrics.MetricStore``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+__all__ = ["Series", "Statistic", "StatisticSpec", "TimedStatistic"]
+
+_BUFFER = 128
+
+
+class Statistic(Protocol):
+    """A streaming reducer. It is given finite numbers only, and asked only after the first."""
+
+    def update(self, value: float, /) -> Any:
+        """Take one more value."""
+
+    def get(self) -> float | None:
+        """The value now; ``None`` while there is none."""
+
+
+class TimedStatistic(Protocol):
+    """A streaming reducer whose value depends on when its values came (seconds)."""
+
+    def update(self, value: float, timestamp: float, /) -> Any:
+        """Take one more value, which came at ``timestamp``."""
+
+    def get(self, now: float, /) -> float | None:
+        """The value at the time ``now``; ``None`` while there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticSpec:
+    """A statistic that can be asked for by ``name``; see ``hookspecs.StatisticPlugin``."""
+
+    name: str
+    build: Callable[[], Statistic | TimedStatistic]
+    timed: bool = False
+    default: bool = False
+    within: bool = False
+
+
+def _finite(value: float | None) -> float | None:
+    """A statistic's value, unless its sum or square outgrew what a float can hold."""
+    return None if value is None or value - value != 0.0 else value
+
+
+class _Cell:
+    """One statistic of a series, and how much of the series' buffer it has taken."""
+
+    __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
+
+    def __init__(self, spec: StatisticSpec) -> None:
+        self.name = spec.name
+        self.timed = spec.timed
+        self.statistic: Any = spec.build()
+        self.update: Callable[..., Any] = self.statistic.update
+        self.get: Callable[..., float | None] = self.statistic.get
+        #: Some take many values at once, with the same result. (What river calls ``update_many``
+        #: takes arrays and rounds differently.)
+        self.update_all: Callable[..., Any] | None = getattr(self.statistic, "update_all", None)
+        self.done = 0
+        self.broken = False
+
+
+class Series:
+    """The values of one variable of one group, reduced by several statistics.
+
+    Values wait in a small buffer; a statistic takes them when it is read, and all do when the
+    buffer is full. ``problems`` is told of a statistic that raised: it has no value any more.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_cells",
+        "_problems",
+        "_stamps",
+        "_timed",
+        "count",
+        "high",
+        "low",
+        "total",
+    )
+
+    def __init__(
+        self, specs: Iterable[StatisticSpec] = (), problems: Callable[[str], None] | None = None
+    ) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.low = float("inf")
+        self.high = float("-inf")
+        self._cells: dict[str, _Cell] = {}
+        self._timed = False
+        self._buffer: list[float] = []
+        self._stamps: list[float] = []
+        self._problems = problems
+        for spec in specs:
+            self.keep(spec)
+
+    def keep(self, spec: StatisticSpec) -> None:
+        """Keep this statistic from now on."""
+        if spec.name not in self._cells:
+            self._flush()
+            self._cells[spec.name] = _Cell(spec)
+            self._timed = self._timed or spec.timed
+
+    def record(self, value: float, timestamp: float) -> None:
+        """Take one more value. What is no finite number is passed over: it would spoil every value
+        after it, and one that is missing does less harm."""
+        if value - value != 0.0:
+            return
+        self.count += 1
+        self.total += value
+        if value > self.high:
+            self.high = value
+        if value < self.low:
+            self.low = value
+        buffer = self._buffer
+        buffer.append(value)
+        if self._timed:
+            self._stamps.append(timestamp)
+        if len(buffer) >= _BUFFER:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._buffer:
+            for cell in self._cells.values():
+                self._catch_up(cell)
+                cell.done = 0
+            self._buffer.clear()
+            self._stamps.clear()
+
+    def _catch_up(self, cell: _Cell) -> None:
+        """Let one statistic take what it has not taken of the buffer."""
+        done, buffer, update = cell.done, self._buffer, cell.update
+        cell.done = len(buffer)
+        if cell.broken:
+            return
+        try:
+            if cell.timed:
+                for value, stamp in zip(buffer[done:], self._stamps[done:], strict=True):
+                    update(value, stamp)
+            elif cell.update_all is not None:
+                cell.update_all(buffer[done:] if done else buffer)
+            else:
+                for value in buffer[done:] if done else buffer:
+                    update(value)
+        except Exception as error:  # a plugin's statistic: it must not take the run with it
+            self._break(cell, error)
+
+    def _break(self, cell: _Cell, error: Exception) -> None:
+        cell.broken = True
+        if self._problems is not None:
+            self._problems(f"statistic {cell.name!r} raised {error!r} and has no value any more")
+
+    def get(self, statistic: str, now: float) -> float | None:
+        """A statistic's value; ``None`` before the first value, or if it is not kept."""
+        cell = self._cells.get(statistic)
+        return None if cell is None else self.read(cell, now)
+
+    def reader(self, statistic: str) -> Callable[[float], float | None]:
+        """What gives this statistic's value at a time, with the finding done once."""
+        return partial(self.read, self._cells[statistic])
+
+    def read(self, cell: _Cell, now: float) -> float | None:
+        """A kept statistic's value; the way of rules that ask at every update, so it is short."""
+        buffer = self._buffer
+        done = cell.done
+        if done != len(buffer):
+            if done + 1 == len(buffer) and not cell.timed and not cell.broken:
+                cell.done = done + 1
+                try:
+                    cell.update(buffer[done])
+                except Exception as error:  # as above
+                    self._break(cell, error)
+            else:
+                self._catch_up(cell)
+        if cell.broken or not self.count:
+            return None
+        try:
+            value = cell.get(now) if cell.timed else cell.get()
+        except Exception as error:  # as above
+            self._break(cell, error)
+            return None
+        return value if value is not None and value - value == 0.0 else None
+
+    def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
+        """A statistic's value as if ``values`` had been recorded too; nothing is added."""
+        cell = self._cells.get(statistic)
+        if cell is None:
+            return None
+        self._catch_up(cell)
+        trial, empty = copy.deepcopy(cell.statistic), not self.count
+        try:
+            for value in values:
+                empty = False
+                trial.update(value, now) if cell.timed else trial.update(value)
+            if empty or cell.broken:
+                return None
+            return _finite(trial.get(now) if cell.timed else trial.get())
+        except Exception as error:  # as above
+            self._break(cell, error)
+            return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The statistics that are kept."""
+        return tuple(self._cells)
