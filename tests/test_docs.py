@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
 from ensemble_core.jobs import JobGroup
 from ensemble_core.plugins import discover
 
@@ -45,3 +46,17 @@ def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> N
         name for name in fields if not re.search(rf"`[^`\n]*\b{re.escape(name)}\b", text)
     )
     assert missing == []
+
+
+def test_the_readmes_plugin_loads_and_its_options_are_checked(tmp_path: Path) -> None:
+    (source,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+    )
+    file = tmp_path / "ensemble_notify.py"
+    file.write_text(source, encoding="utf-8")
+    registry = discover([file])
+    assert "notify" in registry.actions
+    text = "jobs: [{name: a, command: a}]\nrules: [{trigger: start, action: {name: notify, %s: x}}]"
+    load_text(text % "url", registry)
+    with pytest.raises(FileErrors, match="unknown key 'ulr'"):
+        load_text(text % "ulr", registry)
