@@ -363,3 +363,16 @@ def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_process(folder: Path) -> N
     assert terminal.end() == 130
     assert "leaving at once" in terminal.text
     assert left_over(folder) == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_goes_on_where_a_standard_stream_is_closed(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "jobs: [{name: a, command: \"sh -c 'echo $ENSEMBLE_JOB_ID'\", stdout: kept.txt}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: a}}]\n",
+        encoding="utf-8",
+    )
+    command = f"exec {sys.executable} -m ensemble_core.cli run e.yaml --output out {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "kept.txt").read_text("utf-8") == "a.0\n"

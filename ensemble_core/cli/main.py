@@ -90,6 +90,7 @@ class LazyGroup(click.Group):
         run = super().main
         if not standalone_mode:
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _open_what_was_closed()
         try:
             code = run(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -111,6 +112,20 @@ class LazyGroup(click.Group):
         except Exception as error:  # the last line of defence: words instead of a traceback
             _fault(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_what_was_closed() -> None:
+    """Give us the three standard streams where they were closed (``>&-``): else the first files
+    that are opened, such as a job's output, would take their places."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def close_quietly() -> None:
