@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+# Whoever runs the tests may ignore signals (nohup does); what the tests start is to heed them.
+for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(
+            _signal, signal.default_int_handler if _signal is signal.SIGINT else signal.SIG_DFL
+        )
 
 
 @pytest.fixture(autouse=True)
