@@ -32,7 +32,7 @@ class _Task(NamedTuple):
     call: Call
     metrics: MetricsView
     rule: Rule
-    handle: object
+    handle: Callable[[], object]
 
 
 class Caller:
@@ -59,8 +59,10 @@ class Caller:
         self._custom_threads = 0
         self._slow_threads = 0
 
-    def call(self, call: Call, metrics: MetricsView, rule: Rule, handle: object) -> None:
-        """Make this call on another thread; returns at once."""
+    def call(
+        self, call: Call, metrics: MetricsView, rule: Rule, handle: Callable[[], object]
+    ) -> None:
+        """Make this call on another thread; returns at once. ``handle`` is asked there."""
         task = _Task(call, metrics, rule, handle)
         if call.kind == "custom":
             self._custom.put(task)
@@ -112,7 +114,7 @@ class Caller:
                 event=dict(call.event),
                 rule=task.rule,
                 action=action,
-                handle=task.handle,
+                handle=task.handle(),
                 job=None if call.job is None else dict(call.job),
                 ensemble=self._ensemble.name,
             )
@@ -128,7 +130,7 @@ class Caller:
                 metrics=task.metrics,
                 job=call.job,
                 ensemble=self._ensemble.name,
-                handle=task.handle,
+                handle=task.handle(),
             )
         )
 

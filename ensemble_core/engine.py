@@ -98,6 +98,11 @@ class Engine(Reactions):
         """Jobs whose last event has not come yet."""
         return len(self.table.records)
 
+    def concerns(self, event: Event) -> bool:
+        """Whether this event can matter. One of a stranger's job cannot, nor need it be kept,
+        while no rule has ``scope: queue``."""
+        return type(event) is not JobEvent or event.ours or self.rules.strangers
+
     def next_timer(self) -> Timer | None:
         """The earliest time the engine wants to be told of, and what for."""
         return None if self.ended else self.timers.first()

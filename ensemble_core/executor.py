@@ -92,13 +92,23 @@ class Executor(ABC):
         """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …)."""
         return {}
 
-    def reattach(self, jobs: Sequence[str]) -> Mapping[str, bool]:
-        """For each of our ids: whether the queue knows the job. News of those it knows follow."""
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Find jobs again that an earlier executor submitted for the same run (its tag).
+
+        ``jobs`` has our ids, each with the time (seconds since the epoch) of the newest event of
+        the job that is known already, 0 for none. The answer says of each whether the queue knows
+        the job. Of those that it knows, all events after that time follow, also of one that is
+        over meanwhile.
+        """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
     @property
     def handle(self) -> object:
-        """What a custom function gets as ``handle``: the queue's own handle, or ``None``."""
+        """What a custom function gets as ``handle``: the queue's own handle, or ``None``.
+
+        Asked for in the thread that runs the function, perhaps several at once, so that a queue
+        whose handles belong to one thread can give each its own.
+        """
         return None
 
     @abstractmethod

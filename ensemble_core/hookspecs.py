@@ -72,7 +72,9 @@ class ExecutorPlugin:
     """The record of an executor.
 
     ``options`` is a JSON Schema of an object: what ``--option KEY=VALUE`` and ``--slots`` may set.
-    ``build`` is given the checked options. ``capabilities`` are those of the executor it builds.
+    ``build`` is given the checked options. ``job_options`` is one of what a job group may say under
+    ``options: {NAME: …}``; where it is empty, anything goes. ``capabilities`` are those
+    of the executor it builds.
     ``available`` says whether it can work here and why or why not, without side effects; where no
     executor is named, the available one of highest ``priority`` is used.
     """
@@ -82,6 +84,7 @@ class ExecutorPlugin:
     build: Callable[[Mapping[str, Any]], Executor]
     capabilities: frozenset[str] = frozenset({"submit", "cancel"})
     options: Schema = field(default_factory=lambda: _NOTHING)
+    job_options: Schema = field(default_factory=lambda: _NOTHING)
     shared: bool = False
     available: Callable[[], tuple[bool, str]] | None = None
     priority: int = 0

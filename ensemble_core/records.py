@@ -91,6 +91,8 @@ def check_record(record: object) -> None:
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
         raise PluginError(f"{shown}: the summary must be one line of text")
     check_schema(record.options, shown)
+    if isinstance(record, ExecutorPlugin) and record.job_options:
+        check_schema(record.job_options, f"{shown}: job_options")
     if isinstance(record, ActionPlugin):
         if (record.run is None) == (record.plan is None):
             count = "both" if record.run else "neither"

@@ -28,6 +28,8 @@ class RuleBook:
         self._metrics = metrics
         self._paths: dict[str, MetricPath | None] = {}
         self._failure_rules: list[RuleState] = []
+        #: Whether a rule sees the whole queue, so that events of strangers' jobs matter.
+        self.strangers = False
         for rule in ensemble.rules:
             self._add(RuleState(rule, len(self.states)))
 
@@ -48,6 +50,7 @@ class RuleBook:
         if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
             raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
         self.states[rule.id] = state
+        self.strangers = self.strangers or rule.queue_scope
         if rule.concerns_failure:
             self._failure_rules.append(state)
         if state.live:

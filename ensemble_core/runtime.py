@@ -235,6 +235,8 @@ class Runtime:
         return False
 
     def _handle(self, event: Event) -> None:
+        if not self.engine.concerns(event):
+            return
         for watcher in self._watchers:
             watcher.event(event)
         for decision in self.engine.handle(event):
@@ -264,7 +266,7 @@ class Runtime:
                 decision,
                 self.engine.snapshot(),
                 Rule(state.rule.spec),
-                self._executor.handle,
+                lambda: self._executor.handle,
             )
 
     def _perform_orders(self) -> None:

@@ -38,14 +38,9 @@ def choose(registry: Registry, name: str | None) -> Choice:
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = _available(record)
-        if not works:
-            raise UsageError(
-                f"executor {name!r} cannot work here",
-                cause=detail or None,
-                hint="choose another with --executor; 'ensemble plugins list' shows them",
-                code="executor-unavailable",
-            )
-        return Choice(name, record, detail, "chosen with --executor")
+        # Who names one may know more than it does, and its options may make it work: if not, it
+        # says so itself when it is opened.
+        return Choice(name, record, detail if works else "", "chosen with --executor")
     asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
         # A record may be listed under more than one name: its shortest comes first.

@@ -39,7 +39,7 @@ def compose(registry: Registry) -> dict[str, Any]:
     job = definitions["job"]
     job["properties"]["executor"]["enum"] = sorted(registry.executors)
     job["properties"]["options"]["properties"] = {
-        name: {"description": f"Options for {name}.", "type": "object"}
+        name: _job_options(name, registry.executors[name].job_options, definitions)
         for name in sorted(registry.executors)
     }
     observers = job["properties"]["observe"]["properties"]
@@ -56,6 +56,15 @@ def compose(registry: Registry) -> dict[str, Any]:
     fields["description"] = "Fields of a job group. An environment is added to the group's own."
     definitions["job-fields"] = fields
     return schema
+
+
+def _job_options(
+    name: str, options: Mapping[str, Any], definitions: dict[str, Any]
+) -> dict[str, Any]:
+    own: dict[str, Any] = {"description": f"Options for {name}.", "type": "object"}
+    if not options:
+        return own
+    return _with_options({**own, "properties": {}}, options, f"job-options-{name}", definitions)
 
 
 def _compose_rules(definitions: dict[str, Any], registry: Registry) -> None:

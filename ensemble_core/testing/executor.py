@@ -169,6 +169,8 @@ class ExecutorContract:
     missing: ClassVar[tuple[str, ...]] = ("there-is-no-such-command",)
     #: Whether jobs run on this machine, as this user, so that their processes can be looked for.
     same_machine: ClassVar[bool] = True
+    #: Whether the queue finds also those processes of a job that have left its session.
+    contains: ClassVar[bool] = True
     #: More jobs than can run at once, each of which needs one core.
     many: ClassVar[int] = 50
     #: Seconds that any one thing may take.
@@ -205,7 +207,7 @@ class ExecutorContract:
         ]
 
     def test_it_says_what_it_can_do(self) -> None:
-        known = {"submit", "cancel", "resize", "reattach"}
+        known = {"submit", "cancel", "resize", "reattach", "detach"}
         assert self.make_executor().capabilities <= known
 
     def test_a_job_that_succeeds_passes_through_its_life_in_order(self, session: Session) -> None:
@@ -297,8 +299,9 @@ class ExecutorContract:
     def test_cancelling_leaves_no_process_behind(self, session: Session, tmp_path: Path) -> None:
         if not self.same_machine:
             pytest.skip("the jobs' processes are on another machine")
+        away = "setsid " if self.contains else ""
         script = (
-            "(setsid sleep 1000 & echo $! > one); sleep 1000 & echo $! > two;"
+            f"({away}sleep 1000 & echo $! > one); sleep 1000 & echo $! > two;"
             " trap '' TERM; echo $$ > three; while :; do sleep 1000; done"
         )
         job = session.job("sh", "-c", script, workdir=str(tmp_path))
@@ -369,6 +372,43 @@ class ExecutorContract:
                 session.run(session.job(*self.succeeding), session.job(*self.missing))
         assert threading.active_count() <= threads
         assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+    def test_jobs_are_found_again_after_the_executor_was_closed(self, tmp_path: Path) -> None:
+        if "reattach" not in self.make_executor().capabilities:
+            opened = Session(self.make_executor(), tmp_path, self.timeout)
+            with opened as session, pytest.raises(ExecutorError):
+                session.executor.reattach({"t.0": 0.0})
+            return
+        first = Session(self.make_executor(), tmp_path, self.timeout)
+        over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
+        soon = first.job("sleep", "2")
+        with first:
+            first.run(over)
+            first.submit(lasting, soon)
+            first.wait_for(lasting, "start")
+            first.wait_for(soon, "start")
+        second = Session(self.make_executor(), tmp_path, self.timeout)
+        second.tag = first.tag
+        with second:
+            time.sleep(3)  # one of them ends before it is asked for
+            newest = first.of(lasting)[-1].timestamp
+            found = second.executor.reattach(
+                {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99": 0.0}
+            )
+            assert found == {over.id: True, lasting.id: True, soon.id: True, "t.99": False}
+            second.wait_clean(over, soon)
+            for job in (over, soon):
+                self.check_order(second, job)
+            assert self.times(second, over) == self.times(first, over)
+            assert self.times(first, soon).items() <= self.times(second, soon).items()
+            assert "submit" not in second.names(lasting)
+            second.executor.cancel([lasting.id])
+            second.wait_clean(lasting)
+            assert self.fatal(second, lasting) == ["cancel"]
+
+    def times(self, session: Session, job: Job) -> dict[str, float]:
+        """When each step of a job's life was."""
+        return {e.name: e.timestamp for e in session.of(job) if e.name in _ORDER}
 
     def test_an_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
         with Session(self.make_executor(), tmp_path, self.timeout) as session:

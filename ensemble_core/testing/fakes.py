@@ -257,7 +257,7 @@ class FakeExecutor(Executor):
         running = sum(state == "running" for state in self._states.values())
         return {"nodes.up": self.nodes, "nodes.free": max(0, self.nodes - running)}
 
-    def reattach(self, jobs: Sequence[str]) -> Mapping[str, bool]:
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         return {job: job in self._states for job in jobs}
 
     def close(self) -> None:

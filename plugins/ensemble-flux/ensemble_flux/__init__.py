@@ -1,0 +1,47 @@
+"""Flux for Ensemble: the executor ``flux``.
+
+Loaded by the entry point ``flux``; nothing of Flux is imported before a run begins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_core import Executor, ExecutorPlugin, hookimpl
+
+__all__ = ["ensemble_executors"]
+
+
+def _build(options: Mapping[str, Any]) -> Executor:
+    from ensemble_flux.executor import FluxExecutor
+
+    return FluxExecutor(**options)
+
+
+def _available() -> tuple[bool, str]:
+    uri = os.environ.get("FLUX_URI")
+    if not uri:
+        return False, "FLUX_URI is not set: not inside a Flux instance"
+    return True, f"FLUX_URI={uri}"
+
+
+@hookimpl
+def ensemble_executors() -> Iterable[ExecutorPlugin]:
+    """The executor ``flux``."""
+    from ensemble_flux.options import JOB_OPTIONS, OPTIONS
+
+    return [
+        ExecutorPlugin(
+            name="flux",
+            summary="Runs jobs in the Flux instance around it",
+            build=_build,
+            capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
+            options=OPTIONS,
+            job_options=JOB_OPTIONS,
+            shared=True,
+            available=_available,
+            priority=100,
+        )
+    ]

@@ -1,0 +1,182 @@
+"""The executor ``flux``: runs jobs in the Flux instance that it is started in. See the README."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ensemble_core import Emit, Executor, ExecutorError, Job, Run
+from ensemble_flux import bindings
+from ensemble_flux.jobspec import Jobspecs, limits
+from ensemble_flux.loop import Loop, Order
+from ensemble_flux.output import Output, seen_by_all
+from ensemble_flux.reactor import words
+
+__all__ = ["FluxExecutor"]
+
+
+class FluxExecutor(Executor):
+    """Runs jobs in a Flux instance; see the README for what it promises."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+    shared: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        uri: str | None = None,
+        queue: str | None = None,
+        bank: str | None = None,
+        output: str = "auto",
+        events: str = "auto",
+    ) -> None:
+        self._uri = uri
+        self._queue = queue
+        self._bank = bank
+        self._keep = output
+        self._events = events
+        self._loop: Loop | None = None
+        self._output: Output | None = None
+        self._jobspecs: Jobspecs | None = None
+        self._seen: set[str] = set()
+        self._handles = threading.local()
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self._loop is not None:
+            raise ExecutorError("the Flux executor is open already", code="already-open")
+        flux = bindings.bindings()
+        mine = bindings.version(flux)
+        if bindings.release(mine) < bindings.OLDEST:
+            raise _too_old("Flux's Python bindings are", mine)
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            raise ExecutorError(
+                "the current folder has been removed",
+                hint="change to a folder that exists and run again",
+                code="no-folder",
+            ) from None
+        jobspecs = Jobspecs(
+            run.tag,
+            dict(os.environ),
+            folder,
+            rlimits=limits(),
+            queue=self._queue,
+            bank=self._bank,
+        )
+        loop = Loop(flux, self._uri, run, emit, jobspecs, events=self._events)
+        try:
+            loop.start()
+        except OSError as error:
+            raise self._no_connection(error, mine) from None
+        if bindings.release(loop.version) < bindings.OLDEST:
+            loop.close()
+            raise _too_old("this Flux instance is", loop.version)
+        self._jobspecs = jobspecs
+        self._output = Output(str(run.folder.absolute()), self._where(run, loop))
+        self._loop = loop
+
+    def _where(self, run: Run, loop: Loop) -> Any:
+        if self._keep != "auto":
+            return self._keep
+        seen = seen_by_all(str(run.folder.absolute()), loop.hosts, socket.gethostname())
+        return "files" if seen else "kvs"
+
+    def _no_connection(self, error: OSError, version: str) -> ExecutorError:
+        uri = self._uri or os.environ.get("FLUX_URI")
+        if uri is None:
+            hint = "start one with 'flux start', get one with 'flux alloc', or set FLUX_URI"
+        else:
+            hint = (
+                "is that instance still there? 'flux uptime' tells; an instance of another release "
+                f"than {version} may also refuse"
+            )
+        return ExecutorError(
+            f"no Flux instance answers{f' at {uri}' if uri else ''}",
+            cause=words(error),
+            hint=hint,
+            code="no-instance",
+        )
+
+    def _opened(self) -> Loop:
+        if self._loop is None:
+            raise ExecutorError("the Flux executor is not open", code="not-open")
+        if self._loop.lost is not None:
+            raise ExecutorError(
+                "the Flux instance is gone",
+                cause=self._loop.lost,
+                hint="resume the run once it is back",
+                code="lost",
+            )
+        return self._loop
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        loop = self._opened()
+        names = {job.id for job in jobs}
+        if len(names) != len(jobs) or names & self._seen:
+            twice = sorted(names & self._seen) or sorted(job.id for job in jobs)
+            raise ExecutorError(
+                f"job {twice[0]} was submitted already",
+                hint="give each job an id of its own",
+                code="duplicate-job",
+            )
+        self._seen |= names
+        loop.submit([self._prepared(job) for job in jobs])
+
+    def _prepared(self, job: Job) -> Order:
+        assert self._output is not None
+        assert self._jobspecs is not None
+        workdir = self._jobspecs.workdir(job)
+        try:
+            option, stdout, kept = self._output.prepare(job, workdir)
+        except OSError as error:
+            what = error.filename or workdir
+            return Order(job, failed=f"{what}: {words(error)}")
+        extra: dict[str, Any] | None = None
+        if job.observe:
+            extra = {"workdir": workdir}
+            if stdout is not None:
+                extra["stdout"] = stdout
+        return Order(job, output=option, kept=kept, extra=extra)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._opened().cancel(jobs)
+
+    def resources(self) -> Mapping[str, float]:
+        return {} if self._loop is None else dict(self._loop.gauges)
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        found = self._opened().reattach(jobs)
+        self._seen.update(job for job, known in found.items() if known)
+        return found
+
+    @property
+    def handle(self) -> object:
+        """A Flux handle of the calling thread's own: handles must not be shared by threads."""
+        if self._loop is None:
+            return None
+        handle = getattr(self._handles, "handle", None)
+        if handle is None:
+            flux = bindings.bindings()
+            handle = flux.Flux(self._uri) if self._uri else flux.Flux()
+            self._handles.handle = handle
+        return handle
+
+    def close(self) -> None:
+        """Let the instance go. Jobs in it go on."""
+        loop, self._loop = self._loop, None
+        self._handles = threading.local()
+        if loop is not None:
+            loop.close()
+
+
+def _too_old(what: str, version: str) -> ExecutorError:
+    oldest = ".".join(map(str, bindings.OLDEST))
+    return ExecutorError(
+        f"{what} of version {version}, and {oldest} is the oldest that works here",
+        hint="load a newer Flux",
+        code="version-mismatch",
+    )

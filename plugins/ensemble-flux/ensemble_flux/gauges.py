@@ -1,0 +1,181 @@
+"""The gauges of a Flux instance, kept up to date by what the instance says of itself.
+
+The owner hears of each change: of jobs through the journal, of nodes through the resource journal.
+A guest is told the number of jobs in each state whenever one changes, and asks then what is free.
+Used by the executor's thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ensemble_flux.journal import Journal
+from ensemble_flux.nodes import Nodes
+from ensemble_flux.reactor import Reactor, words
+
+__all__ = ["Gauges"]
+
+#: Seconds that lie at least between two questions of a guest what is free.
+_PAUSE = 0.5
+#: Seconds until a stream that ended is asked for again.
+_AGAIN = 1.0
+_STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
+
+
+class Gauges:
+    """Nodes, cores and GPUs, and jobs by state, as metric paths with numbers.
+
+    ``problem`` takes what the user must hear of.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        nodes: Nodes,
+        journal: Journal,
+        problem: Callable[[str], None],
+    ) -> None:
+        self._reactor = reactor
+        self._nodes = nodes
+        self._journal = journal
+        self._problem = problem
+        self._told: dict[str, float] = {}
+        self._guest = False
+        self._stats: dict[str, float] | None = None
+        self._asking: dict[str, bool] = {}
+        self._unanswered = 0
+        self._past = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked has been answered."""
+        return not self._unanswered
+
+    def changed(self) -> dict[str, float]:
+        """What has another value than when this was last asked."""
+        values = self._nodes.gauges()
+        if not self._guest:
+            values.update(self._journal.gauges())
+        elif self._stats is not None:
+            values.update(self._stats)
+            values["waiting.nodes"] = self._journal.gauges()["waiting.nodes"]
+        told = self._told
+        changed = {path: value for path, value in values.items() if told.get(path) != value}
+        told.update(changed)
+        return changed
+
+    def values(self) -> dict[str, float]:
+        """All gauges, as they were told last."""
+        return dict(self._told)
+
+    # -- the owner's ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Hear of nodes that come and go."""
+        self._past = True
+        self._reactor.stream("resource.journal", {}, self._take_resources, self._resources_ended)
+
+    def _take_resources(self, text: str) -> None:
+        entries = json.loads(text).get("events", ())
+        if not entries:
+            self._past = False  # so far, these were events of the past
+            return
+        self._ask("resource.status", self._nodes.status)
+        if not self._past:
+            for entry in entries:
+                self._warn(entry)
+
+    def _warn(self, entry: dict[str, Any]) -> None:
+        context = entry.get("context") or {}
+        where = context.get("nodelist") or f"rank {context.get('idset', '?')}"
+        if entry.get("name") == "offline":
+            self._problem(f"{where} of the Flux instance went down")
+        elif entry.get("name") == "drain":
+            why = context.get("reason")
+            self._problem(
+                f"{where} of the Flux instance was drained{f' ({why})' if why else ''}: it takes "
+                "no more jobs until 'flux resource undrain'"
+            )
+
+    def _resources_ended(self, _error: OSError) -> None:
+        self._reactor.after(_AGAIN, self.follow)
+
+    def count_inactive(self) -> None:
+        """Ask how many jobs are over."""
+
+        def answer(counts: dict[str, Any]) -> None:
+            self._journal.inactive(counts.get("inactive_jobs", 0))
+
+        self._ask("job-manager.stats-get", answer)
+
+    # -- a guest's -----------------------------------------------------------------------------
+
+    def follow_as_guest(self) -> None:
+        """Hear of changes in the queue, as far as a guest may."""
+        self._guest = True
+        self.moved()
+        self._unanswered += 1
+        answered_once = False
+
+        def answered() -> None:
+            nonlocal answered_once
+            if not answered_once:
+                answered_once = True
+                self._unanswered -= 1
+
+        def taken(text: str) -> None:
+            answered()
+            states = json.loads(text).get("job_states", {})
+            self._stats = {f"queue.{state}": states.get(state, 0) for state in _STATES}
+            self.moved()
+
+        def ended(error: OSError) -> None:
+            answered()
+            self._stats = None
+            self._problem(
+                f"the numbers of jobs in this Flux instance are not to be had ({words(error)}): "
+                "queue.* counts this run's jobs only"
+            )
+
+        self._reactor.stream("job-list.job-stats", {}, taken, ended, cancel="")
+
+    def moved(self) -> None:
+        """Something happened that may have changed what is free."""
+        if self._guest:
+            self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
+
+    def _allocated(self, answer: dict[str, Any]) -> None:
+        self._nodes.allocated(answer.get("allocated"))
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def read_nodes(self) -> None:
+        """Ask for the nodes."""
+        self._ask("resource.status", self._nodes.status)
+
+    def _ask(self, topic: str, take: Callable[[dict[str, Any]], None], pause: float = 0.0) -> None:
+        """Ask, but once at a time: what comes in meanwhile is one more question at the end."""
+        if topic in self._asking:
+            self._asking[topic] = True
+            return
+        self._asking[topic] = False
+        self._unanswered += 1
+
+        def settle() -> None:
+            self._unanswered -= 1
+            if pause:
+                self._reactor.after(pause, again)
+            else:
+                again()
+
+        def again() -> None:
+            if self._asking.pop(topic):
+                self._ask(topic, take, pause)
+
+        def answered(text: str | None) -> None:
+            take(json.loads(text or "{}"))
+            settle()
+
+        self._reactor.ask(topic, None, answered, lambda _error: settle())

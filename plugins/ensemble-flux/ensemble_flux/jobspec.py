@@ -1,0 +1,152 @@
+"""From a job to the jobspec (V1, RFC 25) that Flux is asked to run.
+
+What a job of Flux has beside what the ensemble file says: this process's environment and resource
+limits, as ``flux submit`` passes them on, and under ``attributes.user.ensemble`` the run and the
+job, by which it is known again. Pure; used by the executor's thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core import Job
+from ensemble_flux.journal import TAG
+
+__all__ = ["JobspecError", "Jobspecs", "limits"]
+
+#: Left by an outer launcher; with these an MPI program would look for a server that is not there.
+_OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
+
+
+class JobspecError(Exception):
+    """A job that cannot be written as a jobspec, in words for its user."""
+
+
+def limits() -> dict[str, int]:
+    """This process's soft resource limits, by the names that Flux's job shell takes."""
+    return {
+        name[7:].lower(): resource.getrlimit(getattr(resource, name))[0]
+        for name in dir(resource)
+        if name.startswith("RLIMIT_")
+    }
+
+
+def _set(target: dict[str, Any], path: str, value: Any) -> None:
+    *folders, last = path.split(".")
+    for folder in folders:
+        inner = target.setdefault(folder, {})
+        if not isinstance(inner, dict):
+            raise JobspecError(f"attribute {path!r}: {folder!r} has a value of its own already")
+        target = inner
+    target[last] = value
+
+
+class Jobspecs:
+    """Writes the jobspecs of one run.
+
+    ``environment`` and ``rlimits`` are those that jobs start from, ``folder`` is where a job runs
+    that names no folder of its own, ``queue`` and ``bank`` are the executor's.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        environment: Mapping[str, str],
+        folder: str,
+        *,
+        rlimits: Mapping[str, int] | None = None,
+        queue: str | None = None,
+        bank: str | None = None,
+    ) -> None:
+        self._run = run
+        self._folder = folder
+        self._queue = queue
+        self._bank = bank
+        self._rlimits = dict(rlimits or {})
+        self._environment = {
+            name: value
+            for name, value in environment.items()
+            if not name.startswith(_OUTER_LAUNCHER)
+        }
+        self._environment["ENSEMBLE_RUN"] = run
+
+    def workdir(self, job: Job) -> str:
+        """The folder in which a job runs."""
+        return os.path.normpath(os.path.join(self._folder, job.workdir or "."))
+
+    def write(self, job: Job, output: Mapping[str, Any] | None = None) -> str:
+        """The jobspec of a job, as JSON. ``output`` says where the job shell writes.
+
+        Raises :class:`JobspecError`.
+        """
+        if not job.command or not job.command[0]:
+            raise JobspecError("the command is empty")
+        if job.tasks < job.nodes:
+            raise JobspecError(
+                f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Flux starts at least "
+                "one task on each node; say 'tasks:' accordingly"
+            )
+        options = job.options.get("flux", {})
+        shell: dict[str, Any] = {"rlimit": self._rlimits} if self._rlimits else {}
+        if output:
+            shell["output"] = dict(output)
+        for name, value in options.get("shell", {}).items():
+            _set(shell, name, value)
+        system: dict[str, Any] = {
+            "duration": job.duration,
+            "cwd": self.workdir(job),
+            "environment": {
+                **self._environment,
+                "ENSEMBLE_JOB_ID": job.id,
+                "ENSEMBLE_GROUP": job.group,
+                "ENSEMBLE_INDEX": str(job.index),
+                **job.environment,
+            },
+            "job": {"name": job.id},
+            "shell": {"options": shell},
+        }
+        for name, default in (("queue", self._queue), ("bank", self._bank)):
+            value = options.get(name, default)
+            if value is not None:
+                system[name] = value
+        attributes: dict[str, Any] = {
+            "system": system,
+            "user": {TAG: {"run": self._run, "job": job.id, "group": job.group}},
+        }
+        for path, value in options.get("attributes", {}).items():
+            # As with --setattr: a path that names no part of the attributes is one of 'system'.
+            known = path.partition(".")[0] in ("system", "user")
+            _set(attributes, path if known else f"system.{path}", value)
+        jobspec = {
+            "version": 1,
+            "resources": [self._resources(job, exclusive=bool(options.get("exclusive")))],
+            "tasks": [
+                {
+                    "command": list(job.command),
+                    "slot": "task",
+                    # An uneven spread leaves slots empty, so there the tasks are counted in all.
+                    "count": {"total": job.tasks} if job.tasks % job.nodes else {"per_slot": 1},
+                }
+            ],
+            "attributes": attributes,
+        }
+        return json.dumps(jobspec, separators=(",", ":"))
+
+    def _resources(self, job: Job, *, exclusive: bool) -> dict[str, Any]:
+        share = [{"type": "core", "count": job.cores_per_task}]
+        if job.gpus_per_task:
+            share.append({"type": "gpu", "count": job.gpus_per_task})
+        slot = {
+            "type": "slot",
+            "label": "task",
+            "count": -(-job.tasks // job.nodes),
+            "with": share,
+        }
+        node: dict[str, Any] = {"type": "node", "count": job.nodes, "with": [slot]}
+        if exclusive:
+            node["exclusive"] = True
+        return node

@@ -1,0 +1,354 @@
+"""From what Flux writes about jobs to the events of a run.
+
+:class:`Journal` is fed with responses of ``job-manager.events-journal`` (or with the entries of one
+job's eventlog, in the same shape) and gives back events; beside that it knows what the queue looks
+like. It is pure: no clock, no Flux. Used by the executor's thread, and by tests with journals that
+were recorded from real instances.
+
+Nothing is lost and nothing comes twice when a stream ends and another is opened: a job's eventlog
+only ever grows, so how many of its entries were taken says which are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ensemble_core import JobEvent, JobState
+from ensemble_flux.nodes import Nodes
+from ensemble_flux.notation import f58
+
+__all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
+
+#: Where a jobspec keeps what says which run and which job of it this is: ``attributes.user.TAG``.
+TAG = "ensemble"
+#: The id of the response that ends the backlog of a stream (``FLUX_JOBID_ANY``; as the journal has
+#: it, a signed number).
+END_OF_BACKLOG = frozenset({-1, 0xFFFFFFFFFFFFFFFF})
+
+#: The state that an event brings a job to (RFC 21).
+_STATES: Mapping[str, JobState] = {
+    "submit": JobState.NEW,
+    "validate": JobState.DEPEND,
+    "depend": JobState.PRIORITY,
+    "priority": JobState.SCHED,
+    "alloc": JobState.RUN,
+    "finish": JobState.CLEANUP,
+    "clean": JobState.INACTIVE,
+}
+#: Events that Flux sends to whoever listens and does not write into the job's eventlog.
+_UNWRITTEN = frozenset({"annotations"})
+_COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
+
+
+def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
+    """How many nodes a jobspec asks for; where it counts cores only, how many these would fill."""
+    cores = nodes = 0
+
+    def walk(resources: Iterable[Mapping[str, Any]], times: int) -> None:
+        nonlocal cores, nodes
+        for resource in resources:
+            count = resource.get("count", 1)
+            if isinstance(count, Mapping):  # a range: at least so many
+                count = count.get("min", 1)
+            number = times * (count if isinstance(count, int) else 1)
+            if resource.get("type") == "node":
+                nodes += number
+            elif resource.get("type") == "core":
+                cores += number
+            walk(resource.get("with", ()), number)
+
+    walk(jobspec.get("resources", ()), 1)
+    return nodes or max(1, -(-cores // max(1, cores_per_node)))
+
+
+def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
+    """The state of a job after an event."""
+    if name == "exception":
+        fatal = context.get("severity") == 0 and state < JobState.CLEANUP
+        return JobState.CLEANUP if fatal else state
+    if name == "flux-restart":
+        return JobState.PRIORITY if state is JobState.SCHED else state
+    after = _STATES.get(name, state)
+    if name == "priority" and state is not JobState.PRIORITY:
+        return state  # a job that waits already, or runs, got another priority
+    return after if after > state or name == "priority" else state
+
+
+class _Active:
+    """A job in the queue that is not over: ours where it has a name, a stranger's otherwise."""
+
+    __slots__ = ("name", "nodes", "present", "state", "taken")
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.state = JobState.NEW
+        self.nodes = 0
+        #: Entries of its eventlog that were taken.
+        self.taken = 0
+        #: Whether the backlog that is being read has shown it.
+        self.present = True
+
+
+class _Ours:
+    """A job that this run waits for. ``told`` entries of its eventlog need not be told (again), nor
+    those up to the time ``since``."""
+
+    __slots__ = ("extra", "nodes", "queue_id", "since", "told")
+
+    def __init__(self, nodes: int, extra: Mapping[str, Any] | None, since: float) -> None:
+        self.queue_id: int | None = None
+        self.nodes = nodes
+        self.extra = extra
+        self.since = since
+        self.told = 0
+
+
+class Journal:
+    """What a run makes of the job events of a Flux instance.
+
+    ``run`` is the run's tag. ``strangers`` says whether events of jobs that are not the run's own
+    are wanted: those from now on, never those of the time before.
+    """
+
+    def __init__(self, run: str, nodes: Nodes, *, strangers: bool = False) -> None:
+        self._run = run
+        self._nodes = nodes
+        self._strangers = strangers
+        self._ours: dict[str, _Ours] = {}
+        self._names: dict[int, str] = {}
+        self._active: dict[int, _Active] = {}
+        self._states = [0] * len(JobState)
+        self._waiting_nodes = 0
+        #: The events of the backlog that is being read; ``None`` between backlogs.
+        self._backlog: list[JobEvent] | None = []
+        #: Jobs of ours that the backlog which was read last has shown.
+        self.met: set[str] = set()
+        #: Strangers' events up to this time were told, or are none of this run's business.
+        self._cut = float("inf")
+        self._newest = 0.0
+
+    # -- what the run waits for ----------------------------------------------------------------
+
+    def expect(
+        self,
+        job: str,
+        nodes: int = 1,
+        extra: Mapping[str, Any] | None = None,
+        since: float = 0.0,
+    ) -> None:
+        """A job of ours is submitted, or looked for again.
+
+        ``nodes`` is its size where no jobspec tells. ``extra`` is added to the context of its
+        ``start``. Events up to ``since`` (seconds since the epoch) are left out.
+        """
+        self._ours[job] = _Ours(nodes, extra, since)
+
+    def forget(self, job: str) -> None:
+        """A job of ours is over, or never came to be."""
+        ours = self._ours.pop(job, None)
+        if ours is not None and ours.queue_id is not None:
+            self._names.pop(ours.queue_id, None)
+
+    def accepted(self, job: str, queue_id: int) -> None:
+        """Flux has given a job of ours this id."""
+        ours = self._ours.get(job)
+        if ours is not None:
+            ours.queue_id = queue_id
+            self._names[queue_id] = job
+
+    def submitted(self, job: str) -> bool:
+        """Whether any event of this job of ours was told."""
+        ours = self._ours.get(job)
+        return ours is not None and ours.told > 0
+
+    def queue_id(self, job: str) -> int | None:
+        """Flux's id of a job of ours that is not over, once it is known."""
+        ours = self._ours.get(job)
+        return None if ours is None else ours.queue_id
+
+    def waits_for(self, job: str) -> bool:
+        """Whether this is a job of ours that is not over."""
+        return job in self._ours
+
+    # -- responses -----------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """Another stream begins, whose backlog has every job, also those that are over."""
+        self._backlog = []
+        self.met.clear()
+        self._cut = self._newest
+        for active in self._active.values():
+            active.present = False
+
+    def no_backlog(self) -> None:
+        """There is no stream of all jobs: entries come job by job."""
+        self._backlog = None
+        self._cut = 0.0
+
+    def take(self, response: Mapping[str, Any], start: int | None = None) -> Sequence[JobEvent]:
+        """Work one response in; the events that are to be told now, in their order.
+
+        Those of a backlog are told with its end, in the order of their times. ``start`` is the
+        place of the first entry in the job's eventlog, where it is not plain from the stream.
+        """
+        queue_id, entries = response["id"], response["events"]
+        if queue_id in END_OF_BACKLOG and not entries:
+            return self._end_backlog()
+        active = self._active.get(queue_id)
+        new = active is None
+        if active is None:
+            active = _Active(self._name_of(queue_id, response.get("jobspec")))
+        active.present = True
+        if self._backlog is not None and active.name is not None:
+            self.met.add(active.name)
+        # Of a job that was over before anybody looked, nobody counts the nodes.
+        resources = response.get("R")
+        if new and entries[-1]["name"] == "clean":
+            resources = None
+        if start is None:
+            start = active.taken if self._backlog is None else 0
+        told: list[JobEvent] = []
+        for place, entry in enumerate(entries, start):
+            context: Mapping[str, Any] = entry.get("context") or {}
+            if place >= active.taken or entry["name"] in _UNWRITTEN:
+                self._work_in(queue_id, active, entry["name"], context, resources, new=new)
+                fresh = True
+            else:
+                fresh = False
+            event = self._told(queue_id, active, place, entry, context, fresh=fresh, new=new)
+            if event is not None:
+                told.append(event)
+            self._newest = max(self._newest, entry["timestamp"])
+        if new and active.state is not JobState.INACTIVE:
+            self._active[queue_id] = active
+            self._enter(active, response.get("jobspec"))
+        if self._backlog is not None:
+            self._backlog += told
+            return ()
+        return told
+
+    def _work_in(
+        self,
+        queue_id: int,
+        active: _Active,
+        name: str,
+        context: Mapping[str, Any],
+        resources: Mapping[str, Any] | None,
+        *,
+        new: bool,
+    ) -> None:
+        """Bring a job's state, and what it holds, up to date with one entry of its eventlog."""
+        if name not in _UNWRITTEN:
+            active.taken += 1
+        before = active.state
+        active.state = _after(before, name, context)
+        if active.state is not before and not new:
+            self._move(queue_id, active, before)
+        if name == "alloc" and resources:
+            self._nodes.alloc(queue_id, resources)
+        elif name == "release":
+            self._nodes.release(queue_id, str(context.get("ranks", "all")))
+        elif name in ("free", "clean"):
+            self._nodes.release(queue_id)
+
+    def _told(
+        self,
+        queue_id: int,
+        active: _Active,
+        place: int,
+        entry: Mapping[str, Any],
+        context: Mapping[str, Any],
+        *,
+        fresh: bool,
+        new: bool,
+    ) -> JobEvent | None:
+        """The event to tell of an entry, if any."""
+        name, timestamp, job = entry["name"], entry["timestamp"], active.name
+        if job is None:
+            if not self._strangers or not fresh:
+                return None
+            if self._backlog is not None and new and timestamp <= self._cut:
+                return None
+            return JobEvent(timestamp, f58(queue_id), name, context, ours=False)
+        ours = self._ours.get(job)
+        if ours is None or (ours.queue_id is not None and ours.queue_id != queue_id):
+            return None  # over, or nobody has asked for it (yet)
+        if ours.queue_id is None:
+            self.accepted(job, queue_id)
+        if name not in _UNWRITTEN:
+            if place < ours.told:
+                return None
+            ours.told = place + 1
+        if name == "clean":
+            self.forget(job)
+        if timestamp <= ours.since:
+            return None
+        if name == "submit":
+            context = {**context, "queue_id": f58(queue_id)}
+        elif name == "start" and ours.extra:
+            context = {**context, **ours.extra}
+        return JobEvent(timestamp, job, name, context)
+
+    def _name_of(self, queue_id: int, jobspec: Mapping[str, Any] | None) -> str | None:
+        """Our name of a job, from its jobspec, or from what Flux answered when it was submitted."""
+        if jobspec is not None:
+            tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
+            if isinstance(tag, Mapping) and tag.get("run") == self._run:
+                return str(tag.get("job"))
+            return None
+        return self._names.get(queue_id)
+
+    def _end_backlog(self) -> list[JobEvent]:
+        told, self._backlog = self._backlog, None
+        for queue_id, active in list(self._active.items()):
+            if not active.present:  # the instance has forgotten it
+                self._leave(queue_id, active)
+        return sorted(told or [], key=lambda event: event.timestamp)
+
+    def missing(self) -> list[str]:
+        """Jobs of ours that Flux once accepted and no longer knows, once a backlog has ended."""
+        return [
+            job
+            for job, ours in self._ours.items()
+            if ours.queue_id is not None and ours.queue_id not in self._active
+        ]
+
+    # -- the queue -----------------------------------------------------------------------------
+
+    def _enter(self, active: _Active, jobspec: Mapping[str, Any] | None) -> None:
+        if jobspec is not None:
+            active.nodes = nodes_of(jobspec, self._nodes.cores_per_node)
+        elif active.name in self._ours:
+            active.nodes = self._ours[active.name].nodes
+        self._states[active.state] += 1
+        if active.state < JobState.RUN:
+            self._waiting_nodes += active.nodes
+
+    def _move(self, queue_id: int, active: _Active, before: JobState) -> None:
+        self._states[before] -= 1
+        self._states[active.state] += 1
+        if before < JobState.RUN <= active.state:
+            self._waiting_nodes -= active.nodes
+        elif active.state < JobState.RUN <= before:
+            self._waiting_nodes += active.nodes
+        if active.state is JobState.INACTIVE:
+            del self._active[queue_id]
+
+    def _leave(self, queue_id: int, active: _Active) -> None:
+        before, active.state = active.state, JobState.INACTIVE
+        self._move(queue_id, active, before)
+        self._states[JobState.INACTIVE] -= 1
+        self._nodes.release(queue_id)
+
+    def inactive(self, count: int) -> None:
+        """So many jobs in the queue are over, as Flux counts them."""
+        self._states[JobState.INACTIVE] = count
+
+    def gauges(self) -> dict[str, float]:
+        """Jobs in the queue by state, and the nodes that waiting jobs ask for, by metric path."""
+        gauges: dict[str, float] = {
+            f"queue.{state.name.lower()}": self._states[state] for state in _COUNTED
+        }
+        gauges["waiting.nodes"] = self._waiting_nodes
+        return gauges

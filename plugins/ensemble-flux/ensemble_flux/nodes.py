@@ -1,0 +1,126 @@
+"""The nodes of a Flux instance and what jobs hold of them: the gauges of nodes, cores and GPUs.
+
+Fed with what ``resource.status`` says of the nodes and with the resource sets (R, RFC 20) of jobs
+as they are allocated and given back. Pure; used by the executor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_flux.notation import count_idset, parse_idset
+
+__all__ = ["Nodes"]
+
+
+def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Cores and GPUs by rank, of an R."""
+    shares: dict[int, tuple[int, int]] = {}
+    for entry in resources.get("execution", {}).get("R_lite", ()):
+        children = entry.get("children", {})
+        share = (count_idset(children.get("core", "")), count_idset(children.get("gpu", "")))
+        for rank in parse_idset(str(entry["rank"])):
+            before = shares.get(rank, (0, 0))
+            shares[rank] = (before[0] + share[0], before[1] + share[1])
+    return shares
+
+
+class Nodes:
+    """Which nodes are up, and how much of them jobs hold.
+
+    A node is up when it is online, not drained and not excluded from running jobs; it is free when
+    it is up and no job holds anything of it.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._up: set[int] = set()
+        self._used: dict[int, list[int]] = {}
+        self._held: dict[int, dict[int, tuple[int, int]]] = {}
+        self._up_cores = self._up_gpus = 0
+        self._free_nodes = self._free_cores = self._free_gpus = 0
+
+    @property
+    def cores_per_node(self) -> int:
+        """Cores of the largest node; 1 while nothing is known."""
+        return max((cores for cores, _ in self._sizes.values()), default=1) or 1
+
+    def status(self, answer: Mapping[str, Any]) -> None:
+        """Take an answer of ``resource.status``."""
+        self._sizes = _shares(answer.get("R") or {})
+        up = parse_idset(answer.get("online") or "")
+        up -= parse_idset(answer.get("exclude") or "")
+        for ranks in answer.get("drain") or {}:
+            up -= parse_idset(ranks)
+        self._up = up & self._sizes.keys()
+        self._up_cores = sum(self._sizes[rank][0] for rank in self._up)
+        self._up_gpus = sum(self._sizes[rank][1] for rank in self._up)
+        self._free_nodes = sum(rank not in self._used for rank in self._up)
+        self._free_cores, self._free_gpus = self._up_cores, self._up_gpus
+        for rank, used in self._used.items():
+            if rank in self._up:
+                self._free_cores -= used[0]
+                self._free_gpus -= used[1]
+
+    def allocated(self, resources: Mapping[str, Any] | None) -> None:
+        """Take the resources that the scheduler says are allocated, in place of jobs' own."""
+        self.forget()
+        if resources:
+            self.alloc(0, resources)
+
+    def alloc(self, job: int, resources: Mapping[str, Any]) -> None:
+        """A job, by the queue's id, holds these resources from now on."""
+        if job in self._held:
+            return
+        shares = self._held[job] = _shares(resources)
+        for rank, (cores, gpus) in shares.items():
+            used = self._used.get(rank)
+            if used is None:
+                used = self._used[rank] = [0, 0, 0]
+                self._free_nodes -= rank in self._up
+            used[0] += cores
+            used[1] += gpus
+            used[2] += 1
+            if rank in self._up:
+                self._free_cores -= cores
+                self._free_gpus -= gpus
+
+    def release(self, job: int, ranks: str = "all") -> None:
+        """A job gives back what it holds on these ranks."""
+        held = self._held.get(job)
+        if held is None:
+            return
+        given: Iterable[int] = list(held) if ranks == "all" else parse_idset(ranks)
+        for rank in given:
+            if rank not in held:
+                continue
+            cores, gpus = held.pop(rank)
+            used = self._used[rank]
+            used[0] -= cores
+            used[1] -= gpus
+            used[2] -= 1
+            if rank in self._up:
+                self._free_cores += cores
+                self._free_gpus += gpus
+            if not used[2]:
+                del self._used[rank]
+                self._free_nodes += rank in self._up
+        if not held:
+            del self._held[job]
+
+    def forget(self) -> None:
+        """No job holds anything, as far as is known."""
+        for job in list(self._held):
+            self.release(job)
+
+    def gauges(self) -> dict[str, float]:
+        """The gauges now, by metric path."""
+        return {
+            "nodes.up": len(self._up),
+            "nodes.free": self._free_nodes,
+            "cores.up": self._up_cores,
+            "cores.free": self._free_cores,
+            "gpus.up": self._up_gpus,
+            "gpus.free": self._free_gpus,
+        }

@@ -1,0 +1,66 @@
+"""How Flux writes job ids and sets of numbers, read without Flux.
+
+Job ids are printed in base 58 (RFC 19); ranks and cores come as idsets such as ``0-3,7`` (RFC 22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["count_idset", "f58", "parse_f58", "parse_idset"]
+
+_DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+
+
+def f58(jobid: int) -> str:
+    """A job id as Flux's commands print and take it, in ASCII.
+
+    >>> f58(0), f58(12901679104)
+    ('f1', 'fLf5UiB')
+    """
+    digits = ""
+    while jobid:
+        jobid, digit = divmod(jobid, 58)
+        digits = _DIGITS[digit] + digits
+    return f"f{digits or _DIGITS[0]}"
+
+
+def parse_f58(text: str) -> int:
+    """The job id that :func:`f58` wrote. Raises :class:`ValueError`.
+
+    >>> parse_f58("fLf5UiB")
+    12901679104
+    """
+    jobid = 0
+    try:
+        for digit in text.removeprefix("f"):
+            jobid = jobid * 58 + _VALUES[digit]
+    except KeyError:
+        raise ValueError(f"{text!r} is no job id of Flux") from None
+    return jobid
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    for part in text.strip("[]").split(","):
+        if part:
+            first, _, last = part.partition("-")
+            yield int(first), int(last or first)
+
+
+def parse_idset(text: str) -> set[int]:
+    """The numbers of an idset. Raises :class:`ValueError`.
+
+    >>> sorted(parse_idset("0-2,7"))
+    [0, 1, 2, 7]
+    """
+    return {number for first, last in _ranges(text) for number in range(first, last + 1)}
+
+
+def count_idset(text: str) -> int:
+    """How many numbers an idset has. Raises :class:`ValueError`.
+
+    >>> count_idset("0-47")
+    48
+    """
+    return sum(last - first + 1 for first, last in _ranges(text))

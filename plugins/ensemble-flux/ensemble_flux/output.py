@@ -1,0 +1,129 @@
+"""Where the output of jobs goes: files that the job shell writes, or Flux's own store (its KVS).
+
+Files are what a user wants, and what observers read, but the job shell writes them on the first
+node of the job: into a folder that other nodes do not have, it would fail the job. So output is
+kept in files only where every node sees the run's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ensemble_core import Job
+
+__all__ = ["NETWORK", "Output", "filesystem", "remove_empty", "seen_by_all"]
+
+#: Types of file systems that the nodes of a cluster share.
+NETWORK = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "nfs", "nfs4",
+        "orangefs", "panfs", "pvfs2", "smb3", "vast", "virtiofs", "wekafs",
+    }
+)  # fmt: skip
+
+
+def filesystem(path: str, mounts: str = "/proc/self/mounts") -> str:
+    """The type of the file system that a path is on; empty where that cannot be known."""
+    path = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
+    """Whether the jobs on these hosts see the same folder as this process on ``here``."""
+    if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
+        return True
+    kind = filesystem(path)
+    return kind in NETWORK or kind.startswith("fuse.")
+
+
+@dataclass(slots=True)
+class Output:
+    """Where the job shell writes what a job prints, and the files that may be taken away again.
+
+    ``folder`` is where the run keeps the output of jobs that name no file, if that is where it
+    goes (``keep``). A named file is emptied when the run first writes to it and appended to after
+    that, so that jobs may share one.
+    """
+
+    folder: str
+    keep: Literal["files", "kvs"]
+    _emptied: set[str] = field(default_factory=set)
+    _made: set[str] = field(default_factory=set)
+    _used: bool | None = None
+
+    def prepare(self, job: Job, workdir: str) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
+        """The job shell's option ``output``, the file of standard output, and the kept files.
+
+        Makes the folders that are missing. Raises :class:`OSError`.
+        """
+        if job.workdir is not None:
+            self._make(workdir)
+        option: dict[str, Any] = {"mode": "append"}
+        kept: list[str] = []
+        stdout: str | None = None
+        for stream, named, ending in (("stdout", job.stdout, "out"), ("stderr", job.stderr, "err")):
+            if named is not None:
+                path = os.path.normpath(os.path.join(workdir, named))
+                self._empty(path)
+                option[stream] = {"type": "file", "path": path}
+            elif self.keep == "files":
+                path = os.path.join(self.folder, f"{job.id}.{ending}")
+                self._clear(path)
+                kept.append(path)
+                option[stream] = {"type": "file", "path": path}
+            else:
+                option[stream] = {"type": "kvs"}
+                continue
+            if stream == "stdout":
+                stdout = path
+        return option, stdout, tuple(kept)
+
+    def _make(self, folder: str) -> None:
+        if folder not in self._made:
+            os.makedirs(folder, exist_ok=True)
+            self._made.add(folder)
+
+    def _clear(self, path: str) -> None:
+        """What an earlier run kept under the same name is none of this run's output."""
+        if self._used is None:
+            self._make(self.folder)
+            self._used = bool(os.listdir(self.folder))
+        if self._used:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _empty(self, path: str) -> None:
+        if path in self._emptied:
+            return
+        self._make(os.path.dirname(path))
+        if not os.path.exists(path) or os.path.isfile(path):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
+        self._emptied.add(path)
+
+
+def remove_empty(paths: Iterable[str]) -> None:
+    """Take away the files that nothing was written to."""
+    for path in paths:
+        try:
+            if os.stat(path).st_size == 0:
+                os.unlink(path)
+        except OSError:
+            continue

@@ -1,0 +1,324 @@
+"""A thread with a Flux handle of its own and the reactor that serves it.
+
+A Flux handle belongs to one thread. Other threads hand functions to :meth:`Reactor.post`; what they
+do happens in the reactor's thread, between two messages of the broker. Used by the executor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Reactor", "words"]
+
+#: Messages that are worked in before what came of them is handed on.
+_BATCH = 256
+#: Seconds that the ends of streams are waited for when the handle is closed.
+_CLOSING = 2.0
+
+
+def words(error: BaseException) -> str:
+    """What Flux says of an error."""
+    if isinstance(error, OSError):
+        return str(error.strerror or os.strerror(error.errno or 0))
+    return str(error) or type(error).__name__
+
+
+class Reactor:
+    """Runs ``opened(reactor)`` and then the reactor of a new handle, in a thread of its own.
+
+    ``idle`` is called whenever nothing is left to do for the moment, ``lost`` with a reason when
+    the broker went away or a callback raised.
+    """
+
+    def __init__(
+        self,
+        flux: Any,
+        uri: str | None,
+        *,
+        opened: Callable[[], None],
+        idle: Callable[[], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._flux = flux
+        self._uri = uri
+        self._opened = opened
+        self._idle = idle
+        self._lost = lost
+        self._posted: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self._progress = 0
+        #: Futures that answer more than once, with how to make them end.
+        self._streams: dict[int, tuple[Any, Callable[[], None] | None]] = {}
+        self._silenced: set[int] = set()
+        self._pending: set[Any] = set()
+        self._timers: set[Any] = set()
+        #: Futures and watchers that have done their work (see _release).
+        self._spent: list[Any] = []
+        self._wakers: list[Any] = []
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="flux", daemon=True)
+        self.handle: Any = None
+
+    # -- from other threads --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start, and wait until ``opened`` has returned; raises what it raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have something done in the reactor's thread."""
+        self._posted.append(work)
+        os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """End the reactor and close the handle. Called once."""
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        # A broker that hangs must not hang the run with it.
+        self._thread.join(timeout=3 * _CLOSING)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # -- in the reactor's thread ---------------------------------------------------------------
+
+    def then(self, future: Any, answered: Callable[[Any], None]) -> None:
+        """Have ``answered`` called with the future when it has its one answer."""
+        pending = self._pending
+
+        def fulfilled(future: Any) -> None:
+            self._progress += 1
+            pending.discard(future)
+            self._spent.append(future)
+            answered(future)
+
+        pending.add(future)
+        future.then(fulfilled)
+
+    def ask(
+        self,
+        topic: str,
+        payload: object,
+        answer: Callable[[str | None], None],
+        refused: Callable[[OSError], None],
+    ) -> None:
+        """Send a request; ``answer`` or ``refused`` is called when the response comes."""
+
+        def answered(future: Any) -> None:
+            try:
+                text = future.get_str()
+            except OSError as error:
+                refused(error)
+            else:
+                answer(text)
+
+        self.then(self.handle.rpc(topic, payload), answered)
+
+    def stream(
+        self,
+        topic: str,
+        payload: object,
+        answer: Callable[[str], None],
+        ended: Callable[[OSError], None],
+        *,
+        cancel: str | None = None,
+    ) -> int:
+        """Ask for a stream of responses; gives what :meth:`end_stream` takes.
+
+        ``cancel`` is the topic that ends it, by default the stream's own and ``-cancel``; empty
+        where there is none, and only the end of the connection does.
+        """
+        constants = self._flux.constants
+        ending = f"{topic}-cancel" if cancel is None else cancel
+
+        def responded(future: Any) -> None:
+            self._progress += 1
+            known = key not in self._silenced
+            try:
+                text = future.get_str()
+            except OSError as error:
+                self._streams.pop(key, None)
+                self._silenced.discard(key)
+                self._spent.append(future)
+                if known and not self._stopping:
+                    ended(error)
+                return
+            future.reset()
+            if known and text is not None:
+                answer(text)
+
+        future = self.handle.rpc(topic, payload, 0, constants.FLUX_RPC_STREAMING)
+        key = id(future)
+        matchtag = future.pimpl.get_matchtag()
+        self._streams[key] = (
+            future,
+            partial(
+                self.handle.rpc, ending, {"matchtag": matchtag}, flags=constants.FLUX_RPC_NORESPONSE
+            )
+            if ending
+            else None,
+        )
+        future.then(responded)
+        return key
+
+    def follow(self, future: Any, answered: Callable[[Any], bool]) -> None:
+        """Have ``answered`` called with each answer of a future until it returns false."""
+
+        def fulfilled(future: Any) -> None:
+            self._progress += 1
+            if not answered(future):
+                self._streams.pop(id(future), None)
+                self._spent.append(future)
+
+        self._streams[id(future)] = (future, future.cancel)
+        future.then(fulfilled)
+
+    def end_stream(self, key: int) -> None:
+        """Hear no more of a stream."""
+        _, cancel = self._streams.get(key, (None, None))
+        self._silenced.add(key)
+        if cancel is not None:
+            with suppress(OSError):
+                cancel()
+
+    def after(self, seconds: float, work: Callable[[], None]) -> None:
+        """Have something done later."""
+
+        def elapsed(_handle: Any, watcher: Any, _events: int, _args: Any) -> None:
+            self._progress += 1
+            watcher.stop()
+            self._timers.discard(watcher)
+            self._spent.append(watcher)
+            work()
+
+        timer = self.handle.timer_watcher_create(seconds, elapsed)
+        self._timers.add(timer)
+        timer.start()
+
+    def _main(self) -> None:
+        try:
+            self.handle = self._flux.Flux(self._uri) if self._uri else self._flux.Flux()
+            waker = self.handle.fd_watcher_create(
+                self._wake, self._woken, self._flux.constants.FLUX_POLLIN
+            )
+            self._wakers.append(waker)
+            waker.start()
+            self._opened()
+        except BaseException as error:
+            self._failure = error
+            self._close()
+            self._ready.set()
+            return
+        self._ready.set()
+        try:
+            self._spin()
+        except BaseException as error:
+            if not self._stopping:
+                self._lost(words(error))
+        finally:
+            self._close()
+
+    def _woken(self, _handle: Any, _watcher: Any, fd: int, _events: int, _args: Any) -> None:
+        self._progress += 1
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:
+            return
+
+    def _spin(self) -> None:
+        once = self._flux.constants.FLUX_REACTOR_ONCE
+        nowait = self._flux.constants.FLUX_REACTOR_NOWAIT
+        handle = self.handle
+        reactor = handle.get_reactor()
+        while not self._stopping:
+            self._run(handle, reactor, once)
+            for _ in range(_BATCH):
+                before = self._progress
+                while self._posted:
+                    self._posted.popleft()()
+                self._run(handle, reactor, nowait)
+                if self._progress == before:
+                    break
+            self._sweep()
+            self._idle()
+
+    def _run(self, handle: Any, reactor: Any, flags: int) -> None:
+        if handle.reactor_run(reactor, flags) < 0:
+            raise OSError(errno.ECONNRESET, "the connection to the broker is gone")
+
+    def _sweep(self) -> None:
+        """Let go of what has done its work, outside of its own callback."""
+        while self._spent:
+            _release(self._spent.pop())
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Serve the reactor until ``done``; whether it was before the time was over."""
+        end = time.monotonic() + seconds
+        self.after(seconds, lambda: None)
+        reactor = self.handle.get_reactor()
+        flags = self._flux.constants.FLUX_REACTOR_ONCE
+        while not done():
+            if time.monotonic() >= end:
+                return False
+            self._run(self.handle, reactor, flags)
+        return True
+
+    def _close(self) -> None:
+        """Close the handle. Streams are ended first: the bindings keep what may still answer."""
+        if self.handle is None:
+            return
+        self._stopping = True
+        endless = {key for key, (_, cancel) in self._streams.items() if cancel is None}
+        with suppress(OSError, RuntimeError):
+            for _, cancel in list(self._streams.values()):
+                if cancel is not None:
+                    cancel()
+            self.wait(lambda: not self._pending and self._streams.keys() <= endless, _CLOSING)
+        for future in [*self._pending, *(future for future, _ in self._streams.values())]:
+            future.stop()
+            _forget(future)
+            self._spent.append(future)
+        self._streams.clear()
+        self._pending.clear()
+        self._spent += [*self._timers, *self._wakers]
+        self._timers.clear()
+        self._wakers.clear()
+        self._sweep()
+        self.handle = None
+
+
+def _release(spent: Any) -> None:
+    """Break the cycle that the bindings make of a future or a watcher and its callback.
+
+    Otherwise the garbage collector would destroy it one day, in whatever thread it happens to run,
+    while this one uses the handle; and until then the handle could not be closed.
+    """
+    if hasattr(spent, "cb_handle"):
+        spent.cb_handle = None
+    else:
+        spent.destroy()
+        spent.wargs = spent.flux_handle = None
+
+
+def _forget(future: Any) -> None:
+    """Let go of a future that will not answer any more."""
+    futures = import_module("flux.future")
+    getattr(futures, "_THEN_HANDLES", {}).pop(future, None)
