@@ -1,0 +1,91 @@
+"""The same file leads to the same decisions on a Flux instance as on this machine's processes.
+
+Every example, and every file of ``ENSEMBLE_COMPAT_DIR``, runs on both; the streams of decisions
+must be equal, times apart. Which of several equal jobs happens to end first is chance in any
+queue, so of the job that woke a rule only its group is compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+#: What Flux refuses when the file is checked: a plain instance has a fixed size.
+RESIZING = {"grow-shrink.yaml"}
+
+
+def files() -> list[Path]:
+    compat = os.environ.get("ENSEMBLE_COMPAT_DIR")
+    found = sorted((ROOT / "examples").glob("*.yaml"))
+    if compat:
+        found += sorted({*Path(compat).glob("*-example.yaml"), *Path(compat).glob("hello-*.yaml")})
+    return found
+
+
+def needs(file: Path) -> None:
+    """Skip where something is missing that the file names."""
+    if "lammps" in file.name:
+        if importlib.util.find_spec("ensemble_lammps") is None:
+            pytest.skip("no plugin: pip install ensemble-lammps to test this example")
+        if shutil.which("lmp", path=PATH) is None:
+            pytest.skip("no lmp on the PATH: pip install 'lammps[mpi]' to test this example")
+
+
+def start(file: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
+    folder.mkdir()
+    return subprocess.Popen(
+        [*COMMAND, "run", "--json", "--output", str(folder / "output"), *options, str(file)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PATH": PATH},
+    )
+
+
+def plain(line: dict[str, Any]) -> dict[str, Any]:
+    """A decision without what chance decides: what was measured, and which equal job came first."""
+    kept = {key: value for key, value in line.items() if key not in ("timestamp", "value")}
+    if line["type"] == "fired" and line["job"] is not None:
+        kept["job"] = line["job"].rpartition(".")[0]
+    elif line["type"] == "log":
+        kept["message"] = re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", line["message"])
+    return kept
+
+
+def decisions(process: subprocess.Popen[str]) -> tuple[int, list[dict[str, Any]]]:
+    output, errors = process.communicate(timeout=120)
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert lines, errors
+    found = [plain(line) for line in lines if line.get("kind") == "decision"]
+    assert found, errors
+    return process.returncode, found
+
+
+@pytest.mark.usefixtures("instance")
+@pytest.mark.parametrize("file", files(), ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_file_leads_to_the_same_decisions_as_on_this_machine(file: Path, tmp_path: Path) -> None:
+    needs(file)
+    if file.name in RESIZING:
+        refused = start(file, tmp_path / "flux", "--executor", "flux")
+        _, errors = refused.communicate(timeout=60)
+        assert refused.returncode == 2
+        assert "flux" in errors
+        assert "resize" in errors or "grow" in errors
+        return
+    # As many cores as the instance has.
+    local = start(file, tmp_path / "local", "--executor", "local", "--slots", "8")
+    flux = start(file, tmp_path / "flux", "--executor", "flux")
+    assert decisions(flux) == decisions(local)
