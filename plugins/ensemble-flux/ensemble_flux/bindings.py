@@ -26,7 +26,8 @@ __all__ = ["OLDEST", "bindings", "release", "site_folders", "version"]
 
 #: The oldest release that has everything that is used here.
 OLDEST = (0, 66)
-_LIBRARY = "libflux-core.so.2"
+#: What an import error says that finds no library of Flux's.
+_MISSING = re.compile(r"(libflux-[a-z]+\.so\.\d+): cannot open shared object file")
 
 
 def release(text: str) -> tuple[int, ...]:
@@ -58,8 +59,8 @@ def site_folders() -> list[str]:
     return [folder for folder in folders if Path(folder, "flux").is_dir()]
 
 
-def _library() -> str | None:
-    """The library of the ``flux`` on the PATH, for bindings that do not know where it is."""
+def _library(name: str) -> str | None:
+    """A library of the ``flux`` on the PATH, for bindings that do not know where it is."""
     command = shutil.which("flux")
     if command is None:
         return None
@@ -67,7 +68,7 @@ def _library() -> str | None:
     found = [
         path
         for pattern in ("lib", "lib64", "lib/*-linux-gnu")
-        for path in glob.glob(str(prefix / pattern / _LIBRARY))
+        for path in glob.glob(str(prefix / pattern / name))
     ]
     return found[0] if found else None
 
@@ -82,7 +83,7 @@ def bindings() -> Any:
             found = shutil.which("flux")
             raise ExecutorError(
                 "Flux's Python bindings were not found",
-                cause=f"{found} names none" if found else "and there is no 'flux' on the PATH",
+                cause=f"{found} names none" if found else "there is no 'flux' on the PATH",
                 hint="load the module that provides Flux, or 'pip install flux-python'",
                 code="no-bindings",
             )
@@ -93,27 +94,35 @@ def bindings() -> Any:
 
 
 def _imported() -> Any:
+    loaded: set[str] = set()
+    while True:
+        try:
+            return _import()
+        except ImportError as error:
+            # Bindings from PyPI look for Flux's libraries on the system's path only.
+            missing = _MISSING.search(str(error))
+            if missing is None or missing[1] in loaded or not _load(missing[1]):
+                raise ExecutorError(
+                    "Flux's Python bindings cannot be imported",
+                    cause=str(error),
+                    hint=_import_hint(str(error)),
+                    code="broken-bindings",
+                ) from None
+            loaded.add(missing[1])
+
+
+def _load(name: str) -> bool:
+    """Load a library of the ``flux`` on the PATH; whether that could be done."""
+    library = _library(name)
+    if library is None:
+        return False
     try:
-        return _import()
-    except ImportError as error:
-        library = _library() if _LIBRARY in str(error) else None
-        if library is not None:
-            # Bindings from PyPI look for the library on the system's path only.
-            for name in [
-                name for name in sys.modules if name.partition(".")[0] in ("flux", "_flux")
-            ]:
-                del sys.modules[name]
-            try:
-                ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-                return _import()
-            except (ImportError, OSError) as second:
-                error = ImportError(str(second))
-        raise ExecutorError(
-            "Flux's Python bindings cannot be imported",
-            cause=str(error),
-            hint=_import_hint(str(error)),
-            code="broken-bindings",
-        ) from None
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    for module in [each for each in sys.modules if each.partition(".")[0] in ("flux", "_flux")]:
+        del sys.modules[module]
+    return True
 
 
 def _import() -> Any:
@@ -124,9 +133,11 @@ def _import() -> Any:
 
 
 def _import_hint(message: str) -> str:
-    if _LIBRARY in message:
+    missing = _MISSING.search(message)
+    if missing is not None:
         return (
-            f"put the folder of {_LIBRARY} into LD_LIBRARY_PATH, or the 'flux' command on the PATH"
+            f"put the folder of {missing[1]} into LD_LIBRARY_PATH, or the 'flux' command on the "
+            "PATH"
         )
     if "undefined symbol" in message:
         return (
