@@ -39,8 +39,11 @@ from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["WINDOW", "Loop", "Order"]
 
-#: Submissions that may be on their way at once.
-WINDOW = 512
+#: Submissions that may be on their way at once: Flux takes jobs in batches, and the more it has to
+#: choose from, the faster (measured: 64 give 0.6 of what 1,024 give, and more give no more).
+WINDOW = 2048
+#: Submissions between two looks at what has come in.
+_SLICE = 64
 #: Seconds to wait for the instance's first word, and for an answer to ``reattach``.
 PATIENCE = 120.0
 #: Seconds between attempts to reopen the journal, and how many attempts there are.
@@ -285,7 +288,11 @@ class Loop:
         """Send waiting jobs on their way, as many as the window has room for."""
         submit_async = self._flux.job.submit_async
         handle = self._reactor.handle
+        last = len(self._on_the_way) + _SLICE
         while self._waiting and len(self._on_the_way) < self._window:
+            if len(self._on_the_way) == last:
+                self._reactor.post(self._pump)
+                return
             name, order = self._waiting.popitem(last=False)
             job = order.job
             if order.failed is not None:
@@ -308,7 +315,7 @@ class Loop:
     def _answered(self, name: str, future: Any) -> None:
         order = self._on_the_way.pop(name)
         try:
-            queue_id = int(future.get_id())
+            queue_id = self._reactor.wire.jobid(future)
         except OSError as error:
             self._not_taken(order, error)
         else:

@@ -17,6 +17,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from ensemble_flux.wire import Wire
+
 __all__ = ["Reactor", "words"]
 
 #: Messages that are worked in before what came of them is handed on.
@@ -69,6 +71,7 @@ class Reactor:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="flux", daemon=True)
         self.handle: Any = None
+        self.wire: Wire = Wire()
 
     # -- from other threads --------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ class Reactor:
 
         def answered(future: Any) -> None:
             try:
-                text = future.get_str()
+                text = self.wire.text(future)
             except OSError as error:
                 refused(error)
             else:
@@ -153,7 +156,7 @@ class Reactor:
             self._progress += 1
             known = key not in self._silenced
             try:
-                text = future.get_str()
+                text = self.wire.text(future)
             except OSError as error:
                 self._streams.pop(key, None)
                 self._silenced.discard(key)
@@ -161,7 +164,7 @@ class Reactor:
                 if known and not self._stopping:
                     ended(error)
                 return
-            future.reset()
+            self.wire.reset(future)
             if known and text is not None:
                 answer(text)
 
@@ -250,6 +253,8 @@ class Reactor:
         reactor = handle.get_reactor()
         while not self._stopping:
             self._run(handle, reactor, once)
+            # The first news after a pause is handed on at once, the rest of a burst together.
+            self._idle()
             for _ in range(_BATCH):
                 before = self._progress
                 while self._posted:
@@ -261,7 +266,8 @@ class Reactor:
             self._idle()
 
     def _run(self, handle: Any, reactor: Any, flags: int) -> None:
-        if handle.reactor_run(reactor, flags) < 0:
+        if self.wire.run(reactor, flags) < 0:
+            handle.raise_if_exception()
             raise OSError(errno.ECONNRESET, "the connection to the broker is gone")
 
     def _sweep(self) -> None:

@@ -1,0 +1,52 @@
+"""The few calls of Flux's library that each message of a run needs, made directly.
+
+The bindings check and convert every argument of every call, at the cost of several times the work
+itself; at a thousand jobs a second, that is the difference between keeping up and falling behind.
+Everything else goes through the bindings. For one thread; used by the reactor.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Wire"]
+
+
+class Wire:
+    """Calls of the C library on futures and reactors of the bindings."""
+
+    def __init__(self) -> None:
+        core = import_module("_flux._core")
+        self._ffi: Any = core.ffi
+        self._lib: Any = core.lib
+        self._text = self._ffi.new("const char *[1]")
+        self._id = self._ffi.new("flux_jobid_t [1]")
+
+    def text(self, future: Any) -> str | None:
+        """The payload of a response. Raises :class:`OSError` with Flux's own words."""
+        if self._lib.flux_rpc_get(future.pimpl.handle, self._text) < 0:
+            raise self._error(future)
+        text = self._text[0]
+        return None if text == self._ffi.NULL else self._ffi.string(text).decode()
+
+    def reset(self, future: Any) -> None:
+        """Let a stream's future take the next response. Its owner must hold on to it."""
+        self._lib.flux_future_reset(future.pimpl.handle)
+
+    def jobid(self, future: Any) -> int:
+        """The id of a job that was submitted. Raises :class:`OSError` with Flux's own words."""
+        if self._lib.flux_job_submit_get_id(future.pimpl.handle, self._id) < 0:
+            raise self._error(future)
+        return int(self._id[0])
+
+    def run(self, reactor: Any, flags: int) -> int:
+        """Run a reactor; negative after an error."""
+        return int(self._lib.flux_reactor_run(reactor, flags))
+
+    def _error(self, future: Any) -> OSError:
+        number = self._ffi.errno
+        text = self._lib.flux_future_error_string(future.pimpl.handle)
+        words = "" if text == self._ffi.NULL else self._ffi.string(text).decode()
+        return OSError(number, words or os.strerror(number))
