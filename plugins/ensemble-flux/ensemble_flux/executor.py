@@ -87,7 +87,7 @@ class FluxExecutor(Executor):
 
     def _no_connection(self, error: OSError, version: str) -> ExecutorError:
         uri = self._uri or os.environ.get("FLUX_URI")
-        if uri is None:
+        if not uri:
             hint = "start one with 'flux start', get one with 'flux alloc', or set FLUX_URI"
         else:
             hint = (
@@ -131,15 +131,15 @@ class FluxExecutor(Executor):
         assert self._jobspecs is not None
         workdir = self._jobspecs.workdir(job)
         try:
-            option, stdout, kept = self._output.prepare(job, workdir)
+            option, _, kept = self._output.prepare(job, workdir)
         except OSError as error:
             what = error.filename or workdir
             return Order(job, failed=f"{what}: {words(error)}")
-        extra: dict[str, Any] | None = None
-        if job.observe:
-            extra = {"workdir": workdir}
-            if stdout is not None:
-                extra["stdout"] = stdout
+        # Observers read these files, and who is told of a failure sees the last line of stderr.
+        extra = {"workdir": workdir}
+        for stream in ("stdout", "stderr"):
+            if "path" in option[stream]:
+                extra[stream] = option[stream]["path"]
         return Order(job, output=option, kept=kept, extra=extra)
 
     def cancel(self, jobs: Sequence[str]) -> None:
