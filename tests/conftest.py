@@ -18,7 +18,11 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 def _nothing_from_outside(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs keep their state in a folder of the test's own; colours and widths are the test's."""
+    """Runs keep their state in a folder of the test's own; colours and widths are the test's.
+
+    They are in no queue either: inside a Flux instance the plugin would choose that.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
-    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
+    looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
+    for name in (*looks, "FLUX_URI"):
         monkeypatch.delenv(name, raising=False)
