@@ -1,0 +1,138 @@
+"""An ensemble in an allocation of its own: the example ``flux-batch.sh``, submitted as a user does.
+
+The example needs the project's folder ``examples``, beside which these tests lie.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+SCRIPT = EXAMPLES / "flux-batch.sh"
+FAILS = """
+jobs:
+  - {name: where, command: flux getattr instance-level}
+  - {name: bad, command: "sh -c 'echo no license >&2; exit 3'"}
+rules:
+  - {trigger: start, action: {name: submit, label: where}}
+  - {trigger: job-success, name: where, action: {name: submit, label: bad}}
+  - {trigger: job-fail, name: bad, action: {name: terminate, exit_code: 7}}
+"""
+LONG = """
+jobs: [{name: long, command: sleep 600}]
+rules: [{trigger: start, action: {name: submit, label: long}}]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a user submits from, with ``ensemble`` on the PATH as after activating."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "hello-world.yaml").write_text((EXAMPLES / "hello-world.yaml").read_text())
+    (folder / "fails.yaml").write_text(FAILS)
+    (folder / "long.yaml").write_text(LONG)
+    return folder
+
+
+def jobs(instance: Any) -> dict[str, str]:
+    """All jobs of the instance, also those that are over: id and name."""
+    listed = instance.flux("jobs", "-A", "-a", "-c0", "-no", "{id.f58plain} {name}")
+    names = {}
+    for line in listed.splitlines():
+        job, name = line.split()
+        names[job] = name
+    return names
+
+
+def batch(instance: Any, here: Path, *words: str) -> tuple[str, str, int]:
+    """Submit the script and wait for it: the job's id, what it wrote, and its exit code."""
+    job = instance.flux("batch", *words, cwd=here).strip()
+    instance.flux("job", "wait-event", "--timeout=100", job, "clean")
+    answer = instance.flux("jobs", "-no", "{id.f58plain} {returncode}", job)
+    name, code = answer.split()
+    return name, (here / "ensemble.out").read_text(), int(code)
+
+
+def test_a_batch_job_runs_the_ensemble_in_an_instance_of_its_own(instance: Any, here: Path) -> None:
+    before = jobs(instance)
+    job, output, code = batch(instance, here, str(SCRIPT))
+    assert code == 0, output
+    chosen = output.splitlines()[0]
+    assert chosen.startswith("executor flux (FLUX_URI=local://")
+    assert instance.uri not in chosen
+    assert re.search(r"^ echo +5 +0 +0 +5 ", output, re.M)
+    assert " exit code 0: nothing more can happen" in output
+    after = jobs(instance)
+    assert after.keys() - before.keys() == {job}
+    assert after[job] == "ensemble"
+
+
+def test_the_jobs_run_in_the_inner_instance_and_its_job_ends_as_the_run_does(
+    instance: Any, here: Path
+) -> None:
+    before = jobs(instance)
+    job, output, code = batch(instance, here, str(SCRIPT), "fails.yaml")
+    assert code == 7, output
+    assert " exit code 7: terminated by rule " in output
+    # A failed job is told with its last words, as anywhere.
+    assert re.search(r"failed bad\.0: exit code 3: no license", output)
+    (kept,) = re.findall(r"output of jobs: (.*)", output)
+    assert Path(kept, "where.0.out").read_text() == "1\n"
+    assert jobs(instance).keys() - before.keys() == {job}
+
+
+def test_before_the_time_is_over_the_run_cancels_and_says_how_far_it_came(
+    instance: Any, here: Path
+) -> None:
+    limits = ("--time-limit=12s", "--signal=SIGTERM@8s")
+    _, output, code = batch(instance, here, *limits, str(SCRIPT), "long.yaml")
+    assert code == 143, output
+    assert re.search(r"^ long +1 +0 +0 +0 +0 +1 ", output, re.M), output
+    assert " exit code 143: ended by SIGTERM" in output
+
+
+@pytest.mark.usefixtures("instance")
+def test_a_job_of_an_ensemble_may_be_an_ensemble_with_an_instance_of_its_own(here: Path) -> None:
+    (here / "outer.yaml").write_text(
+        """
+jobs:
+  - name: inner
+    command: flux start ensemble run --json hello-world.yaml
+    nodes: 2
+    stdout: inner.out
+rules:
+  - {trigger: start, action: {name: submit, label: inner}}
+"""
+    )
+    done = subprocess.run(
+        ["ensemble", "run", "outer.yaml"], cwd=here, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (here / "inner.out").read_text().splitlines()]
+    assert {group["name"]: group["success"] for group in lines[-1]["groups"]} == {
+        "sleep": 5,
+        "echo": 5,
+    }
+
+
+def test_the_script_says_first_what_to_expect_and_stands_in_the_table_of_examples() -> None:
+    opening = re.match(r"#!/bin/sh\n(?:#.*\n)+\n", SCRIPT.read_text())
+    assert opening is not None, "it opens with a comment, then an empty line"
+    assert "Expect " in opening[0]
+    assert "exit code 0" in opening[0]
+    assert "flux alloc -n2 ensemble run hello-world.yaml" in opening[0]
+    table = (EXAMPLES / "README.md").read_text()
+    (row,) = [line for line in table.splitlines() if line.startswith("| [flux-batch.sh]")]
+    assert "`flux batch flux-batch.sh`" in row
+    assert os.access(SCRIPT, os.X_OK)
