@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from ensemble_core import Emit, Executor, ExecutorError, Job, Run
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
-from ensemble_flux.loop import Loop, Order
+from ensemble_flux.loop import Loop
 from ensemble_flux.output import Output, seen_by_all
 from ensemble_flux.reactor import words
+from ensemble_flux.submitter import Order
 
 __all__ = ["FluxExecutor"]
 
@@ -140,7 +141,12 @@ class FluxExecutor(Executor):
         for stream in ("stdout", "stderr"):
             if "path" in option[stream]:
                 extra[stream] = option[stream]["path"]
-        return Order(job, output=option, kept=kept, extra=extra)
+        fetch: str | None = None
+        if job.observe and "stdout" not in extra:
+            # Nobody else would bring it where an observer can read it.
+            fetch = extra["stdout"] = os.path.join(self._output.folder, f"{job.id}.out")
+            kept = (fetch,)
+        return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._opened().cancel(jobs)

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -23,46 +20,28 @@ from ensemble_core import (
     Event,
     ExecutorError,
     ExecutorLost,
-    Job,
     JobEvent,
     Problem,
     Resources,
     Run,
 )
+from ensemble_flux.fetch import Fetcher
 from ensemble_flux.gauges import Gauges
-from ensemble_flux.jobspec import JobspecError, Jobspecs
+from ensemble_flux.guest import Guest
+from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58
 from ensemble_flux.output import remove_empty
 from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.submitter import WINDOW, Order, Submitter
 
-__all__ = ["WINDOW", "Loop", "Order"]
+__all__ = ["Loop"]
 
-#: Submissions that may be on their way at once: Flux takes jobs in batches, and the more it has to
-#: choose from, the faster (measured: 64 give 0.6 of what 1,024 give, and more give no more).
-WINDOW = 2048
-#: Submissions between two looks at what has come in.
-_SLICE = 64
 #: Seconds to wait for the instance's first word, and for an answer to ``reattach``.
 PATIENCE = 120.0
 #: Seconds between attempts to reopen the journal, and how many attempts there are.
 _AGAIN, _ATTEMPTS = 0.5, 240
-#: Seconds between attempts of a submit that found nobody to take it, and how many there are.
-_BUSY, _RETRIES = 0.5, 60
-_NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
-
-
-@dataclass(slots=True)
-class Order:
-    """A job to submit, with what was prepared for it. ``failed`` says why it cannot run."""
-
-    job: Job
-    output: Mapping[str, Any] | None = None
-    kept: tuple[str, ...] = ()
-    extra: Mapping[str, Any] | None = None
-    failed: str | None = None
-    attempts: int = 0
 
 
 class Loop:
@@ -86,18 +65,27 @@ class Loop:
         self._flux = flux
         self._run = run
         self._emit = emit
-        self._jobspecs = jobspecs
         self._events = events
-        self._window = window
         nodes = Nodes()
         self._journal = Journal(run.tag, nodes, strangers=True)
         self._reactor = Reactor(flux, uri, opened=self._opened, idle=self._flush, lost=self._broken)
+        self._fetcher = Fetcher(flux, self._reactor, self._tell_all, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
-        self._waiting: OrderedDict[str, Order] = OrderedDict()
-        self._on_the_way: dict[str, Order] = {}
+        self._submitter = Submitter(
+            flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
+        )
+        self._guest = Guest(
+            flux,
+            self._reactor,
+            self._journal,
+            run.tag,
+            tell=self._tell,
+            lost=self._lose,
+            moved=self._gauges.moved,
+            problem=self._problem,
+        )
         self._kept: dict[str, tuple[str, ...]] = {}
-        #: Jobs to cancel once Flux has answered with their ids, and jobs that were cancelled.
-        self._doomed: set[str] = set()
+        #: Jobs that were cancelled and are not over yet.
         self._cancelled: set[str] = set()
         self._out: list[Event] = []
         self._opening = True
@@ -124,6 +112,7 @@ class Loop:
 
     def close(self) -> None:
         self._reactor.stop()
+        self._fetcher.close()
 
     def submit(self, orders: Sequence[Order]) -> None:
         self._reactor.post(partial(self._take_orders, orders))
@@ -208,6 +197,9 @@ class Loop:
                 self._after_backlog()
 
     def _tell(self, events: Sequence[JobEvent]) -> None:
+        self._tell_all(self._fetcher.pass_on(events))
+
+    def _tell_all(self, events: Sequence[JobEvent]) -> None:
         self._out += events
         for event in events:
             if event.name == "clean" and event.ours:
@@ -244,7 +236,7 @@ class Loop:
         for answer in finders:
             answer(self._journal.met)
         for job in self._journal.missing():
-            self._fail(job, "lost", "the Flux instance no longer knows this job")
+            self._lose(job)
 
     def _problem(self, message: str) -> None:
         self._out.append(Problem(self._run.clock(), message))
@@ -276,125 +268,46 @@ class Loop:
         events, self._out = self._out, []
         self._emit(events)
 
-    # -- submitting ----------------------------------------------------------------------------
+    # -- jobs of ours --------------------------------------------------------------------------
 
     def _take_orders(self, orders: Sequence[Order]) -> None:
         for order in orders:
             self._journal.expect(order.job.id, order.job.nodes, order.extra)
-            self._waiting[order.job.id] = order
-        self._pump()
-
-    def _pump(self) -> None:
-        """Send waiting jobs on their way, as many as the window has room for."""
-        submit_async = self._flux.job.submit_async
-        handle = self._reactor.handle
-        last = len(self._on_the_way) + _SLICE
-        while self._waiting and len(self._on_the_way) < self._window:
-            if len(self._on_the_way) == last:
-                self._reactor.post(self._pump)
-                return
-            name, order = self._waiting.popitem(last=False)
-            job = order.job
-            if order.failed is not None:
-                self._fail(name, "workdir", order.failed)
-                continue
-            try:
-                jobspec = self._jobspecs.write(job, order.output)
-                future = submit_async(handle, jobspec, urgency=job.urgency)
-            except JobspecError as error:
-                self._fail(name, "jobspec", str(error))
-                continue
-            except OSError as error:
-                self._fail(name, "submit", words(error))
-                continue
-            self._on_the_way[name] = order
             if order.kept:
-                self._kept[name] = order.kept
-            self._reactor.then(future, partial(self._answered, name))
+                self._kept[order.job.id] = order.kept
+        self._submitter.take(orders)
 
-    def _answered(self, name: str, future: Any) -> None:
-        order = self._on_the_way.pop(name)
-        try:
-            queue_id = self._reactor.wire.jobid(future)
-        except OSError as error:
-            self._not_taken(order, error)
-        else:
-            self._journal.accepted(name, queue_id)
-            if self.guest:
-                self._watch(name, queue_id)
-            if name in self._doomed:
-                self._doomed.discard(name)
-                self._raise_cancel(name, queue_id)
-        self._pump()
-
-    def _not_taken(self, order: Order, error: OSError) -> None:
+    def _accepted(self, order: Order, queue_id: int) -> None:
         name = order.job.id
-        if error.errno in _NOBODY and order.attempts < _RETRIES and name not in self._doomed:
-            # Nobody has seen the request: a module of the instance is being loaded again.
-            order.attempts += 1
-            self._waiting[name] = order
-            self._reactor.after(_BUSY, self._pump)
-        elif name in self._doomed:
-            self._doomed.discard(name)
-            self._fail(name, "cancel", "cancelled before Flux had taken it")
-        else:
-            self._fail(name, "submit", words(error))
+        self._journal.accepted(name, queue_id)
+        if order.fetch is not None and self._journal.waits_for(name):
+            self._fetcher.expect(name, queue_id, order.fetch)
+        if self.guest:
+            self._guest.watch(name, queue_id)
+        if self._submitter.doomed(name):
+            self._raise_cancel(name, queue_id)
+
+    def _lose(self, name: str) -> None:
+        self._fail(name, "lost", "the Flux instance no longer knows this job")
 
     def _fail(self, name: str, kind: str, note: str) -> None:
         """A job of ours is over without Flux's having said so."""
-        now = self._run.clock()
         if not self._journal.waits_for(name):
             return
+        now = self._run.clock()
         events = [] if self._journal.submitted(name) else [JobEvent(now, name, "submit")]
         context = {"type": kind, "severity": 0, "note": note}
         events += [JobEvent(now, name, "exception", context), JobEvent(now, name, "clean")]
         self._journal.forget(name)
         self._tell(events)
 
-    # -- as a guest ----------------------------------------------------------------------------
-
-    def _watch(self, name: str, queue_id: int) -> None:
-        """Follow the eventlog of one job of ours."""
-        place = 0
-
-        def answered(future: Any) -> bool:
-            nonlocal place
-            try:
-                event = future.get_event()
-            except OSError as error:
-                self._watch_ended(name, queue_id, error)
-                return False
-            if event is None:
-                return False
-            told = self._journal.take({"id": queue_id, "events": [dict(event)]}, place)
-            place += 1
-            self._tell(told)
-            self._gauges.moved()
-            return True
-
-        future = self._flux.job.event_watch_async(self._reactor.handle, queue_id)
-        self._reactor.follow(future, answered)
-
-    def _watch_ended(self, name: str, queue_id: int, error: OSError) -> None:
-        if not self._journal.waits_for(name):
-            return
-        if error.errno == errno.ENOENT:
-            self._fail(name, "lost", "the Flux instance no longer knows this job")
-        else:
-            self._reactor.after(_AGAIN, partial(self._watch, name, queue_id))
-
-    # -- cancelling ----------------------------------------------------------------------------
-
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
         for name in jobs:
-            if self._waiting.pop(name, None) is not None:
-                self._fail(name, "cancel", "cancelled before it was handed to Flux")
-                continue
             queue_id = self._journal.queue_id(name)
             if queue_id is not None:
                 self._raise_cancel(name, queue_id)
-            elif name in self._on_the_way:
-                self._doomed.add(name)
+            else:
+                self._submitter.cancel(name)
 
     def _raise_cancel(self, name: str, queue_id: int) -> None:
         if name in self._cancelled:
@@ -428,67 +341,12 @@ class Loop:
             answer(met)
 
         if self.guest:
-            self._find_as_guest(jobs, known)
+            self._guest.find(jobs, known)
         else:
             self._finders.append(known)
             self._reopen()
-
-    def _find_as_guest(self, jobs: Mapping[str, float], known: Callable[[set[str]], None]) -> None:
-        """Look through the user's own jobs for those of this run."""
-        met: set[str] = set()
-        open_questions = 1
-
-        def settle() -> None:
-            nonlocal open_questions
-            open_questions -= 1
-            if not open_questions:
-                known(met)
-
-        def jobspec(queue_id: int, text: str | None) -> None:
-            tag = _tag(json.loads(text or "{}"))
-            name = str(tag.get("job"))
-            if tag.get("run") == self._run.tag and name in jobs:
-                met.add(name)
-                self._journal.accepted(name, queue_id)
-                self._watch(name, queue_id)
-            settle()
-
-        def listed(text: str | None) -> None:
-            nonlocal open_questions
-            for entry in json.loads(text or "{}").get("jobs", ()):
-                if entry.get("name") not in jobs:
-                    continue
-                open_questions += 1
-                self._reactor.ask(
-                    "job-info.lookup",
-                    {"id": entry["id"], "keys": ["jobspec"], "flags": 0},
-                    partial(jobspec, entry["id"]),
-                    lambda _error: settle(),
-                )
-            settle()
-
-        def unlisted(error: OSError) -> None:
-            self._problem(f"the list of this user's jobs could not be had: {words(error)}")
-            settle()
-
-        question = {
-            "max_entries": 0,
-            "attrs": ["name"],
-            "since": 0.0,
-            "constraint": {"userid": [os.getuid()]},
-        }
-        self._reactor.ask("job-list.list", question, listed, unlisted)
 
 
 def _hosts(handle: Any) -> tuple[str, ...]:
     hostlist = import_module("flux.hostlist").Hostlist
     return tuple(hostlist(handle.attr_get("hostlist")))
-
-
-def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a jobspec that was looked up says of a run."""
-    try:
-        found = json.loads(answer["jobspec"])["attributes"]["user"]["ensemble"]
-    except (KeyError, TypeError, ValueError):
-        return {}
-    return found if isinstance(found, Mapping) else {}

@@ -183,7 +183,11 @@ class Reactor:
         return key
 
     def follow(self, future: Any, answered: Callable[[Any], bool]) -> None:
-        """Have ``answered`` called with each answer of a future until it returns false."""
+        """Have ``answered`` called with each answer of a future until it returns false.
+
+        It may do so only when the future has ended: an answer to one that was let go of would end
+        the process.
+        """
 
         def fulfilled(future: Any) -> None:
             self._progress += 1
@@ -191,7 +195,7 @@ class Reactor:
                 self._streams.pop(id(future), None)
                 self._spent.append(future)
 
-        self._streams[id(future)] = (future, future.cancel)
+        self._streams[id(future)] = (future, getattr(future, "cancel", None))
         future.then(fulfilled)
 
     def end_stream(self, key: int) -> None:
@@ -293,7 +297,7 @@ class Reactor:
             return
         self._stopping = True
         endless = {key for key, (_, cancel) in self._streams.items() if cancel is None}
-        with suppress(OSError, RuntimeError):
+        with suppress(Exception):  # whatever is wrong by now, the handle must be closed
             for _, cancel in list(self._streams.values()):
                 if cancel is not None:
                     cancel()

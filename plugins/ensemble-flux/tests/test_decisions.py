@@ -89,3 +89,18 @@ def test_a_file_leads_to_the_same_decisions_as_on_this_machine(file: Path, tmp_p
     local = start(file, tmp_path / "local", "--executor", "local", "--slots", "8")
     flux = start(file, tmp_path / "flux", "--executor", "flux")
     assert decisions(flux) == decisions(local)
+
+
+@pytest.mark.usefixtures("instance")
+def test_rules_see_output_that_only_flux_keeps(tmp_path: Path) -> None:
+    """As where jobs run on nodes that do not have the run's folder."""
+    file = ROOT / "examples" / "json-lines.yaml"
+    if not file.exists():
+        pytest.skip("the project's examples are not here")
+    stored = start(file, tmp_path / "kvs", "--executor", "flux", "-o", "output=kvs")
+    files = start(file, tmp_path / "files", "--executor", "flux", "-o", "output=files")
+    assert decisions(stored) == decisions(files)
+    for name in ("descend.0.out", "descend.2.out"):
+        (kept,) = (tmp_path / "kvs" / "output").rglob(name)
+        (same,) = (tmp_path / "files" / "output").rglob(name)
+        assert kept.read_text() == same.read_text() != ""

@@ -1,0 +1,141 @@
+"""Output that Flux keeps in its store, brought into files of the run's folder as it is written.
+
+Needed where jobs run on nodes that do not see the run's folder, and an observer is to read what a
+job prints: its rules must see the last line before the job's end. Used by the loop.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import IO, Any
+
+from ensemble_core import JobEvent
+from ensemble_flux.reactor import Reactor, words
+
+__all__ = ["Fetcher"]
+
+#: Seconds after a job's end that the rest of its output is waited for.
+_PATIENCE = 30.0
+
+
+class Fetcher:
+    """Follows the standard output of jobs, and holds their ends back until all of it is there.
+
+    ``tell`` takes events that were held back, ``problem`` what the user must hear of.
+    """
+
+    def __init__(
+        self,
+        flux: Any,
+        reactor: Reactor,
+        tell: Callable[[Sequence[JobEvent]], None],
+        problem: Callable[[str], None],
+    ) -> None:
+        self._flux = flux
+        self._reactor = reactor
+        self._tell = tell
+        self._problem = problem
+        self._expected: dict[str, tuple[int, str]] = {}
+        self._files: dict[str, IO[bytes]] = {}
+        self._held: dict[str, list[JobEvent]] = {}
+
+    def expect(self, job: str, queue_id: int, path: str) -> None:
+        """Write what this job prints to ``path`` once it has started."""
+        self._expected[job] = (queue_id, path)
+
+    def _begin(self, job: str) -> None:
+        queue_id, path = self._expected.pop(job)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._files[job] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
+        except OSError as error:
+            self._problem(f"the output of {job} cannot be kept: {path}: {words(error)}")
+            return
+        # The eventlog of the output is there once the job shell has come up.
+        self._follow(queue_id, "guest.exec.eventlog", partial(self._shell, job, queue_id), job)
+
+    def _follow(
+        self, queue_id: int, eventlog: str, take: Callable[[Mapping[str, Any]], bool], job: str
+    ) -> None:
+        """Have ``take`` called with each entry until it returns false."""
+        enough = False
+
+        def answered(future: Any) -> bool:
+            nonlocal enough
+            try:
+                event = future.get_event()
+            except OSError:
+                event = None
+            if event is None:
+                if not enough:
+                    self._end(job)
+                return False
+            if not enough and not take(event):
+                enough = True
+                future.cancel()
+            return True
+
+        future = self._flux.job.event_watch_async(self._reactor.handle, queue_id, eventlog)
+        self._reactor.follow(future, answered)
+
+    def _shell(self, job: str, queue_id: int, entry: Mapping[str, Any]) -> bool:
+        if entry["name"] != "shell.init":
+            return True
+        self._follow(queue_id, "guest.output", partial(self._output, job), job)
+        return False
+
+    def _output(self, job: str, entry: Mapping[str, Any]) -> bool:
+        file = self._files.get(job)
+        if file is None:
+            return False
+        context = entry.get("context") or {}
+        data = context.get("data")
+        if entry["name"] == "data" and context.get("stream") == "stdout" and data:
+            encoded = context.get("encoding") == "base64"
+            try:
+                file.write(b64decode(data) if encoded else data.encode(errors="surrogateescape"))
+                file.flush()
+            except OSError as error:
+                self._problem(f"the output of {job} cannot be kept: {words(error)}")
+                self._end(job)
+                return False
+        return True
+
+    def pass_on(self, events: Sequence[JobEvent]) -> list[JobEvent]:
+        """The events that may be told now; the others are told when the output is complete."""
+        if not (self._files or self._expected):
+            return list(events)
+        passed = []
+        for event in events:
+            if event.name == "start" and event.job in self._expected:
+                self._begin(event.job)
+            elif event.name == "clean":
+                self._expected.pop(event.job, None)
+            if event.job in self._held:
+                self._held[event.job].append(event)
+            elif event.name in ("finish", "clean") and event.job in self._files:
+                self._held[event.job] = [event]
+                self._reactor.after(_PATIENCE, partial(self._give_up, event.job))
+            else:
+                passed.append(event)
+        return passed
+
+    def _give_up(self, job: str) -> None:
+        if job in self._held:
+            self._problem(f"the end of the output of {job} did not come within {_PATIENCE:g} s")
+            self._end(job)
+
+    def _end(self, job: str) -> None:
+        file = self._files.pop(job, None)
+        if file is not None:
+            file.close()
+        self._tell(self._held.pop(job, []))
+
+    def close(self) -> None:
+        """Keep no more."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

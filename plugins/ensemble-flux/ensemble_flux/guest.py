@@ -1,0 +1,135 @@
+"""What a guest of a Flux instance may see: the eventlogs of its own jobs, one by one.
+
+Used by the loop, in the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ensemble_core import JobEvent
+from ensemble_flux.journal import TAG, Journal
+from ensemble_flux.reactor import Reactor, words
+
+__all__ = ["Guest"]
+
+#: Seconds until an eventlog whose stream broke off is asked for again.
+_AGAIN = 0.5
+
+
+class Guest:
+    """Follows the eventlogs of a run's jobs, and finds the run's jobs among the user's.
+
+    ``tell`` takes events; ``lost`` the name of a job that the instance no longer knows; ``moved``
+    is called when something may have changed for others too.
+    """
+
+    def __init__(
+        self,
+        flux: Any,
+        reactor: Reactor,
+        journal: Journal,
+        run: str,
+        *,
+        tell: Callable[[Sequence[JobEvent]], None],
+        lost: Callable[[str], None],
+        moved: Callable[[], None],
+        problem: Callable[[str], None],
+    ) -> None:
+        self._flux = flux
+        self._reactor = reactor
+        self._journal = journal
+        self._run = run
+        self._tell = tell
+        self._lost = lost
+        self._moved = moved
+        self._problem = problem
+
+    def watch(self, name: str, queue_id: int) -> None:
+        """Follow the eventlog of a job of ours."""
+        place = 0
+
+        def answered(future: Any) -> bool:
+            nonlocal place
+            try:
+                event = future.get_event()
+            except OSError as error:
+                self._ended(name, queue_id, error)
+                return False
+            if event is None:
+                return False
+            self._tell(self._journal.take({"id": queue_id, "events": [dict(event)]}, place))
+            place += 1
+            self._moved()
+            return True
+
+        future = self._flux.job.event_watch_async(self._reactor.handle, queue_id)
+        self._reactor.follow(future, answered)
+
+    def _ended(self, name: str, queue_id: int, error: OSError) -> None:
+        if not self._journal.waits_for(name):
+            return
+        if error.errno == errno.ENOENT:
+            self._lost(name)
+        else:
+            self._reactor.after(_AGAIN, partial(self.watch, name, queue_id))
+
+    def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
+        """Look through the user's own jobs for these; ``known`` is told which there are."""
+        met: set[str] = set()
+        questions = 1
+
+        def settle() -> None:
+            nonlocal questions
+            questions -= 1
+            if not questions:
+                known(met)
+
+        def looked_up(queue_id: int, text: str | None) -> None:
+            tag = _tag(json.loads(text or "{}"))
+            name = str(tag.get("job"))
+            if tag.get("run") == self._run and name in jobs and name not in met:
+                met.add(name)
+                self._journal.accepted(name, queue_id)
+                self.watch(name, queue_id)
+            settle()
+
+        def listed(text: str | None) -> None:
+            nonlocal questions
+            for entry in json.loads(text or "{}").get("jobs", ()):
+                if entry.get("name") not in jobs:  # a job has our name of it for its own
+                    continue
+                questions += 1
+                self._reactor.ask(
+                    "job-info.lookup",
+                    {"id": entry["id"], "keys": ["jobspec"], "flags": 0},
+                    partial(looked_up, entry["id"]),
+                    lambda _error: settle(),
+                )
+            settle()
+
+        def refused(error: OSError) -> None:
+            self._problem(f"the list of this user's jobs could not be had: {words(error)}")
+            settle()
+
+        question = {
+            "max_entries": 0,
+            "attrs": ["name"],
+            "since": 0.0,
+            "constraint": {"userid": [os.getuid()]},
+        }
+        self._reactor.ask("job-list.list", question, listed, refused)
+
+
+def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a jobspec that was looked up says of a run."""
+    try:
+        found = json.loads(answer["jobspec"])["attributes"]["user"][TAG]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
