@@ -42,7 +42,6 @@ class FluxExecutor(Executor):
         self._loop: Loop | None = None
         self._output: Output | None = None
         self._jobspecs: Jobspecs | None = None
-        self._seen: set[str] = set()
         self._handles = threading.local()
 
     def open(self, run: Run, emit: Emit) -> None:
@@ -117,14 +116,13 @@ class FluxExecutor(Executor):
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._opened()
         names = {job.id for job in jobs}
-        if len(names) != len(jobs) or names & self._seen:
-            twice = sorted(names & self._seen) or sorted(job.id for job in jobs)
+        twice = [name for name in names if loop.waits_for(name)]
+        if twice or len(names) != len(jobs):
             raise ExecutorError(
-                f"job {twice[0]} was submitted already",
+                f"job {twice[0]} was submitted already" if twice else "a job is there twice",
                 hint="give each job an id of its own",
                 code="duplicate-job",
             )
-        self._seen |= names
         loop.submit([self._prepared(job) for job in jobs])
 
     def _prepared(self, job: Job) -> Order:
@@ -155,9 +153,7 @@ class FluxExecutor(Executor):
         return {} if self._loop is None else dict(self._loop.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        found = self._opened().reattach(jobs)
-        self._seen.update(job for job, known in found.items() if known)
-        return found
+        return self._opened().reattach(jobs)
 
     @property
     def handle(self) -> object:

@@ -13,12 +13,15 @@ from typing import Any
 
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
+from ensemble_flux.notation import parse_idset
 from ensemble_flux.reactor import Reactor, words
 
 __all__ = ["Gauges"]
 
 #: Seconds that lie at least between two questions of a guest what is free.
 _PAUSE = 0.5
+#: Seconds after which a guest asks also where it has heard of nothing: nodes come and go in silence.
+_LOOK = 30.0
 #: Seconds until a stream that ended is asked for again.
 _AGAIN = 1.0
 _STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
@@ -47,6 +50,10 @@ class Gauges:
         self._asking: dict[str, bool] = {}
         self._unanswered = 0
         self._past = False
+        #: What the scheduler last said of nodes that are down, and which ranks were offline and
+        #: drained when the nodes were last asked for. For a guest.
+        self._down: object = None
+        self._lost_before: tuple[set[int], set[int]] | None = None
 
     @property
     def complete(self) -> bool:
@@ -89,15 +96,20 @@ class Gauges:
 
     def _warn(self, entry: dict[str, Any]) -> None:
         context = entry.get("context") or {}
-        where = context.get("nodelist") or f"rank {context.get('idset', '?')}"
+        ranks = str(context.get("idset", "?"))
         if entry.get("name") == "offline":
-            self._problem(f"{where} of the Flux instance went down")
+            self._went_down(ranks, context.get("nodelist"))
         elif entry.get("name") == "drain":
-            why = context.get("reason")
-            self._problem(
-                f"{where} of the Flux instance was drained{f' ({why})' if why else ''}: it takes "
-                "no more jobs until 'flux resource undrain'"
-            )
+            self._was_drained(ranks, context.get("nodelist"), context.get("reason"))
+
+    def _went_down(self, ranks: str, hosts: str | None) -> None:
+        self._problem(f"{_where(ranks, hosts)} of the Flux instance went down")
+
+    def _was_drained(self, ranks: str, hosts: str | None, why: str | None) -> None:
+        self._problem(
+            f"{_where(ranks, hosts)} of the Flux instance was drained{f' ({why})' if why else ''}:"
+            f" no more jobs start there until 'flux resource undrain {ranks}'"
+        )
 
     def _resources_ended(self, _error: OSError) -> None:
         self._reactor.after(_AGAIN, self.follow)
@@ -115,7 +127,7 @@ class Gauges:
     def follow_as_guest(self) -> None:
         """Hear of changes in the queue, as far as a guest may."""
         self._guest = True
-        self.moved()
+        self._look_again()
         self._unanswered += 1
         answered_once = False
 
@@ -142,12 +154,34 @@ class Gauges:
         self._reactor.stream("job-list.job-stats", {}, taken, ended, cancel="")
 
     def moved(self) -> None:
-        """Something happened that may have changed what is free."""
+        """Something happened that may have changed what is free, and what is up."""
         if self._guest:
             self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
 
     def _allocated(self, answer: dict[str, Any]) -> None:
         self._nodes.allocated(answer.get("allocated"))
+        down = answer.get("down")
+        if down != self._down:  # nobody tells a guest of nodes that come and go
+            self._down = down
+            self._ask("resource.status", self._take_status)
+
+    def _take_status(self, answer: dict[str, Any]) -> None:
+        """Take the nodes as they are, and tell of those that a guest has lost since."""
+        self._nodes.status(answer)
+        offline = parse_idset(answer.get("offline") or "")
+        drains = {ranks: drain or {} for ranks, drain in (answer.get("drain") or {}).items()}
+        drained = {rank: ranks for ranks in drains for rank in parse_idset(ranks)}
+        if self._lost_before is not None:
+            before_offline, before_drained = self._lost_before
+            for rank in sorted(offline - before_offline):
+                self._went_down(str(rank), None)
+            for ranks in sorted({drained[rank] for rank in drained.keys() - before_drained}):
+                self._was_drained(ranks, None, drains[ranks].get("reason"))
+        self._lost_before = (offline, set(drained))
+
+    def _look_again(self) -> None:
+        self.moved()
+        self._reactor.after(_LOOK, self._look_again)
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -179,3 +213,9 @@ class Gauges:
             settle()
 
         self._reactor.ask(topic, None, answered, lambda _error: settle())
+
+
+def _where(ranks: str, hosts: str | None) -> str:
+    """How the user knows nodes: by their hosts, and by the ranks that Flux's commands take."""
+    word = "rank" if ranks.isdigit() else "ranks"
+    return f"{hosts} ({word} {ranks})" if hosts else f"{word} {ranks}"

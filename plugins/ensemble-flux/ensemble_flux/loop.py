@@ -117,6 +117,10 @@ class Loop:
     def submit(self, orders: Sequence[Order]) -> None:
         self._reactor.post(partial(self._take_orders, orders))
 
+    def waits_for(self, job: str) -> bool:
+        """Whether this job was handed over and is not over. May lag behind."""
+        return self._journal.waits_for(job)
+
     def cancel(self, jobs: Sequence[str]) -> None:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
@@ -234,7 +238,8 @@ class Loop:
         """A journal was opened again: what became of jobs is known now."""
         finders, self._finders = self._finders, []
         for answer in finders:
-            answer(self._journal.met)
+            answer(set(self._journal.met))
+        self._journal.met.clear()
         for job in self._journal.missing():
             self._lose(job)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 from ensemble_flux.wire import Wire
@@ -61,6 +62,7 @@ class Reactor:
         self._progress = 0
         #: Futures that answer more than once, with how to make them end.
         self._streams: dict[int, tuple[Any, Callable[[], None] | None]] = {}
+        self._keys = count()
         self._silenced: set[int] = set()
         self._pending: set[Any] = set()
         self._timers: set[Any] = set()
@@ -169,7 +171,7 @@ class Reactor:
                 answer(text)
 
         future = self.handle.rpc(topic, payload, 0, constants.FLUX_RPC_STREAMING)
-        key = id(future)
+        key = next(self._keys)
         matchtag = future.pimpl.get_matchtag()
         self._streams[key] = (
             future,
@@ -192,15 +194,18 @@ class Reactor:
         def fulfilled(future: Any) -> None:
             self._progress += 1
             if not answered(future):
-                self._streams.pop(id(future), None)
+                self._streams.pop(key, None)
                 self._spent.append(future)
 
-        self._streams[id(future)] = (future, getattr(future, "cancel", None))
+        key = next(self._keys)
+        self._streams[key] = (future, getattr(future, "cancel", None))
         future.then(fulfilled)
 
     def end_stream(self, key: int) -> None:
         """Hear no more of a stream."""
-        _, cancel = self._streams.get(key, (None, None))
+        if key not in self._streams:
+            return
+        _, cancel = self._streams[key]
         self._silenced.add(key)
         if cancel is not None:
             with suppress(OSError):
@@ -305,6 +310,10 @@ class Reactor:
         for future in [*self._pending, *(future for future, _ in self._streams.values())]:
             future.stop()
             _forget(future)
+            # A watch would cancel itself again when it is destroyed, and complain where no broker
+            # is left to hear of it.
+            if getattr(future, "needs_cancel", False):
+                future.needs_cancel = False
             self._spent.append(future)
         self._streams.clear()
         self._pending.clear()
