@@ -20,7 +20,7 @@ __all__ = ["Gauges"]
 
 #: Seconds that lie at least between two questions of a guest what is free.
 _PAUSE = 0.5
-#: Seconds after which a guest asks also where it has heard of nothing: nodes come and go in silence.
+#: Seconds after which a guest asks also when it has heard nothing: nodes go in silence.
 _LOOK = 30.0
 #: Seconds until a stream that ended is asked for again.
 _AGAIN = 1.0

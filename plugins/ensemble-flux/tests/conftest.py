@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ class Instance:
 
     def __init__(self, command: str, *options: str, size: int = SIZE) -> None:
         self.command = command
+        self.size = size
         self._process = subprocess.Popen(
             [command, "start", f"--test-size={size}", *options, "sh", "-c", "echo $FLUX_URI; cat"],
             stdin=subprocess.PIPE,
@@ -37,7 +42,7 @@ class Instance:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "FLUX_URI": self.uri}
 
-    def flux(self, *words: str, check: bool = True, **options: Any) -> str:
+    def flux(self, *words: str, check: bool = True) -> str:
         """What a flux command says of this instance."""
         done = subprocess.run(
             [self.command, *words],
@@ -45,7 +50,6 @@ class Instance:
             capture_output=True,
             text=True,
             timeout=120,
-            **options,
         )
         if check and done.returncode:
             raise AssertionError(f"flux {' '.join(words)}: {done.stderr}")
@@ -61,8 +65,19 @@ class Instance:
 
     def brokers(self) -> list[int]:
         """The process ids of the brokers, by rank."""
-        lines = self.flux("exec", "flux", "getattr", "broker.pid").split()
-        return [int(line) for line in lines]
+        lines = self.flux("exec", "-l", "flux", "getattr", "broker.pid").splitlines()
+        return [int(line.partition(":")[2]) for line in sorted(lines)]
+
+    def jobs(self, *options: str) -> list[dict[str, Any]]:
+        """All jobs, also those that are over, as ``flux jobs --json`` has them."""
+        text = self.flux("jobs", "-A", "-a", "-c", "0", "--json", *options)
+        found = json.loads(text or "{}").get("jobs", [])
+        assert isinstance(found, list)
+        return found
+
+    def submit(self, *words: str) -> list[str]:
+        """Submit jobs that no run knows of; their ids."""
+        return self.flux("submit", *words).split()
 
     def close(self) -> None:
         if self._process.stdin is not None:
@@ -74,6 +89,110 @@ class Instance:
             self._process.wait(60)
         if self._process.stdout is not None:
             self._process.stdout.close()
+        # A broker that was killed leaves the processes of its jobs behind.
+        for pid in _of_session(self._process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _of_session(session: int) -> list[int]:
+    """The processes of a session, by what /proc says of each."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        if text[text.rindex(")") + 2 :].split()[3] == str(session):
+            found.append(int(path.parent.name))
+    return found
+
+
+class Running:
+    """An ``ensemble run --executor flux --json`` in a process of its own, and what it says."""
+
+    def __init__(self, file: Path, *options: str, environment: dict[str, str]) -> None:
+        self._errors = file.with_suffix(".errors")
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ensemble_core.cli", "run", "--json"),
+                    *("--executor", "flux", "--output", str(file.parent / "output")),
+                    *options,
+                    str(file),
+                ],
+                cwd=file.parent,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.lines: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(json.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def errors(self) -> str:
+        """What stands on its stderr."""
+        return self._errors.read_text()
+
+    def of(self, **wanted: object) -> list[dict[str, Any]]:
+        """The lines so far that have these values."""
+        with self._news:
+            return [
+                line
+                for line in self.lines
+                if all(line.get(key) == value for key, value in wanted.items())
+            ]
+
+    def wait_for(self, count: int = 1, timeout: float = 30.0, **wanted: object) -> dict[str, Any]:
+        """Wait for lines that have these values; the last of them."""
+
+        def enough() -> bool:
+            return len(self.of(**wanted)) >= count or not self._reader.is_alive()
+
+        with self._news:
+            self._news.wait_for(enough, timeout)
+        found = self.of(**wanted)
+        if len(found) < count:
+            last = "\n".join(map(str, self.lines[-10:]))
+            pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
+        return found[-1]
+
+    def ended(self, timeout: float = 30.0) -> int:
+        """Wait until it has ended; its exit code."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            last = "\n".join(map(str, self.lines[-10:]))
+            pytest.fail(f"it did not end within {timeout:g} s; last:\n{last}\n{self.errors}")
+        self._reader.join(10)
+        return code
+
+    def warnings(self) -> list[str]:
+        """What it warned of."""
+        return [str(line["message"]) for line in self.of(kind="event", type="problem")]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(30)
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def command() -> str | None:
@@ -115,9 +234,44 @@ def instance(shared_instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Inst
 
 
 @pytest.fixture
-def own_instance(flux_command: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    """An instance that the test may break."""
-    instance = Instance(flux_command)
+def make_instance(flux_command: str) -> Iterator[Callable[..., Instance]]:
+    """Starts instances with options of ``flux start``, and ends them after the test."""
+    instances: list[Instance] = []
+
+    def make(*options: str, size: int = SIZE) -> Instance:
+        # Any broker may be killed; only with the first of them the instance is gone.
+        ending = ("--test-exit-timeout=2s", "--test-exit-mode=leader")
+        instance = Instance(flux_command, *ending, *options, size=size)
+        instances.append(instance)
+        return instance
+
+    yield make
+    for instance in instances:
+        instance.close()
+
+
+@pytest.fixture
+def own_instance(
+    make_instance: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
+) -> Instance:
+    """An instance that the test may break, and is inside of."""
+    instance = make_instance()
     monkeypatch.setenv("FLUX_URI", instance.uri)
-    yield instance
-    instance.close()
+    return instance
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts ``ensemble run`` with the text of a file; ends what is still there after the test."""
+    runs: list[Running] = []
+
+    def run(text: str, *options: str, **environment: str) -> Running:
+        file = tmp_path / f"run{len(runs)}.yaml"
+        file.write_text(text)
+        running = Running(file, *options, environment={**os.environ, **environment})
+        runs.append(running)
+        return running
+
+    yield run
+    for running in runs:
+        running.close()

@@ -1,0 +1,376 @@
+"""What goes wrong in and around a real Flux instance, and what its user is told of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_flux import bindings
+from ensemble_flux.executor import FluxExecutor
+
+from ensemble_core import ExecutorError, Problem, Resources
+from ensemble_core.executor import Run
+from ensemble_core.testing.executor import Session
+
+Ensemble = Callable[..., Any]
+
+ONE = """
+jobs:
+  - {name: work, command: "true"}
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+"""
+LASTING = """
+jobs:
+  - {name: work, command: sleep 1000, count: 20}
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+"""
+
+
+def problems(session: Session) -> list[str]:
+    return [event.message for event in list(session.events) if isinstance(event, Problem)]
+
+
+def gauge(session: Session, path: str) -> float | None:
+    """The newest value of a gauge that was emitted."""
+    for event in reversed(list(session.events)):
+        if isinstance(event, Resources) and path in event.values:
+            return event.values[path]
+    return None
+
+
+def look(session: Session, events: str) -> None:
+    """Nobody tells a guest of nodes; it looks when something has happened to a job of its own."""
+    if events == "eventlogs":
+        session.run(session.job("true"))
+
+
+def refusal(tmp_path: Path, executor: FluxExecutor) -> ExecutorError:
+    """How an executor refuses to open."""
+    run = Run(tag="refused", folder=tmp_path, clock=time.time)
+    with pytest.raises(ExecutorError) as caught:
+        executor.open(run, lambda _events: None)
+    return caught.value
+
+
+@pytest.fixture(params=["journal", "eventlogs"])
+def events(request: pytest.FixtureRequest) -> str:
+    """As the owner of the instance, and as a guest of it."""
+    return str(request.param)
+
+
+# -- before anything begins ------------------------------------------------------------------------
+
+
+def test_where_there_is_no_flux_at_all_the_user_is_told_what_to_install(
+    ensemble: Ensemble, tmp_path: Path
+) -> None:
+    run = ensemble(ONE, PATH=str(tmp_path / "nothing"), PYTHONPATH="", FLUX_URI="local:///none")
+    assert run.ended() not in (0, 130)
+    assert "bindings were not found" in run.errors
+    assert "there is no 'flux' on the PATH" in run.errors
+    assert "flux-python" in run.errors
+    assert "Traceback" not in run.errors
+
+
+@pytest.mark.usefixtures("flux_command")
+@pytest.mark.parametrize("environment", [{}, {"FLUX_URI": ""}], ids=["unset", "empty"])
+def test_outside_of_an_instance_the_user_is_told_how_to_get_one(
+    ensemble: Ensemble, environment: dict[str, str]
+) -> None:
+    run = ensemble(ONE, **environment)
+    assert run.ended() not in (0, 130)
+    assert "no Flux instance answers" in run.errors
+    assert "flux start" in run.errors
+    assert "Traceback" not in run.errors
+
+
+@pytest.mark.usefixtures("flux_command")
+@pytest.mark.parametrize("kind", ["nothing", "deserted", "a file", "nonsense"])
+def test_an_instance_that_is_gone_is_named(ensemble: Ensemble, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "local-0"
+    if kind == "deserted":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+    elif kind == "a file":
+        path.write_text("")
+    uri = "there is no such scheme" if kind == "nonsense" else f"local://{path}"
+    run = ensemble(ONE, FLUX_URI=uri)
+    assert run.ended() not in (0, 130)
+    assert f"no Flux instance answers at {uri}" in run.errors
+    assert "flux uptime" in run.errors
+    assert "Traceback" not in run.errors
+
+
+@pytest.mark.usefixtures("instance")
+def test_bindings_that_are_too_old_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bindings, "OLDEST", (999, 1))
+    error = refusal(tmp_path, FluxExecutor())
+    assert error.code == "version-mismatch"
+    assert "999.1" in str(error)
+    assert bindings.version(bindings.bindings()) in str(error)
+
+
+@pytest.mark.usefixtures("instance")
+def test_an_instance_that_is_too_old_is_refused_and_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = type(bindings.bindings().Flux())
+    old = handle.attr_get
+
+    def attr_get(self: Any, name: str) -> Any:
+        return "0.12.3" if name == "version" else old(self, name)
+
+    monkeypatch.setattr(handle, "attr_get", attr_get)
+    before = len(os.listdir("/proc/self/fd"))
+    error = refusal(tmp_path, FluxExecutor())
+    assert error.code == "version-mismatch"
+    assert "instance" in str(error)
+    assert "0.12.3" in str(error)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+# -- brokers that go away --------------------------------------------------------------------------
+
+
+def test_a_run_whose_broker_is_killed_ends_by_itself_and_says_so(
+    own_instance: Any, ensemble: Ensemble
+) -> None:
+    run = ensemble(LASTING)
+    run.wait_for(type="job", name="start")
+    os.kill(own_instance.brokers()[0], signal.SIGKILL)
+    began = time.monotonic()
+    assert run.ended(15) == 1
+    assert time.monotonic() - began < 10
+    assert "lost its queue" in run.errors
+    assert "flux jobs -a" in run.errors
+    assert "Traceback" not in run.errors
+    assert run.of(type="summary")
+
+
+def test_a_guest_whose_broker_is_killed_ends_by_itself(
+    own_instance: Any, ensemble: Ensemble
+) -> None:
+    run = ensemble(LASTING, "-o", "events=eventlogs")
+    run.wait_for(type="job", name="start")
+    os.kill(own_instance.brokers()[0], signal.SIGKILL)
+    assert run.ended(15) == 1
+    assert "lost its queue" in run.errors
+    assert "Traceback" not in run.errors
+
+
+def test_a_broker_killed_while_jobs_are_being_submitted_ends_the_run(
+    own_instance: Any, ensemble: Ensemble
+) -> None:
+    broker = own_instance.brokers()[0]
+    run = ensemble(LASTING.replace("count: 20", "count: 5000"))
+    run.wait_for(200, type="job", name="submit")
+    os.kill(broker, signal.SIGKILL)
+    assert run.ended(20) == 1
+    assert "lost its queue" in run.errors
+    assert "Traceback" not in run.errors
+
+
+def test_an_instance_that_is_shut_down_under_a_run_ends_it(
+    own_instance: Any, ensemble: Ensemble
+) -> None:
+    run = ensemble(LASTING)
+    run.wait_for(type="job", name="start")
+    own_instance.flux("shutdown", "--background", check=False)
+    assert run.ended(30) != 0
+    assert "Traceback" not in run.errors
+    ends = run.of(type="job", name="clean")
+    assert "lost its queue" in run.errors or len(ends) == 20, run.errors
+
+
+def test_a_broker_that_stands_still_for_a_while_costs_nothing(
+    own_instance: Any, tmp_path: Path
+) -> None:
+    broker = own_instance.brokers()[0]
+    with Session(FluxExecutor(), tmp_path) as session:
+        early = [session.job("sleep", "1") for _ in range(6)]
+        session.submit(*early)
+        session.wait_for(early[0], "start")
+        os.kill(broker, signal.SIGSTOP)
+        try:
+            late = [session.job("true") for _ in range(20)]
+            session.submit(*late)
+            time.sleep(3)
+        finally:
+            os.kill(broker, signal.SIGCONT)
+        session.wait_clean(*early, *late)
+        for job in early + late:
+            assert session.names(job).count("clean") == 1
+            assert session.context(job, "finish")["status"] == 0
+    assert len(own_instance.jobs()) == 26
+
+
+def test_a_node_that_dies_under_a_job_is_that_jobs_end_and_is_named(
+    own_instance: Any, tmp_path: Path
+) -> None:
+    lost = own_instance.brokers()[3]
+    with Session(FluxExecutor(events="journal"), tmp_path) as session:
+        assert session.executor.resources()["nodes.up"] == 4
+        job = session.job("sleep", "1000", nodes=4, tasks=4)
+        session.submit(job)
+        session.wait_for(job, "start")
+        os.kill(lost, signal.SIGKILL)
+        context = session.wait_for(job, "exception")
+        assert context["severity"] == 0
+        assert context["note"]
+        session.wait(lambda: gauge(session, "nodes.up") == 3, "a node less")
+        assert any("rank 3" in text and "went down" in text for text in problems(session))
+
+
+# -- nodes and queues that are taken away -----------------------------------------------------------
+
+
+def test_a_drained_node_is_told_with_its_reason_and_counts_again_once_it_is_back(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        own_instance.flux("resource", "drain", "2", "bad memory")
+        look(session, events)
+        session.wait(lambda: gauge(session, "nodes.up") == 3, "a node less")
+        session.wait(lambda: bool(problems(session)), "a warning")
+        warning = problems(session)[0]
+        assert "rank 2" in warning
+        assert "bad memory" in warning
+        assert "undrain" in warning
+        own_instance.flux("resource", "undrain", "2")
+        look(session, events)
+        session.wait(lambda: gauge(session, "nodes.up") == 4, "the node again")
+        assert session.executor.resources()["nodes.up"] == 4
+        assert len(problems(session)) == 1
+
+
+def test_a_disabled_queue_refuses_jobs_in_fluxs_own_words(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        own_instance.flux("queue", "disable", "--message=maintenance on Tuesday")
+        refused = session.job("true")
+        session.run(refused)
+        assert session.names(refused) == ["submit", "exception", "clean"]
+        assert "maintenance on Tuesday" in session.context(refused, "exception")["note"]
+        own_instance.flux("queue", "enable")
+        taken = session.job("true")
+        session.run(taken)
+        assert session.context(taken, "finish")["status"] == 0
+
+
+def test_in_a_stopped_queue_jobs_wait_and_the_gauges_tell(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    own_instance.flux("queue", "stop")
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        jobs = [session.job("true") for _ in range(5)]
+        session.submit(*jobs)
+        session.wait(lambda: gauge(session, "queue.sched") == 5, "five waiting jobs")
+        assert gauge(session, "waiting.nodes") == 5
+        assert not any("start" in session.names(job) for job in jobs)
+        own_instance.flux("queue", "start")
+        session.wait_clean(*jobs)
+        session.wait(lambda: gauge(session, "queue.sched") == 0, "no waiting job")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of three megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no 'mount' here")
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_an_instance_whose_disk_is_full_still_runs_every_job(
+    flux_command: str,
+    small_disk: Path,
+    make_instance: Callable[..., Any],
+    ensemble: Ensemble,
+) -> None:
+    instance = make_instance(f"-Sstatedir={small_disk}", size=1)
+    with (small_disk / "fill").open("wb", buffering=0) as fill, suppress(OSError):
+        while fill.write(b"x" * 4096):
+            pass
+    assert shutil.disk_usage(small_disk).free == 0
+    run = ensemble(ONE.replace('"true"', '"true", count: 50'), FLUX_URI=instance.uri)
+    assert run.ended(60) == 0, run.errors
+    assert "content" in instance.flux("dmesg")  # it has complained
+    assert len(run.of(type="job", name="clean")) == 50
+    os.kill(instance.brokers()[0], signal.SIGKILL)  # it would try for long to save what it has
+
+
+# -- jobs that Flux does not take -------------------------------------------------------------------
+
+
+def test_a_job_that_flux_refuses_has_its_words_and_the_others_go_on(
+    instance: Any, tmp_path: Path, events: str
+) -> None:
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        bad = {
+            "too many nodes": session.job("true", nodes=500, tasks=500),
+            "unknown queue": session.job("true", options={"flux": {"queue": "nowhere"}}),
+            "shell option": session.job("true", options={"flux": {"shell": {"output": 7}}}),
+            "urgency": session.job("true", urgency=99),
+            "no command": session.job(""),
+            "no cores": session.job("true", cores_per_task=0),
+        }
+        good = [session.job("true") for _ in range(10)]
+        session.run(*good[:5], *bad.values(), *good[5:])
+        for job in good:
+            assert session.context(job, "finish")["status"] == 0
+        notes = {}
+        for what, job in bad.items():
+            fatal = [
+                e.context
+                for e in session.of(job)
+                if e.name == "exception" and e.context["severity"] == 0
+            ]
+            assert len(fatal) >= 1, (what, session.of(job))
+            assert session.names(job)[0] == "submit", what
+            assert session.names(job).count("clean") == 1, what
+            notes[what] = str(fatal[0]["note"])
+        assert all(notes.values()), notes
+        assert "unsatisfiable" in notes["too many nodes"], notes
+        assert "queue" in notes["unknown queue"], notes
+        assert "urgency" in notes["urgency"], notes
+
+
+def test_a_refused_job_is_shown_to_the_user_and_the_run_fails(
+    instance: Any, ensemble: Ensemble
+) -> None:
+    run = ensemble(
+        """
+jobs:
+  - {name: huge, command: "true", nodes: 500}
+  - {name: small, command: "true", count: 5}
+rules:
+  - {trigger: start, action: [{name: submit, label: huge}, {name: submit, label: small}]}
+"""
+    )
+    assert run.ended() == 1
+    (summary,) = run.of(type="summary")
+    groups = {group["name"]: group for group in summary["groups"]}
+    assert groups["huge"]["failed"] == 1
+    assert groups["small"]["success"] == 5
+    assert "unsatisfiable" in run.errors
