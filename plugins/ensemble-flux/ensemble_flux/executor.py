@@ -116,14 +116,16 @@ class FluxExecutor(Executor):
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._opened()
         names = {job.id for job in jobs}
-        twice = [name for name in names if loop.waits_for(name)]
+        twice = sorted(names & loop.ids)
         if twice or len(names) != len(jobs):
             raise ExecutorError(
                 f"job {twice[0]} was submitted already" if twice else "a job is there twice",
                 hint="give each job an id of its own",
                 code="duplicate-job",
             )
-        loop.submit([self._prepared(job) for job in jobs])
+        orders = [self._prepared(job) for job in jobs]
+        loop.ids |= names
+        loop.submit(orders)
 
     def _prepared(self, job: Job) -> Order:
         assert self._output is not None
@@ -153,7 +155,11 @@ class FluxExecutor(Executor):
         return {} if self._loop is None else dict(self._loop.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return self._opened().reattach(jobs)
+        loop = self._opened()
+        loop.ids |= jobs.keys()
+        found = loop.reattach(jobs)
+        loop.ids -= {job for job, known in found.items() if not known}
+        return found
 
     @property
     def handle(self) -> object:

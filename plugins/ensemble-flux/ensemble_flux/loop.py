@@ -101,6 +101,8 @@ class Loop:
         self.version = ""
         #: The gauges now; replaced, never changed.
         self.gauges: Mapping[str, float] = {}
+        #: Jobs that were handed over and are not over. Added to by whoever hands them over.
+        self.ids: set[str] = set()
         #: Why nothing more will come, if so.
         self.lost: str | None = None
 
@@ -116,10 +118,6 @@ class Loop:
 
     def submit(self, orders: Sequence[Order]) -> None:
         self._reactor.post(partial(self._take_orders, orders))
-
-    def waits_for(self, job: str) -> bool:
-        """Whether this job was handed over and is not over. May lag behind."""
-        return self._journal.waits_for(job)
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
@@ -157,7 +155,14 @@ class Loop:
             if self._refused is not None and (
                 self._events == "journal" or self._refused.errno != errno.EPERM
             ):
-                raise self._refused
+                raise ExecutorError(
+                    "this Flux instance does not give its journal of job events",
+                    cause=words(self._refused),
+                    hint="leave out the option events=journal"
+                    if self._refused.errno == errno.EPERM
+                    else "is its job manager loaded? 'flux module list' tells",
+                    code="no-journal",
+                )
         if self._stream_open:
             self._gauges.follow()
             self._wait(lambda: self._gauges.complete)
@@ -209,6 +214,7 @@ class Loop:
             if event.name == "clean" and event.ours:
                 self._kept_files(event.job)
                 self._cancelled.discard(event.job)
+                self.ids.discard(event.job)
 
     def _kept_files(self, job: str) -> None:
         kept = self._kept.pop(job, None)
@@ -217,7 +223,8 @@ class Loop:
 
     def _journal_ended(self, error: OSError) -> None:
         if self._opening:
-            self._refused = error
+            # Not the error itself: its traceback would hold on to the handle.
+            self._refused = OSError(error.errno, words(error))
             return
         why = words(error)
         if self._attempts == 0:
