@@ -103,6 +103,12 @@ class Executor(ABC):
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
 
     @property
+    def sees_strangers(self) -> bool:
+        """Whether events of jobs that are not the run's own are told, once it is open. Where they
+        are not, a run whose rules have ``scope: queue`` warns of it."""
+        return True
+
+    @property
     def handle(self) -> object:
         """What a custom function gets as ``handle``: the queue's own handle, or ``None``.
 

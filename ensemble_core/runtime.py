@@ -160,6 +160,12 @@ class Runtime:
         performer.start()
         try:
             self._handle(Started(self.clock(), dict(self._executor.resources())))
+            if self.engine.rules.strangers and not self._executor.sees_strangers:
+                message = (
+                    f"executor {self._name} does not hear of other users' jobs here: rules with "
+                    "'scope: queue' see this run's jobs only"
+                )
+                self.emit((Problem(self.clock(), message),))
             self._loop()
         finally:
             self._orders.put(None)

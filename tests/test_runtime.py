@@ -13,7 +13,15 @@ import pytest
 from ensemble_core.config import load_text
 from ensemble_core.decisions import Decision, Fired, Log, Submit
 from ensemble_core.errors import ExecutorError, UsageError
-from ensemble_core.events import CallFailed, CallReturned, Event, JobEvent, Observed, ResizeOutcome
+from ensemble_core.events import (
+    CallFailed,
+    CallReturned,
+    Event,
+    JobEvent,
+    Observed,
+    Problem,
+    ResizeOutcome,
+)
 from ensemble_core.executor import Executor
 from ensemble_core.hookspecs import ActionPlugin, CallContext
 from ensemble_core.jobs import Job
@@ -160,6 +168,66 @@ def f(metrics, event, rule, action, handle, job, ensemble, **rest):
     failures = [one.traceback for one in bench.seen.events if isinstance(one, CallFailed)]
     assert failures == []
     assert bench.seen.messages == ["all there"]
+
+
+def test_a_function_gets_a_handle_of_its_own_thread(tmp_path: Path) -> None:
+    """A queue's handle may belong to one thread, as Flux's does."""
+
+    class Threaded(FakeExecutor):
+        @property
+        def handle(self) -> object:
+            return threading.current_thread()
+
+    text = custom(
+        """
+import threading
+def f(handle, **rest):
+    assert handle is threading.current_thread()
+    return Action({"name": "log", "message": "mine"})
+"""
+    )
+    bench = Bench(text, tmp_path, Threaded(instant=True))
+    bench.end()
+    assert bench.seen.messages == ["mine"]
+
+
+STRANGER = """
+jobs: [{{name: a, command: "true"}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: a}}}}
+  - {{trigger: job-finish, {scope}repetitions: 9, action: {{name: log, message: "{{job}}"}}}}
+  - {{trigger: job-clean, name: a, action: {{name: terminate}}}}
+"""
+
+
+@pytest.mark.parametrize("scope", ["scope: queue, ", ""])
+def test_strangers_events_reach_nobody_unless_a_rule_sees_the_queue(
+    tmp_path: Path, scope: str
+) -> None:
+    executor = FakeExecutor()
+    bench = Bench(STRANGER.format(scope=scope), tmp_path, executor).begin()
+    bench.until(lambda: "a.0" in bench.seen.submitted)
+    finish = JobEvent(time.time(), "f1", "finish", {"status": 0}, ours=False)
+    bench.runtime.emit([finish])
+    executor.finish("a.0")
+    bench.end()
+    assert (finish in bench.seen.events) == bool(scope)
+    assert bench.seen.messages == (["f1", "a.0"] if scope else ["a.0"])
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_rule_that_can_see_no_strangers_is_warned_of(tmp_path: Path, sees: bool) -> None:
+    class Guest(FakeExecutor):
+        @property
+        def sees_strangers(self) -> bool:
+            return sees
+
+    text = STRANGER.format(scope="scope: queue, ")
+    bench = Bench(text, tmp_path, Guest(instant=True))
+    bench.end()
+    warned = [e.message for e in bench.seen.events if isinstance(e, Problem)]
+    assert len(warned) == (0 if sees else 1)
+    assert sees or "scope: queue" in warned[0]
 
 
 def test_a_function_under_a_metric_rule_gets_the_event(tmp_path: Path) -> None:

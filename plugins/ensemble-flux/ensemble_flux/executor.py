@@ -162,6 +162,10 @@ class FluxExecutor(Executor):
         return found
 
     @property
+    def sees_strangers(self) -> bool:
+        return self._loop is None or not self._loop.guest
+
+    @property
     def handle(self) -> object:
         """A Flux handle of the calling thread's own: handles must not be shared by threads."""
         if self._loop is None:
