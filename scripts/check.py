@@ -245,6 +245,19 @@ def skips(missing: Sequence[str]) -> None:
         print(f"!!   {line}")
 
 
+def flux() -> str:
+    """Which Flux the tests of ensemble-flux ran with, or that there was none."""
+    if any(why.startswith("no Flux") for each in RESULTS.skipped.values() for why, _ in each):
+        return "!! Flux: NO test with a real Flux was run, for want of one"
+    prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
+    command = str(Path(prefix, "bin", "flux")) if prefix else shutil.which("flux")
+    if command is None:
+        return "!! Flux: there is none here"
+    done = subprocess.run([command, "version"], capture_output=True, text=True, check=False)
+    version = re.search(r"libflux-core:\s*(\S+)", done.stdout)
+    return f"Flux: tests ran with {version[1] if version else 'an unknown version'} ({command})"
+
+
 def last_section() -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
@@ -265,6 +278,8 @@ def last_section() -> None:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
     else:
         print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
+    if RESULTS.closing.keys() & {"tests", "ensemble-flux"}:
+        print(flux())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "tests"):
         print(f"{name}: {line}")
 
