@@ -57,7 +57,11 @@ def jobs(instance: Any) -> dict[str, str]:
 
 def batch(instance: Any, here: Path, *words: str) -> tuple[str, str, int]:
     """Submit the script and wait for it: the job's id, what it wrote, and its exit code."""
-    job = instance.flux("batch", *words, cwd=here).strip()
+    submitted = subprocess.run(
+        ["flux", "batch", *words], cwd=here, capture_output=True, text=True, timeout=60
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
     instance.flux("job", "wait-event", "--timeout=100", job, "clean")
     answer = instance.flux("jobs", "-no", "{id.f58plain} {returncode}", job)
     name, code = answer.split()
