@@ -34,7 +34,7 @@ def test_a_signal_stops_the_run_although_the_main_thread_notices_none() -> None:
     assert result.stdout.split() == ["ended", "by", "SIGTERM", "143", "False"], result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM])
 def test_the_handlers_of_before_are_back_afterwards(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     stops: queue.Queue[tuple[str, int, bool]] = queue.Queue()

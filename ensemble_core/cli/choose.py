@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -21,15 +21,21 @@ __all__ = ["Choice", "choose", "read_options"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The executor of a run: its name here, its record, and why it was taken."""
+    """The executor of a run: its name here, its record, and why it was taken.
+
+    ``options`` are those that were set for it.
+    """
 
     name: str
     record: ExecutorPlugin
     detail: str
     why: str
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        detail = f" ({self.detail})" if self.detail else ""
+        # What its record says of the surroundings is not what it was told to use instead.
+        told = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        detail = f" ({told or self.detail})" if told or self.detail else ""
         return f"executor {self.name}{detail}: {self.why}"
 
 

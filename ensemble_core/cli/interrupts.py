@@ -1,9 +1,10 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a run is under way; only ``ensemble run`` installs these.
+"""Ctrl-C and the signals by which terminals and queues end programs, while a run is under way.
 
-The first asks the run to stop: nothing more is submitted and its jobs are cancelled. Another Ctrl-C
-leaves at once. A thread of its own hears of signals through a pipe that the interpreter writes to:
-a handler runs only when the main thread gets to it, and a signal that comes just before that thread
-begins to wait for an event would wait with it, perhaps for hours.
+Only ``ensemble run`` installs these. The first asks the run to stop: nothing more is submitted and
+its jobs are cancelled. Another Ctrl-C leaves at once. A thread of its own hears of signals through
+a pipe that the interpreter writes to: a handler runs only when the main thread gets to it, and a
+signal that comes just before that thread begins to wait for an event would wait with it, perhaps
+for hours.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _WORDS = {
     signal.SIGINT: "interrupted (Ctrl-C)",
     signal.SIGTERM: "ended by SIGTERM",
     signal.SIGHUP: "the terminal went away (SIGHUP)",
+    # What Flux sends to a job, and so to a run inside an allocation, whose time is over.
+    signal.SIGALRM: "the time limit around this run has passed (SIGALRM)",
 }
 #: One key press may arrive twice (from the terminal and from a parent that passes it on).
 _ECHO = 0.3

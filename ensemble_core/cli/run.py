@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -104,6 +105,7 @@ def run(
         choice = choose(registry, executor)
         named = {"slots": slots, "min_slots": min_slots, "max_slots": max_slots}
         chosen = read_options(choice.record, options, named)
+        choice = replace(choice, options=chosen)
         ensemble = config.load(file, registry, executor=choice.record, overrides=list(overrides))
         try:
             built = choice.record.build(chosen)
