@@ -8,7 +8,8 @@ Prints ratios; what is compared takes turns, and each ratio is the median over t
 - end to end: jobs a second of a whole `ensemble run` with one group of /bin/true, against
   `flux submit --cc --wait` of as many; both with their start-up.
 - latency: from a job's finish until the next job's submit is accepted, both as the instance
-  writes them down: a rule that submits at each finish, against a bare callback of the journal.
+  writes them down: a rule that submits at each finish, against a bare callback of the journal
+  that submits the same jobspec.
 - with --peer PYTHON, an interpreter with ensemble-python 0.0.16: 500 jobs in 10 groups under 20
   rules, run by both; wall time and CPU seconds of the controlling process.
 
@@ -18,7 +19,6 @@ Prints ratios; what is compared takes turns, and each ratio is the median over t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -57,11 +57,16 @@ def drain() -> None:
     subprocess.run(["flux", "queue", "idle", "--quiet"], check=True)
 
 
-def bare_submission(flux: Any, jobs: int, folder: Path) -> float:
-    handle = flux.Flux()
+def written(folder: Path) -> str:
+    """The jobspec that our executor would write for /bin/true."""
     job = Job(id="t.0", group="t", index=0, command=(TRUE,))
     output, _, _ = Output(str(folder), "files").prepare(job, str(folder))
-    jobspec = Jobspecs("bare", os.environ, str(folder), rlimits=limits()).write(job, output)
+    return Jobspecs("bare", os.environ, str(folder), rlimits=limits()).write(job, output)
+
+
+def bare_submission(flux: Any, jobs: int, folder: Path) -> float:
+    handle = flux.Flux()
+    jobspec = written(folder)
     began = time.perf_counter()
     futures = [flux.job.submit_async(handle, jobspec, urgency=0) for _ in range(jobs)]
     for future in futures:
@@ -133,9 +138,9 @@ def latencies(steps: Sequence[tuple[str, float]]) -> float:
     return statistics.median(waits)
 
 
-def bare_chain(flux: Any, jobs: int) -> float:
+def bare_chain(flux: Any, jobs: int, folder: Path) -> float:
     handle = flux.Flux()
-    jobspec = flux.job.JobspecV1.from_command([TRUE], num_nodes=1)
+    jobspec = written(folder)
     steps: list[tuple[str, float]] = []
     journal = flux.job.JournalConsumer(handle, full=False).start()
     left = jobs
@@ -162,7 +167,7 @@ def bare_chain(flux: Any, jobs: int) -> float:
     return latencies(steps)
 
 
-def our_chain(jobs: int, folder: Path) -> float:
+def our_chain(flux: Any, jobs: int, folder: Path) -> float:
     file = folder / "chain.yaml"
     file.write_text(
         f"jobs: [{{name: t, command: {TRUE}}}]\n"
@@ -173,13 +178,16 @@ def our_chain(jobs: int, folder: Path) -> float:
         f"    repetitions: {jobs - 1}\n"
         "    action: {name: submit, label: t}\n"
     )
-    command = [sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "flux", "--json"]
-    done = subprocess.run([*command, str(file)], check=True, capture_output=True, text=True)
-    steps = [
-        (line["name"], line["timestamp"])
-        for line in map(json.loads, done.stdout.splitlines())
-        if line.get("type") == "job" and line["name"] in ("submit", "finish")
-    ]
+    before = time.time()
+    command = [sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "flux", "-q"]
+    subprocess.run([*command, str(file)], check=True, stdout=subprocess.DEVNULL)
+    journal = flux.job.JournalConsumer(flux.Flux(), full=True, since=before, include_sentinel=True)
+    journal.start()
+    steps = []
+    while not (event := journal.poll(60)).is_empty():
+        # The last job of the round before may still have been about to finish.
+        if event.name == "submit" or (event.name == "finish" and steps):
+            steps.append((event.name, event.timestamp))
     assert len(steps) == 2 * jobs
     return latencies(steps)
 
@@ -276,8 +284,8 @@ def main() -> None:
         compare(
             "latency",
             "finish to next submit over a bare callback:    ",
-            lambda: our_chain(options.chain, folder),
-            lambda: bare_chain(flux, options.chain),
+            lambda: our_chain(flux, options.chain, folder),
+            lambda: bare_chain(flux, options.chain, folder),
         )
         if options.peer and options.only in (None, "peer"):
             peer(options.peer, folder, max(1, options.rounds // 2))

@@ -91,7 +91,7 @@ class Jobspecs:
                 "one task on each node; say 'tasks:' accordingly"
             )
         options = job.options.get("flux", {})
-        shell: dict[str, Any] = {"rlimit": self._rlimits} if self._rlimits else {}
+        shell: dict[str, Any] = {"rlimit": dict(self._rlimits)} if self._rlimits else {}
         if output:
             shell["output"] = dict(output)
         for name, value in options.get("shell", {}).items():

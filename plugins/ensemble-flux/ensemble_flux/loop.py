@@ -255,13 +255,13 @@ class Loop:
 
     def _flush(self) -> None:
         """Hand on what has come."""
+        if self._out:  # first, as rules wait for these
+            events, self._out = self._out, []
+            self._emit(events)
         changed = self._gauges.changed()
         if changed:
             self.gauges = self._gauges.values()
-            self._out.append(Resources(self._run.clock(), changed))
-        if self._out:
-            events, self._out = self._out, []
-            self._emit(events)
+            self._emit((Resources(self._run.clock(), changed),))
 
     def _broken(self, reason: str) -> None:
         if self.lost is not None:
