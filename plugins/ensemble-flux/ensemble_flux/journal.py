@@ -6,7 +6,9 @@ like. It is pure: no clock, no Flux. Used by the executor's thread, and by tests
 were recorded from real instances.
 
 Nothing is lost and nothing comes twice when a stream ends and another is opened: a job's eventlog
-only ever grows, so how many of its entries were taken says which are new.
+only ever grows, so an entry is known that lies within those that were taken and is no newer than
+the newest of them. Neither would do alone: volatile memos are streamed, but are not in the eventlog
+afterwards, and a clock may be set back.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _STATES: Mapping[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 #: Events that Flux sends to whoever listens and does not write into the job's eventlog.
-_UNWRITTEN = frozenset({"annotations"})
+_UNWRITTEN = frozenset({"annotations", "invalidate"})
 _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
 
 
@@ -78,7 +80,7 @@ def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
 class _Active:
     """A job in the queue that is not over: ours where it has a name, a stranger's otherwise."""
 
-    __slots__ = ("name", "nodes", "present", "state", "taken")
+    __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -86,15 +88,17 @@ class _Active:
         self.nodes = 0
         #: Entries of its eventlog that were taken.
         self.taken = 0
+        #: The newest of their times.
+        self.newest = 0.0
         #: Whether the backlog that is being read has shown it.
         self.present = True
 
 
 class _Ours:
-    """A job that this run waits for. ``told`` entries of its eventlog need not be told (again), nor
-    those up to the time ``since``."""
+    """A job that this run waits for. The first ``told`` entries of its eventlog were told, up to
+    the time ``newest``; those up to the time ``since`` need not be."""
 
-    __slots__ = ("extra", "nodes", "queue_id", "since", "told")
+    __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
 
     def __init__(self, nodes: int, extra: Mapping[str, Any] | None, since: float) -> None:
         self.queue_id: int | None = None
@@ -102,16 +106,20 @@ class _Ours:
         self.extra = extra
         self.since = since
         self.told = 0
+        self.newest = 0.0
 
 
 class Journal:
     """What a run makes of the job events of a Flux instance.
 
     ``run`` is the run's tag. ``strangers`` says whether events of jobs that are not the run's own
-    are wanted: those from now on, never those of the time before.
+    are wanted: those from now on, never those of the time before. ``begun`` is that now, in seconds
+    since the epoch: jobs that were over by then are none of this run's business.
     """
 
-    def __init__(self, run: str, nodes: Nodes, *, strangers: bool = False) -> None:
+    def __init__(
+        self, run: str, nodes: Nodes, *, strangers: bool = False, begun: float = 0.0
+    ) -> None:
         self._run = run
         self._nodes = nodes
         self._strangers = strangers
@@ -122,11 +130,13 @@ class Journal:
         self._waiting_nodes = 0
         #: The events of the backlog that is being read; ``None`` between backlogs.
         self._backlog: list[JobEvent] | None = []
+        #: Strangers in it that are over: another backlog, after one that broke off, has them again.
+        self._seen: set[int] = set()
         #: Jobs of ours that the backlog which was read last has shown.
         self.met: set[str] = set()
-        #: Strangers' events up to this time were told, or are none of this run's business.
+        #: Strangers that were over by this time were told, or are none of this run's business.
         self._cut = float("inf")
-        self._newest = 0.0
+        self._newest = begun
 
     # -- what the run waits for ----------------------------------------------------------------
 
@@ -175,9 +185,10 @@ class Journal:
 
     def reopen(self) -> None:
         """Another stream begins, whose backlog has every job, also those that are over."""
-        self._backlog = []
+        if self._backlog is None:  # otherwise the last stream ended within its backlog
+            self._backlog = []
+            self._cut = self._newest
         self.met.clear()
-        self._cut = self._newest
         for active in self._active.values():
             active.present = False
 
@@ -204,22 +215,35 @@ class Journal:
             self.met.add(active.name)
         # Of a job that was over before anybody looked, nobody counts the nodes.
         resources = response.get("R")
-        if new and entries[-1]["name"] == "clean":
+        over = entries[-1]["name"] == "clean"
+        if new and over:
             resources = None
+        # A stranger that goes on and is not known was never seen. Single events tell nothing: that
+        # of a submit is older than others that were streamed before it.
+        first = self._cut == float("inf")
+        past = new and (first or (over and entries[-1]["timestamp"] <= self._cut))
+        if self._backlog is not None and over and active.name is None and not past:
+            past = queue_id in self._seen
+            self._seen.add(queue_id)
         if start is None:
             start = active.taken if self._backlog is None else 0
         told: list[JobEvent] = []
-        for place, entry in enumerate(entries, start):
+        place = start
+        for entry in entries:
+            name, timestamp = entry["name"], entry["timestamp"]
             context: Mapping[str, Any] = entry.get("context") or {}
-            if place >= active.taken or entry["name"] in _UNWRITTEN:
-                self._work_in(queue_id, active, entry["name"], context, resources, new=new)
-                fresh = True
-            else:
-                fresh = False
-            event = self._told(queue_id, active, place, entry, context, fresh=fresh, new=new)
+            written = name not in _UNWRITTEN
+            fresh = not written or place >= active.taken or timestamp > active.newest
+            if fresh:
+                self._work_in(queue_id, active, name, context, resources, new=new)
+            event = self._told(queue_id, active, place, entry, context, fresh=fresh, past=past)
             if event is not None:
                 told.append(event)
-            self._newest = max(self._newest, entry["timestamp"])
+            if written:
+                place += 1
+                active.taken = max(active.taken, place)
+                active.newest = max(active.newest, timestamp)
+            self._newest = max(self._newest, timestamp)
         if new and active.state is not JobState.INACTIVE:
             self._active[queue_id] = active
             self._enter(active, response.get("jobspec"))
@@ -239,8 +263,12 @@ class Journal:
         new: bool,
     ) -> None:
         """Bring a job's state, and what it holds, up to date with one entry of its eventlog."""
-        if name not in _UNWRITTEN:
-            active.taken += 1
+        if name == "invalidate":  # it never came to be
+            if new:
+                active.state = JobState.INACTIVE
+            else:
+                self._leave(queue_id, active)
+            return
         before = active.state
         active.state = _after(before, name, context)
         if active.state is not before and not new:
@@ -261,14 +289,14 @@ class Journal:
         context: Mapping[str, Any],
         *,
         fresh: bool,
-        new: bool,
+        past: bool,
     ) -> JobEvent | None:
         """The event to tell of an entry, if any."""
         name, timestamp, job = entry["name"], entry["timestamp"], active.name
         if job is None:
             if not self._strangers or not fresh:
                 return None
-            if self._backlog is not None and new and timestamp <= self._cut:
+            if self._backlog is not None and past:
                 return None
             return JobEvent(timestamp, f58(queue_id), name, context, ours=False)
         ours = self._ours.get(job)
@@ -277,13 +305,15 @@ class Journal:
         if ours.queue_id is None:
             self.accepted(job, queue_id)
         if name not in _UNWRITTEN:
-            if place < ours.told:
+            if place < ours.told and timestamp <= ours.newest:
                 return None
-            ours.told = place + 1
+            ours.told = max(ours.told, place + 1)
+            ours.newest = max(ours.newest, timestamp)
         if name == "clean":
             self.forget(job)
         if timestamp <= ours.since:
             return None
+        ours.since = 0.0  # all that follows is newer, whatever the clock did
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}
         elif name == "start" and ours.extra:
@@ -301,10 +331,18 @@ class Journal:
 
     def _end_backlog(self) -> list[JobEvent]:
         told, self._backlog = self._backlog, None
+        self._seen.clear()
         for queue_id, active in list(self._active.items()):
             if not active.present:  # the instance has forgotten it
                 self._leave(queue_id, active)
-        return sorted(told or [], key=lambda event: event.timestamp)
+        # Also where the clock was set back, a job's own events keep their order.
+        newest: dict[str, float] = {}
+
+        def time(event: JobEvent) -> float:
+            at = newest[event.job] = max(event.timestamp, newest.get(event.job, 0.0))
+            return at
+
+        return sorted(told or [], key=time)
 
     def missing(self) -> list[str]:
         """Jobs of ours that Flux once accepted and no longer knows, once a backlog has ended."""

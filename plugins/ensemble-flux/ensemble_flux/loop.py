@@ -67,7 +67,7 @@ class Loop:
         self._emit = emit
         self._events = events
         nodes = Nodes()
-        self._journal = Journal(run.tag, nodes, strangers=True)
+        self._journal = Journal(run.tag, nodes, strangers=True, begun=run.clock())
         self._reactor = Reactor(flux, uri, opened=self._opened, idle=self._flush, lost=self._broken)
         self._fetcher = Fetcher(flux, self._reactor, self._tell_all, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
