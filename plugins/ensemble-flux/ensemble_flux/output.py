@@ -114,7 +114,8 @@ class Output:
         if path in self._emptied:
             return
         self._make(os.path.dirname(path))
-        if not os.path.exists(path) or os.path.isfile(path):
+        # Nothing is to be emptied of a device or a pipe; of a folder, this raises.
+        if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
         self._emptied.add(path)
 

@@ -1,0 +1,200 @@
+"""From a job of an ensemble to the jobspec that Flux is asked to run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from ensemble_flux.jobspec import JobspecError, Jobspecs, limits
+
+from ensemble_core import Job
+
+OUTER = {
+    "HOME": "/home/user",
+    "FLUX_TASK_RANK": "0",
+    "PMI_FD": "9",
+    "PMI2_RANK": "0",
+    "PMIX_RANK": "0",
+    "OMPI_COMM_WORLD_RANK": "0",
+    "HYDI_CONTROL_FD": "7",
+}
+
+
+def written(specs: Jobspecs | None = None, **fields: Any) -> dict[str, Any]:
+    output = fields.pop("output", None)
+    fields = {"id": "melt.3", "group": "melt", "index": 3, "command": ("lmp", "-in", "x"), **fields}
+    specs = specs or Jobspecs("night", OUTER, "/work")
+    jobspec = json.loads(specs.write(Job(**fields), output))
+    assert isinstance(jobspec, dict)
+    return jobspec
+
+
+def system(**fields: Any) -> dict[str, Any]:
+    found = written(**fields)["attributes"]["system"]
+    assert isinstance(found, dict)
+    return found
+
+
+def flux(**options: Any) -> dict[str, Any]:
+    return {"options": {"flux": options}}
+
+
+def test_a_plain_job_is_one_task_on_one_core_of_one_node() -> None:
+    jobspec = written()
+    share = {"type": "core", "count": 1}
+    slot = {"type": "slot", "label": "task", "count": 1, "with": [share]}
+    assert jobspec["version"] == 1
+    assert jobspec["resources"] == [{"type": "node", "count": 1, "with": [slot]}]
+    assert jobspec["tasks"] == [
+        {"command": ["lmp", "-in", "x"], "slot": "task", "count": {"per_slot": 1}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "slots", "count"),
+    [
+        (1, 1, 1, {"per_slot": 1}),
+        (2, 8, 4, {"per_slot": 1}),
+        (3, 3, 1, {"per_slot": 1}),
+        (2, 5, 3, {"total": 5}),
+        (4, 7, 2, {"total": 7}),
+    ],
+)
+def test_tasks_are_spread_over_the_nodes(
+    nodes: int, tasks: int, slots: int, count: dict[str, int]
+) -> None:
+    jobspec = written(nodes=nodes, tasks=tasks)
+    (node,) = jobspec["resources"]
+    assert (node["count"], node["with"][0]["count"]) == (nodes, slots)
+    assert jobspec["tasks"][0]["count"] == count
+
+
+def test_fewer_tasks_than_nodes_are_refused_with_what_to_say() -> None:
+    with pytest.raises(JobspecError, match=r"2 tasks .* over 3 nodes.*'tasks:'"):
+        written(nodes=3, tasks=2)
+
+
+@pytest.mark.parametrize("command", [(), ("",)])
+def test_an_empty_command_is_refused(command: tuple[str, ...]) -> None:
+    with pytest.raises(JobspecError, match="command is empty"):
+        written(command=command)
+
+
+def test_a_task_has_its_cores_and_gpus() -> None:
+    (node,) = written(cores_per_task=4, gpus_per_task=2)["resources"]
+    assert node["with"][0]["with"] == [{"type": "core", "count": 4}, {"type": "gpu", "count": 2}]
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_job_has_its_nodes_to_itself_only_where_it_says_so(exclusive: bool) -> None:
+    (node,) = written(**flux(exclusive=exclusive))["resources"]
+    assert node.get("exclusive", False) is exclusive
+
+
+def test_duration_and_name_are_the_jobs() -> None:
+    found = system(duration=90.5)
+    assert found["duration"] == 90.5
+    assert found["job"] == {"name": "melt.3"}
+
+
+@pytest.mark.parametrize(
+    ("workdir", "folder"),
+    [(None, "/work"), ("run/3", "/work/run/3"), ("../x", "/x"), ("/scratch/a", "/scratch/a")],
+)
+def test_a_job_runs_in_its_folder(workdir: str | None, folder: str) -> None:
+    assert system(workdir=workdir)["cwd"] == folder
+
+
+def test_an_outer_launcher_leaves_nothing_in_the_jobs_environment() -> None:
+    assert system(environment={"OMP_NUM_THREADS": "4", "HOME": "/tmp"})["environment"] == {
+        "HOME": "/tmp",
+        "OMP_NUM_THREADS": "4",
+        "ENSEMBLE_RUN": "night",
+        "ENSEMBLE_JOB_ID": "melt.3",
+        "ENSEMBLE_GROUP": "melt",
+        "ENSEMBLE_INDEX": "3",
+    }
+
+
+def test_what_a_job_sets_itself_stays_whatever_its_name() -> None:
+    assert system(environment={"PMI_DEBUG": "1"})["environment"]["PMI_DEBUG"] == "1"
+
+
+def test_the_executors_queue_and_bank_hold_where_a_group_names_none() -> None:
+    specs = Jobspecs("night", {}, "/work", queue="batch", bank="physics")
+    one = written(specs)["attributes"]["system"]
+    other = written(specs, **flux(queue="debug"))["attributes"]["system"]
+    assert (one["queue"], one["bank"]) == ("batch", "physics")
+    assert (other["queue"], other["bank"]) == ("debug", "physics")
+    assert not {"queue", "bank"} & system().keys()
+
+
+def test_shell_options_are_set_beside_our_own() -> None:
+    options = system(
+        output={"stdout": {"type": "kvs"}},
+        **flux(shell={"cpu-affinity": "per-task", "mpi": "none", "output.mode": "truncate"}),
+    )["shell"]["options"]
+    assert options == {
+        "cpu-affinity": "per-task",
+        "mpi": "none",
+        "output": {"stdout": {"type": "kvs"}, "mode": "truncate"},
+    }
+
+
+def test_attributes_are_set_as_setattr_does() -> None:
+    attributes = written(
+        **flux(attributes={"user.note": "x", "system.prio": 1, "constraints.properties": ["fast"]})
+    )["attributes"]
+    assert attributes["user"]["note"] == "x"
+    assert attributes["system"]["prio"] == 1
+    assert attributes["system"]["constraints"] == {"properties": ["fast"]}
+
+
+def test_the_job_can_be_found_again_by_what_it_carries() -> None:
+    assert written()["attributes"]["user"]["ensemble"] == {
+        "run": "night", "job": "melt.3", "group": "melt",
+    }  # fmt: skip
+
+
+def test_an_attribute_within_a_plain_value_is_refused() -> None:
+    with pytest.raises(JobspecError, match=r"'system.cwd.deep': 'cwd' has a value"):
+        written(**flux(attributes={"system.cwd.deep": 1}))
+
+
+def test_jobs_have_the_resource_limits_of_this_process() -> None:
+    specs = Jobspecs("night", {}, "/work", rlimits=limits())
+    given = written(specs)["attributes"]["system"]["shell"]["options"]["rlimit"]
+    assert {"core", "nofile", "stack"} <= given.keys()
+    assert all(isinstance(value, int) for value in given.values())
+
+
+VALIDATE = """
+import sys
+from ensemble_flux.bindings import bindings
+flux = bindings()
+import flux.job
+for line in sys.stdin:
+    flux.job.Jobspec.from_yaml_stream(line)
+    flux.job.validate_jobspec(line)
+print("valid")
+"""
+
+
+@pytest.mark.usefixtures("flux_command")
+def test_flux_itself_finds_every_kind_of_jobspec_valid() -> None:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"nodes": 2, "tasks": 5, "gpus_per_task": 1, "cores_per_task": 3},
+        {"nodes": 4, "tasks": 8, "duration": 12.5, "environment": {"A": "b"}, "workdir": "x"},
+        {"output": {"mode": "append", "stdout": {"type": "kvs"}}},
+        flux(exclusive=True, queue="q", bank="b", shell={"verbose": 1}, attributes={"a.b": [1]}),
+    ]
+    specs = Jobspecs("night", OUTER, "/work", rlimits=limits())
+    text = "\n".join(json.dumps(written(specs, **kind)) for kind in kinds)
+    done = subprocess.run(
+        [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "valid", done.stderr

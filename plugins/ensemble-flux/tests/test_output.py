@@ -1,0 +1,121 @@
+"""Where output goes, which files are emptied, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_flux.output import Output, filesystem, remove_empty, seen_by_all
+
+from ensemble_core import Job
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+server:/home /home nfs4 rw 0 0
+lustre@tcp:/x /scratch/big\\040one lustre rw 0 0
+sshfs /home/ada/far fuse.sshfs rw 0 0
+"""
+
+
+def job(number: int = 0, **fields: Any) -> Job:
+    return Job(id=f"a.{number}", group="a", index=number, command=("a",), **fields)
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    file = tmp_path / "mounts"
+    file.write_text(MOUNTS)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/home2/x", "ext4"),
+        ("/home/ada/runs", "nfs4"),
+        ("/home/ada/far/x", "fuse.sshfs"),
+        ("/scratch/big one/run", "lustre"),
+    ],
+)
+def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
+    path: str, kind: str, mounts: str
+) -> None:
+    assert filesystem(path, mounts) == kind
+    assert filesystem(path, "/there/is/none") == ""
+
+
+def test_a_folder_is_seen_by_all_on_one_host_and_on_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seen_by_all("/any", ["n1", "n1.cluster"], "n1")
+    monkeypatch.setattr("ensemble_flux.output.filesystem", lambda path: "ext4")
+    assert not seen_by_all("/any", ["n1", "n2"], "n1")
+    assert not seen_by_all("/any", ["n2"], "login")
+    for kind in ("lustre", "nfs4", "fuse.sshfs"):
+        monkeypatch.setattr("ensemble_flux.output.filesystem", lambda path, kind=kind: kind)
+        assert seen_by_all("/any", ["n1", "n2"], "login")
+
+
+def test_output_that_no_job_names_a_file_for_is_kept_in_the_runs_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "not there yet"
+    output = Output(str(folder), "files")
+    option, stdout, kept = output.prepare(job(), str(tmp_path))
+    assert stdout == str(folder / "a.0.out")
+    assert kept == (str(folder / "a.0.out"), str(folder / "a.0.err"))
+    assert option == {
+        "mode": "append",
+        "stdout": {"type": "file", "path": stdout},
+        "stderr": {"type": "file", "path": str(folder / "a.0.err")},
+    }
+    assert folder.is_dir()
+
+
+def test_what_an_earlier_run_kept_is_not_taken_for_this_runs_output(tmp_path: Path) -> None:
+    old = tmp_path / "a.0.out"
+    old.write_text("old")
+    Output(str(tmp_path), "files").prepare(job(), str(tmp_path))
+    assert not old.exists()
+
+
+def test_flux_keeps_output_where_nodes_do_not_see_the_folder(tmp_path: Path) -> None:
+    output = Output(str(tmp_path / "run"), "kvs")
+    option, stdout, kept = output.prepare(job(), str(tmp_path))
+    assert (option["stdout"], option["stderr"]) == ({"type": "kvs"}, {"type": "kvs"})
+    assert (stdout, kept) == (None, ())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_named_file_is_emptied_once_and_shared_after_that(tmp_path: Path) -> None:
+    output = Output(str(tmp_path / "run"), "files")
+    shared = tmp_path / "work" / "logs" / "all.txt"
+    shared.parent.mkdir(parents=True)
+    shared.write_text("of yesterday")
+    for number in range(2):
+        sharing = job(number, stdout="logs/all.txt", workdir="work")
+        option, stdout, kept = output.prepare(sharing, str(tmp_path / "work"))
+        assert option["stdout"] == {"type": "file", "path": str(shared)}
+        assert stdout == str(shared)
+        assert str(shared) not in kept
+        assert shared.read_text() == ("" if number == 0 else "of the first job")
+        shared.write_text("of the first job")
+
+
+def test_a_device_is_no_file_to_be_emptied_and_a_folder_is_an_error(tmp_path: Path) -> None:
+    output = Output(str(tmp_path), "files")
+    option, _, _ = output.prepare(job(stdout="/dev/null"), str(tmp_path))
+    assert option["stdout"]["path"] == "/dev/null"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"directory|exists"):
+        output.prepare(job(workdir="file/inside"), str(tmp_path / "file" / "inside"))
+
+
+def test_only_empty_files_are_taken_away(tmp_path: Path) -> None:
+    empty, full = tmp_path / "e", tmp_path / "f"
+    empty.write_text("")
+    full.write_text("x")
+    remove_empty([str(empty), str(full), str(tmp_path / "gone")])
+    assert os.listdir(tmp_path) == ["f"]
