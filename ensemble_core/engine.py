@@ -59,6 +59,7 @@ from ensemble_core.events import (
     TimerElapsed,
 )
 from ensemble_core.firing import EngineFiring
+from ensemble_core.jobtable import Strangers
 from ensemble_core.metrics import MetricsView
 from ensemble_core.reactions import NOTHING, Reactions
 from ensemble_core.report import GroupReport, Report
@@ -76,6 +77,7 @@ class Engine(Reactions):
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
     ) -> None:
         super().__init__(ensemble, everything=everything, shared=shared)
+        self._strangers = Strangers()
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             JobEvent: self._on_job,
             Observed: self._on_observed,
@@ -218,10 +220,13 @@ class Engine(Reactions):
     def _on_stranger(self, event: JobEvent) -> None:
         if event.ours or self.ended is not None:
             return  # late news of a job that is over, or of a run that is
-        name = f"job-{event.name}"
-        if name in self.rules.index.occasions:
-            fields = {**event.context, "name": event.name, "job": event.job}
-            self._event_rules([name], None, event, None, fields, stranger=True)
+        if not self.rules.strangers:
+            return
+        names, fields = self._strangers.take(event)
+        occasions = self.rules.index.occasions
+        waking = [name for name in names if name in occasions]
+        if waking:
+            self._event_rules(waking, None, event, None, fields, stranger=True)
             self._settle(event)
 
     def _on_observed(self, event: Observed) -> None:

@@ -15,7 +15,7 @@ from ensemble_core.index import RuleIndex, Watch
 from ensemble_core.jobs import RFC21_EVENTS, Job, JobGroup, JobState
 from ensemble_core.metrics import VARIABLES, MetricStore
 
-__all__ = ["GroupState", "JobRecord", "JobTable", "Link", "exit_code"]
+__all__ = ["GroupState", "JobRecord", "JobTable", "Link", "Strangers", "exit_code"]
 
 Outcome = Literal["success", "failed", "cancelled"]
 
@@ -347,3 +347,56 @@ class JobTable:
             fields["type"] = record.exception
             fields["note"] = record.note
         return fields
+
+
+class _Stranger:
+    """A job of somebody else's that is not over yet."""
+
+    __slots__ = ("ended", "exception", "state", "status")
+
+    def __init__(self) -> None:
+        self.state = JobState.NEW
+        self.exception: str | None = None
+        self.status: int | None = None
+        self.ended = False
+
+
+class Strangers:
+    """What is derived of other people's jobs, for rules that see the whole queue.
+
+    Nothing of a job is kept once it is over, and nothing at all while no rule asks.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Stranger] = {}
+
+    def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The occasions that an event makes, and what conditions may know of the job."""
+        job = self._jobs.get(event.job)
+        if job is None:
+            job = self._jobs[event.job] = _Stranger()
+        name, context = event.name, event.context
+        occasions = [f"job-{name}"]
+        state = _STATE_AFTER.get(name)
+        if state is not None and state > job.state:
+            job.state = state
+            if state in _STATE_OCCASION:
+                occasions.append(_STATE_OCCASION[state])
+        if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
+            job.exception = str(context.get("type", ""))
+        elif name == "finish":
+            status = context.get("status")
+            job.status = status if isinstance(status, int) else None
+        if name in ("finish", "clean") and not job.ended:
+            job.ended = True
+            if job.exception == "cancel":
+                occasions.append(_OUTCOME_OCCASION["cancelled"])
+            else:
+                good = job.exception is None and job.status == 0
+                occasions.append(_OUTCOME_OCCASION["success" if good else "failed"])
+        if name == "clean":
+            del self._jobs[event.job]
+        fields: dict[str, Any] = {**context, "name": name, "job": event.job}
+        if job.status is not None:
+            fields.update(status=job.status, exit_code=exit_code(job.status))
+        return tuple(dict.fromkeys(occasions)), fields

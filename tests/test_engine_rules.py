@@ -61,6 +61,67 @@ def test_scope_queue_sees_strangers() -> None:
     assert told.fired() == ["rule-1", "any", "any"]
 
 
+LIFE = ("submit", "validate", "depend", "priority", "alloc", "start")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "fires"),
+    [
+        ("job-success", ["f1"]),
+        ("job-fail", ["f2", "f4"]),
+        ("job-cancel", ["f3", "f5"]),
+        ("job-sched", ["f1", "f2", "f3", "f4", "f5"]),
+        ("job-run", ["f1", "f2", "f3"]),
+        ("job-cleanup", ["f1", "f2", "f3"]),
+        ("job-inactive", ["f1", "f2", "f3", "f4", "f5"]),
+    ],
+)
+def test_what_is_derived_of_our_jobs_is_derived_of_strangers_too(
+    trigger: str, fires: list[str]
+) -> None:
+    rule = "scope: queue, repetitions: 99, action: {name: log, message: '{job}'}"
+    told = story(f"  - {{id: any, trigger: {trigger}, {rule}}}")
+    told.start()
+    fatal = {"severity": 0, "note": ""}
+
+    def live(job: str, *names: str, **context: object) -> None:
+        told.job(job, *names, ours=False, **context)
+
+    live("f1", *LIFE, "priority", "finish", "release", "clean", status=0)
+    live("f2", *LIFE, "finish", "clean", status=256)
+    live("f3", *LIFE)
+    live("f3", "exception", type="cancel", **fatal)
+    live("f3", "finish", "clean", status=15)
+    live("f4", *LIFE[:4])
+    live("f4", "exception", type="alloc", **fatal)
+    live("f4", "clean")
+    live("f5", *LIFE[:4])
+    live("f5", "exception", type="cancel", **fatal)
+    live("f5", "clean")
+    messages = [one.message for one in told.decisions if isinstance(one, Log)]
+    assert messages == fires
+
+
+def test_a_condition_may_ask_for_a_strangers_exit_code() -> None:
+    told = story(
+        "  - {id: any, trigger: job-fail, scope: queue, when: exit_code == 3,"
+        " repetitions: 9, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("f1", *LIFE, "finish", "clean", ours=False, status=256)
+    assert told.fired() == ["rule-1"]
+    told.job("f2", *LIFE, "finish", "clean", ours=False, status=768)
+    assert told.fired() == ["rule-1", "any"]
+
+
+def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
+    told = story("  - {trigger: job-fail, scope: queue, action: {name: log, message: x}}")
+    told.start()
+    for number in range(100):
+        told.job(f"f{number}", *LIFE, "finish", "clean", ours=False, status=0)
+    assert not told.engine._strangers._jobs
+
+
 def test_a_previous_runs_job_that_bears_the_name_of_a_group_is_not_ours() -> None:
     told = story("  - {id: any, trigger: job-finish, action: {name: log, message: x}}")
     told.start()
