@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -47,18 +48,32 @@ def metadata(wheel: Path) -> Message:
     return HeaderParser().parsestr(read(wheel, ".dist-info/METADATA"))
 
 
-def stranger(folder: Path, version: str) -> None:
-    """A wheel of somebody else's that has the core's name."""
-    info = f"ensemble_core-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"ensemble_core-{version}-py3-none-any.whl", "w") as archive:
-        archive.writestr("core_of_a_stranger.py", "")
+def stand_in(folder: Path, name: str, version: str) -> None:
+    """A wheel with nothing in it."""
+    module = name.replace("-", "_")
+    info = f"{module}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"of_a_stranger_{module}.py", "")
         archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: ensemble-core\nVersion: {version}\n"
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr(f"{info}/RECORD", "")
+
+
+def stranger(folder: Path, version: str) -> None:
+    """A wheel of somebody else's that has the core's name."""
+    stand_in(folder, "ensemble-core", version)
+
+
+def satisfy_others(folder: Path, wheel: Path) -> None:
+    """Something for whatever the wheel requires beside the core."""
+    for line in metadata(wheel).get_all("Requires-Dist", []):
+        (name,) = re.findall(r"^[\w-]+", line)
+        if name != "ensemble-core" and "extra ==" not in line:
+            stand_in(folder, name, "999")
 
 
 def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +92,7 @@ def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str
 
 def test_there_is_a_wheel_and_a_source_distribution_of_everything() -> None:
     names = {name_of(wheel) for wheel in WHEELS}
-    assert {"ensemble_core", "ensemble_lammps"} <= names
+    assert {"ensemble_core", "ensemble_flux", "ensemble_lammps"} <= names
     assert names == {name_of(source) for source in DIST.glob("*.tar.gz")}
 
 
@@ -114,6 +129,7 @@ def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
 @pytest.mark.parametrize("version", ["0.1.2", "2.0"])
 def test_a_strangers_core_is_never_taken(wheel: Path, version: str, tmp_path: Path) -> None:
     shutil.copy(wheel, tmp_path)
+    satisfy_others(tmp_path, wheel)
     stranger(tmp_path, version)
 
     refused = resolve(tmp_path, name_of(wheel))
@@ -126,6 +142,7 @@ def test_a_strangers_core_is_never_taken(wheel: Path, version: str, tmp_path: Pa
 @pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
 def test_a_core_of_the_right_versions_is_taken(wheel: Path, tmp_path: Path) -> None:
     shutil.copy(wheel, tmp_path)
+    satisfy_others(tmp_path, wheel)
     for version in ("0.1.2", "1.0.0", "2.0"):
         stranger(tmp_path, version)
 

@@ -643,11 +643,11 @@ def test_known_plugin_that_is_not_installed_is_named() -> None:
 def test_known_plugin_that_is_installed_but_broken_is_not_to_be_installed_again(
     site: Site,
 ) -> None:
-    site.install("ensemble-flux", "import no_such_flux")
-    hint = discover().explain_missing("executor", "flux")
+    site.install("ensemble-minicluster", "import no_such_cluster")
+    hint = discover().explain_missing("executor", "minicluster")
     assert "pip install" not in hint
-    assert "ensemble-flux 1.2 is broken" in hint
-    assert "no_such_flux" in hint
+    assert "ensemble-minicluster 1.2 is broken" in hint
+    assert "no_such_cluster" in hint
 
 
 def test_listing_is_plain_data(site: Site) -> None:
