@@ -173,7 +173,8 @@ class Runtime:
             self._executor.close()
             self._intake.close()
             self._caller.close()
-            self._remove_folder()
+            if not self.engine.busy:  # jobs that outlive the run write there yet
+                self._remove_folder()
         ended = self.engine.ended
         assert ended is not None
         return Outcome(

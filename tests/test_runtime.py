@@ -476,6 +476,25 @@ rules:
     assert executor.cancelled == []
 
 
+@pytest.mark.parametrize("outlives", [True, False])
+def test_the_folder_stays_for_jobs_that_outlive_the_run(tmp_path: Path, outlives: bool) -> None:
+    """They may not have opened their output files yet."""
+
+    class Keeping(FakeExecutor):
+        capabilities = FakeExecutor.capabilities | {"detach"}
+
+    bench = Bench(
+        "jobs: [{name: a, command: a}]\n"
+        "rules:\n"
+        "  - {trigger: start, action: {name: submit, label: a}}\n"
+        f"  - {{trigger: job-submit, action: {{name: terminate, cancel: {str(not outlives).lower()}}}}}\n",
+        tmp_path,
+        Keeping(),
+    )
+    bench.end()
+    assert (tmp_path / "output").is_dir() == outlives
+
+
 def test_a_jobs_last_row_reaches_the_engine_before_its_end(tmp_path: Path) -> None:
     log = tmp_path / "values.jsonl"
     text = """

@@ -1,0 +1,120 @@
+"""However a run ends, nothing of it is left behind that was not to be, and strangers go on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Ensemble = Callable[..., Any]
+
+#: More jobs than the instance has cores: some run, the others wait.
+LASTING = """
+jobs:
+  - {name: work, command: sleep 1000, count: 20}
+  - {name: quick, command: "true"}
+rules:
+  - {trigger: start, action: [{name: submit, label: quick}, {name: submit, label: work}]}
+"""
+
+
+@pytest.fixture
+def stranger(instance: Any) -> Iterator[str]:
+    """A job of somebody else's, which must not be touched."""
+    job = instance.flux("submit", "--urgency=0", "sleep", "1000").strip()
+    yield job
+    assert instance.flux("jobs", "-no", "{state}", job).strip() == "SCHED"
+    instance.flux("cancel", job)
+    instance.flux("job", "wait-event", job, "clean")
+
+
+def ours(instance: Any) -> list[str]:
+    """The names of jobs that are not over, but for the stranger's."""
+    names = instance.flux("jobs", "-A", "-no", "{name}", "-f", "pending,running", "-c0").split()
+    return sorted(name for name in names if name != "sleep")
+
+
+def running(run: Any) -> None:
+    """Wait until the run has jobs that run and jobs that wait."""
+    run.wait_for(2, type="job", name="start")
+    run.wait_for(20, type="job", name="submit")
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
+    instance: Any, ensemble: Ensemble, number: signal.Signals
+) -> None:
+    run = ensemble(LASTING)
+    running(run)
+    run.signal(number)
+    assert run.ended() == 128 + number
+    assert ours(instance) == []
+    (summary,) = run.of(type="summary")
+    (work,) = (group for group in summary["groups"] if group["name"] == "work")
+    assert work["cancelled"] == 20
+
+
+@pytest.mark.usefixtures("stranger")
+def test_who_presses_ctrl_c_twice_leaves_at_once_and_the_jobs_are_cancelled_all_the_same(
+    instance: Any, ensemble: Ensemble
+) -> None:
+    # These take the time that Flux gives them after SIGTERM.
+    run = ensemble(
+        LASTING.replace("sleep 1000", "[sh, -c, 'trap : TERM; while :; do sleep 1; done']")
+    )
+    running(run)
+    run.signal(signal.SIGINT)
+    run.wait_for(type="job", name="exception")
+    time.sleep(0.5)  # two presses within 0.3 s are one
+    began = time.monotonic()
+    run.signal(signal.SIGINT)
+    assert run.ended() == 130
+    assert time.monotonic() - began < 4
+    deadline = time.monotonic() + 30
+    while ours(instance) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert ours(instance) == []
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_rule_that_terminates_cancels_what_runs_and_what_waits(
+    instance: Any, ensemble: Ensemble
+) -> None:
+    rule = "  - {trigger: job-success, name: quick, action: {name: terminate, exit_code: 3}}\n"
+    run = ensemble(LASTING + rule)
+    assert run.ended() == 3
+    assert ours(instance) == []
+
+
+@pytest.mark.usefixtures("stranger")
+def test_jobs_that_are_not_to_be_cancelled_outlive_the_run(
+    instance: Any, ensemble: Ensemble
+) -> None:
+    rule = "  - {trigger: job-start, name: work, action: {name: terminate, cancel: false}}\n"
+    run = ensemble(LASTING.replace("count: 20", "count: 2") + rule)
+    assert run.ended() == 0
+    assert [name for name in ours(instance) if name.startswith("work")] == ["work.0", "work.1"]
+    names = instance.flux("jobs", "-A", "-no", "{id.f58plain} {name}", "-f", "pending,running")
+    for line in names.splitlines():
+        job, name = line.split()
+        if name.startswith(("work", "quick")):
+            instance.flux("cancel", job)
+            instance.flux("job", "wait-event", job, "clean")
+
+
+@pytest.mark.usefixtures("stranger")
+def test_ctrl_c_while_thousands_are_being_submitted_leaves_none(
+    instance: Any, ensemble: Ensemble
+) -> None:
+    run = ensemble(LASTING.replace("count: 20", "count: 3000"))
+    run.wait_for(100, type="job", name="submit")
+    run.signal(signal.SIGINT)
+    assert run.ended(60) == 130
+    assert ours(instance) == []
+    (summary,) = run.of(type="summary")
+    (work,) = (group for group in summary["groups"] if group["name"] == "work")
+    assert work["submitted"] == work["cancelled"] == 3000
