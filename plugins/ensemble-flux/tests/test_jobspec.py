@@ -26,7 +26,7 @@ OUTER = {
 def written(specs: Jobspecs | None = None, **fields: Any) -> dict[str, Any]:
     output = fields.pop("output", None)
     fields = {"id": "melt.3", "group": "melt", "index": 3, "command": ("lmp", "-in", "x"), **fields}
-    specs = specs or Jobspecs("night", OUTER, "/work")
+    specs = specs or Jobspecs("night", OUTER, "/data")
     jobspec = json.loads(specs.write(Job(**fields), output))
     assert isinstance(jobspec, dict)
     return jobspec
@@ -102,7 +102,7 @@ def test_duration_and_name_are_the_jobs() -> None:
 
 @pytest.mark.parametrize(
     ("workdir", "folder"),
-    [(None, "/work"), ("run/3", "/work/run/3"), ("../x", "/x"), ("/scratch/a", "/scratch/a")],
+    [(None, "/data"), ("run/3", "/data/run/3"), ("../x", "/x"), ("/scratch/a", "/scratch/a")],
 )
 def test_a_job_runs_in_its_folder(workdir: str | None, folder: str) -> None:
     assert system(workdir=workdir)["cwd"] == folder
@@ -124,7 +124,7 @@ def test_what_a_job_sets_itself_stays_whatever_its_name() -> None:
 
 
 def test_the_executors_queue_and_bank_hold_where_a_group_names_none() -> None:
-    specs = Jobspecs("night", {}, "/work", queue="batch", bank="physics")
+    specs = Jobspecs("night", {}, "/data", queue="batch", bank="physics")
     one = written(specs)["attributes"]["system"]
     other = written(specs, **flux(queue="debug"))["attributes"]["system"]
     assert (one["queue"], one["bank"]) == ("batch", "physics")
@@ -165,7 +165,7 @@ def test_an_attribute_within_a_plain_value_is_refused() -> None:
 
 
 def test_jobs_have_the_resource_limits_of_this_process() -> None:
-    specs = Jobspecs("night", {}, "/work", rlimits=limits())
+    specs = Jobspecs("night", {}, "/data", rlimits=limits())
     given = written(specs)["attributes"]["system"]["shell"]["options"]["rlimit"]
     assert {"core", "nofile", "stack"} <= given.keys()
     assert all(isinstance(value, int) for value in given.values())
@@ -192,7 +192,7 @@ def test_flux_itself_finds_every_kind_of_jobspec_valid() -> None:
         {"output": {"mode": "append", "stdout": {"type": "kvs"}}},
         flux(exclusive=True, queue="q", bank="b", shell={"verbose": 1}, attributes={"a.b": [1]}),
     ]
-    specs = Jobspecs("night", OUTER, "/work", rlimits=limits())
+    specs = Jobspecs("night", OUTER, "/data", rlimits=limits())
     text = "\n".join(json.dumps(written(specs, **kind)) for kind in kinds)
     done = subprocess.run(
         [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=60
