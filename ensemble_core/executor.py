@@ -31,12 +31,15 @@ class Run:
     ``tag`` names the run and is unique; an executor puts it on each of its jobs in the queue, so
     that they can be found again. ``folder`` is where the run keeps the output of jobs that say
     nothing of where it goes. ``clock`` gives the time for events, in seconds since the epoch; it
-    never goes back within a run.
+    never goes back within a run. ``state`` is a folder that lasts as long as the run's journal, in
+    which an executor may keep what it needs to find its jobs again; ``None`` where the run is not
+    kept, so that nobody will ever ask for them.
     """
 
     tag: str
     folder: Path
     clock: Callable[[], float]
+    state: Path | None = None
 
 
 class Executor(ABC):
@@ -101,6 +104,10 @@ class Executor(ABC):
         over meanwhile.
         """
         raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """These jobs are over and their last events are on record: :meth:`reattach` will not ask
+        for them. For executors that themselves remember what became of jobs."""
 
     @property
     def sees_strangers(self) -> bool:
