@@ -20,6 +20,13 @@ import pytest
 
 SIZE = 4
 
+# Whoever runs the tests may ignore signals (nohup and "&" do); what the tests start is to heed them.
+for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(
+            _signal, signal.default_int_handler if _signal is signal.SIGINT else signal.SIG_DFL
+        )
+
 
 class Instance:
     """A Flux instance of its own, of ``size`` brokers on this machine."""
