@@ -111,7 +111,7 @@ class Caller:
                 raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
             return self._functions[call.name](
                 metrics=task.metrics,
-                event=dict(call.event),
+                event={**call.event, "attempt": call.attempt},
                 rule=task.rule,
                 action=action,
                 handle=task.handle(),
@@ -124,7 +124,7 @@ class Caller:
         return run(
             CallContext(
                 options=call.options,
-                event=call.event,
+                event={**call.event, "attempt": call.attempt},
                 rule=task.rule,
                 action=Action({"name": call.name, **call.options}),
                 metrics=task.metrics,

@@ -8,7 +8,8 @@ console shows them. ``rule`` is the id of the rule that decided (``None``: the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -27,6 +28,7 @@ __all__ = [
     "SetGroup",
     "Submit",
     "Terminate",
+    "decision_from_dict",
 ]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -52,6 +54,19 @@ class Decision:
             elif isinstance(value, tuple):
                 value = list(value)
             data[item.name] = value
+        return data
+
+    def compact(self) -> dict[str, Any]:
+        """The decision as plain data without what is as usual, for the journal;
+        :func:`decision_from_dict` reads it back."""
+        data: dict[str, Any] = {"type": self.type}
+        for name, usual in _usual(self.type):
+            value = getattr(self, name)
+            if value == usual:
+                continue
+            if name == "jobs" and value and isinstance(value[0], Job):
+                value = [job.compact() for job in value]
+            data[name] = value
         return data
 
 
@@ -137,7 +152,8 @@ class Call(Decision):
 
     ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part) or ``action``
     (``name`` is an action of a plugin). ``event`` is the event that led here and ``job`` what is
-    known of the job it concerns, both as plain data.
+    known of the job it concerns, both as plain data. ``attempt`` is above 1 where the call was made
+    before, by a controller that was gone before it knew the result.
     """
 
     type: ClassVar[str] = "call"
@@ -147,6 +163,7 @@ class Call(Decision):
     options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     event: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     job: Mapping[str, Any] | None = None
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +188,50 @@ class Terminate(Decision):
     cancel: tuple[str, ...] = ()
     reason: str = ""
     natural: bool = False
+
+
+@cache
+def _usual(kind: str) -> tuple[tuple[str, Any], ...]:
+    """Each field's name and what it is where nothing was said."""
+    return tuple(
+        (
+            item.name,
+            item.default_factory() if item.default_factory is not MISSING else item.default,
+        )
+        for item in fields(_TYPES[kind])
+    )
+
+
+_TYPES: dict[str, type[Decision]] = {
+    cls.type: cls
+    for cls in (
+        Fired,
+        Submit,
+        Cancel,
+        Resize,
+        AddRule,
+        EnableRule,
+        DisableRule,
+        SetGroup,
+        Call,
+        Log,
+        Terminate,
+    )
+}
+
+
+def decision_from_dict(data: Mapping[str, Any]) -> Decision:
+    """The decision that :meth:`Decision.to_dict` or :meth:`Decision.compact` wrote.
+
+    Raises ``ValueError`` for an unknown type and ``TypeError`` for wrong fields.
+    """
+    kind = data.get("type")
+    if kind not in _TYPES:
+        raise ValueError(f"unknown decision type {kind!r}")
+    rest = {key: value for key, value in data.items() if key != "type"}
+    if kind == Submit.type:
+        rest["jobs"] = tuple(Job.from_dict(job) for job in rest["jobs"])
+    for name in ("jobs", "cancel", "rules"):
+        if isinstance(rest.get(name), list):
+            rest[name] = tuple(rest[name])
+    return _TYPES[kind](**rest)

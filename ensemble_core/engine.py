@@ -32,13 +32,17 @@ The runtime owns the only thread that calls this; the journal can replay it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ensemble_core.decisions import (
     AddRule,
+    Cancel,
     Decision,
     Log,
+    Resize,
+    Submit,
     Terminate,
 )
 from ensemble_core.ensemble import Ensemble
@@ -54,12 +58,14 @@ from ensemble_core.events import (
     Problem,
     ResizeOutcome,
     Resources,
+    Resumed,
     Started,
     StopRequested,
     TimerElapsed,
 )
 from ensemble_core.firing import EngineFiring
-from ensemble_core.jobtable import Strangers
+from ensemble_core.jobs import Job
+from ensemble_core.jobtable import JobRecord, Link, Strangers
 from ensemble_core.metrics import MetricsView
 from ensemble_core.reactions import NOTHING, Reactions
 from ensemble_core.report import GroupReport, Report
@@ -78,10 +84,13 @@ class Engine(Reactions):
     ) -> None:
         super().__init__(ensemble, everything=everything, shared=shared)
         self._strangers = Strangers()
+        #: The end that the loss of the queue brought about, which a resumed run takes back.
+        self._ended_by_loss: Terminate | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             JobEvent: self._on_job,
             Observed: self._on_observed,
             Started: self._on_started,
+            Resumed: self._on_resumed,
             Resources: self._on_resources,
             TimerElapsed: self._on_timer,
             CallReturned: self._on_returned,
@@ -99,6 +108,11 @@ class Engine(Reactions):
     def busy(self) -> int:
         """Jobs whose last event has not come yet."""
         return len(self.table.records)
+
+    def in_queue(self) -> list[tuple[str, JobRecord]]:
+        """The jobs that were handed to the executor and whose last event has not come yet."""
+        held = {job.id for job, _, _ in self._pacer.held}
+        return [item for item in self.table.records.items() if item[0] not in held]
 
     def concerns(self, event: Event) -> bool:
         """Whether this event can matter. One of a stranger's job cannot, nor need it be kept,
@@ -185,6 +199,61 @@ class Engine(Reactions):
         self._gauge(event.resources)
         self._react(("start",), None, event, {})
 
+    def _on_resumed(self, event: Resumed) -> None:
+        """Say again what may not have been carried out: nobody knows how far that had got."""
+        if self.lost:
+            self.lost = False
+            if self.ended is self._ended_by_loss:
+                self.ended = None
+                self.errors -= 1
+        self._ended_by_loss = None
+        self._look_for_end = True
+        self._gauge(event.resources)
+        cancelled = self._submit_again(event.absent)
+        again = tuple(
+            job
+            for job, record in self.table.records.items()
+            if record.cancelling and record.outcome is None
+        )
+        if again:
+            self._out.append(Cancel(jobs=again))
+        if self.ended is not None:
+            self.rules.index.touched.clear()
+            return
+        for firing, link, call in list(self._calls.values()):
+            again_call = replace(call, attempt=call.attempt + 1)
+            self._calls[call.call] = (firing, link, again_call)
+            self._out.append(again_call)
+        for request, asked in self._requests.items():
+            self._out.append(
+                Resize(
+                    rule=asked.firing.rule,
+                    firing=asked.firing.number,
+                    request=request,
+                    delta=asked.delta,
+                )
+            )
+        self._withdrawn += cancelled
+        self._react((), None, event, {})
+
+    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
+        """Hand the jobs on that never arrived; those that were to be cancelled are over."""
+        cancelled: list[tuple[JobRecord, Link]] = []
+        batches: dict[str, list[Job]] = {}
+        for name in absent:
+            record = self.table.records.get(name)
+            if record is None or record.seen:
+                continue
+            if record.cancelling or self.ended is not None:
+                self.table.forget(record)
+                if record.link is not None:
+                    cancelled.append((record, record.link))
+            else:
+                batches.setdefault(record.job.group, []).append(record.job)
+        for group, jobs in batches.items():
+            self._out.append(Submit(group=group, jobs=tuple(jobs)))
+        return cancelled
+
     def _on_job(self, event: JobEvent) -> None:
         record = self.table.records.get(event.job) if event.ours else None
         if record is None:
@@ -234,7 +303,7 @@ class Engine(Reactions):
         if record is None:
             return
         self._link = record.link
-        self.table.observe(record, event.values, event.timestamp)
+        self.table.observe(record, event.observer, event.values, event.timestamp)
         fields = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
@@ -287,7 +356,7 @@ class Engine(Reactions):
         self._look_for_end = True
         if called is None or self.ended is not None:
             return
-        firing, self._via = called
+        firing, self._via, _ = called
         self._link = self._deepest = self._via
         for spec in event.result:
             self._follow(firing, spec)
@@ -364,7 +433,11 @@ class Engine(Reactions):
         reason = f"executor {event.executor} lost its queue: {event.reason}"
         self._error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)
         if self.ended is None:
-            self._end(Terminate(exit_code=1, reason=reason))
+            # Not by _end: jobs that wait for their turn are not over, for the run may be resumed.
+            self.ended = self._ended_by_loss = Terminate(exit_code=1, reason=reason)
+            self.rules.index.touched.clear()
+            self._withdrawn.clear()
+            self._out.append(self.ended)
 
     def _on_plugin(self, event: PluginEvent) -> None:
         record = self.table.records.get(event.job) if event.job is not None else None

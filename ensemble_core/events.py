@@ -24,6 +24,7 @@ __all__ = [
     "Problem",
     "ResizeOutcome",
     "Resources",
+    "Resumed",
     "Started",
     "StopRequested",
     "TimerElapsed",
@@ -55,6 +56,19 @@ class Started(Event):
 
     type: ClassVar[str] = "start"
     resources: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Event):
+    """A later controller has taken the run up again, and asked the queue what became of its jobs.
+
+    ``absent`` are jobs (our ids) of which no event was ever seen and that the queue does not know:
+    they never arrived. Events of the others follow. ``resources`` as in :class:`Started`.
+    """
+
+    type: ClassVar[str] = "resume"
+    resources: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +204,7 @@ _TYPES: dict[str, type[Event]] = {
     cls.type: cls
     for cls in (
         Started,
+        Resumed,
         JobEvent,
         Observed,
         Resources,
@@ -214,6 +229,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     if kind not in _TYPES:
         raise ValueError(f"unknown event type {kind!r}")
     rest = {key: value for key, value in data.items() if key != "type"}
-    if "result" in rest:
-        rest["result"] = tuple(rest["result"])
+    for name in ("result", "absent"):
+        if name in rest:
+            rest[name] = tuple(rest[name])
     return _TYPES[kind](**rest)

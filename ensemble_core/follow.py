@@ -50,6 +50,8 @@ class _File:
     observer: Observer
     path: Path
     since: float | None
+    #: Rows that an earlier controller took already.
+    taken: int = 0
     seen: _Seen | None = None
     stale: _Seen | None = None
     identity: tuple[int, int] | None = None
@@ -126,14 +128,16 @@ class Follower:
         path: Path,
         *,
         since: float | None = None,
+        taken: int = 0,
     ) -> None:
         """Follow this file of this job from its start. Returns at once.
 
         ``since`` is a time (seconds since the epoch) before which the job cannot have written, such
         as that of its submission: a file last written before it was left by somebody else, and is
-        not read until it changes. ``None`` reads whatever is there.
+        not read until it changes. ``None`` reads whatever is there. The first ``taken`` rows are
+        read and not told: an earlier controller has told them.
         """
-        file = _File(job_id, observer_name, observer, path, since)
+        file = _File(job_id, observer_name, observer, path, since, taken)
         with self._wake:
             if self._closing:
                 return
@@ -338,7 +342,7 @@ class Follower:
                 return False, b""
             identity = (status.st_dev, status.st_ino)
             if file.identity is not None and self._began_anew(file, fd, status):
-                file.offset, file.before, file.end = 0, b"", None
+                file.offset, file.before, file.end, file.taken = 0, b"", None, 0
                 self._observe(file, lambda: _forget(file.observer))
             file.identity = identity
             if ended and file.end is None:
@@ -368,7 +372,9 @@ class Follower:
         timestamp = self._clock()
         try:
             for row in rows():
-                if row.values:
+                if row.values and file.taken:
+                    file.taken -= 1
+                elif row.values:
                     self._batch.append(
                         Observed(timestamp, file.job, file.name, row.values, row.clock)
                     )

@@ -54,6 +54,17 @@ class RuleState:
         self.watch: Watch | None = None
         self.first_update = 0
 
+    def carry(self, earlier: RuleState) -> None:
+        """Go on where the same rule stood in an earlier version of the file."""
+        self.fired = earlier.fired
+        self.skip = earlier.skip
+        self.not_before = earlier.not_before
+        if self.rule.spec == earlier.rule.spec:
+            self.enabled = earlier.enabled
+            self.cut = earlier.cut
+            self.woken = earlier.looked_at
+            self.seen = earlier.seen
+
     @property
     def live(self) -> bool:
         """Whether the rule may still fire."""

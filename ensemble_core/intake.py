@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ensemble_core.events import Event, JobEvent, Problem
 from ensemble_core.follow import Follower
@@ -52,6 +53,22 @@ class Intake:
                 self._observed.update((job.id, job) for job in jobs)
                 self._since.update((job.id, now) for job in jobs)
 
+    def resume(
+        self, job: Job, since: float, start: Mapping[str, Any] | None, rows: Mapping[str, int]
+    ) -> None:
+        """Go on with a job that an earlier controller submitted at the time ``since``.
+
+        ``start`` is the context of its ``start`` event, if that is known already, and ``rows`` how
+        many rows were taken from each of its observers.
+        """
+        if not job.observe:
+            return
+        with self._lock:
+            self._observed[job.id] = job
+            self._since[job.id] = since
+        if start is not None:
+            self._watch(job, start, rows)
+
     def emit(self, events: Sequence[Event]) -> None:
         """Take events, in order."""
         if not self._observed:
@@ -71,7 +88,7 @@ class Intake:
                 # The start must be in the inbox before the follower adds to it.
                 self._put([*passed, event])
                 passed = []
-                self._watch(self._observed[event.job], event)
+                self._watch(self._observed[event.job], event.context, {})
                 continue
             if event.name in ("finish", "clean") and self._follower is not None:
                 if passed:
@@ -107,14 +124,14 @@ class Intake:
         self._observed.pop(job, None)
         self._since.pop(job, None)
 
-    def _watch(self, job: Job, event: JobEvent) -> None:
+    def _watch(self, job: Job, start: Mapping[str, Any], rows: Mapping[str, int]) -> None:
         if self._follower is None:
             self._follower = Follower(
                 self._put, self._clock, warn=self._warn, backlog=self._backlog
             )
         # Taken out: a start that is told twice must not have the files read twice.
         since = self._since.pop(job.id, None)
-        workdir = Path(event.context.get("workdir") or job.workdir or ".")
+        workdir = Path(start.get("workdir") or job.workdir or ".")
         for name, options in job.observe.items():
             try:
                 observer = self._observers[name].build(job, options)
@@ -123,11 +140,13 @@ class Intake:
                 self._warn(f"observer {name!r} of job {job.id} cannot be built: {error!r}")
                 continue
             if path is None:
-                path = event.context.get("stdout") or job.stdout
+                path = start.get("stdout") or job.stdout
             if path is None:
                 self._warn(f"observer {name!r}: nobody knows where the output of {job.id} goes")
                 continue
-            self._follower.watch(job.id, name, observer, workdir / path, since=since)
+            self._follower.watch(
+                job.id, name, observer, workdir / path, since=since, taken=rows.get(name, 0)
+            )
 
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))

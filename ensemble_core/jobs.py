@@ -10,7 +10,8 @@ import enum
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -167,9 +168,26 @@ class Job:
             data[item.name] = value
         return data
 
+    def compact(self) -> dict[str, object]:
+        """:meth:`to_dict` without what is as usual; :meth:`from_dict` reads it back too."""
+        data: dict[str, object] = {}
+        for name, usual, value in zip(_NAMES, _USUAL, _values(self), strict=True):
+            if value is usual or value == usual:
+                continue
+            data[name] = value
+        return data
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Job:
         return cls(**{**data, "command": tuple(data["command"])})
+
+
+_NAMES = tuple(item.name for item in fields(Job))
+_USUAL = tuple(
+    item.default_factory() if item.default_factory is not MISSING else item.default
+    for item in fields(Job)
+)
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

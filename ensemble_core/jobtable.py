@@ -101,14 +101,18 @@ class JobRecord:
     """A job that is not over yet."""
 
     __slots__ = (
+        "cancelling",
         "concern",
         "exception",
+        "files",
         "finished",
         "job",
         "link",
+        "newest",
         "note",
         "outcome",
         "queue_id",
+        "rows",
         "seen",
         "started",
         "state",
@@ -131,6 +135,13 @@ class JobRecord:
         self.link = link
         #: Whether a rule that concerns itself with failure matched an event of this job.
         self.concern = False
+        #: Whether the executor was told to cancel it.
+        self.cancelling = False
+        #: When its newest event was; 0 before the first.
+        self.newest = 0.0
+        #: Of an observed job: the context of its ``start``, and the rows read so far by observer.
+        self.files: Mapping[str, Any] | None = None
+        self.rows: dict[str, int] | None = None
 
 
 class GroupState:
@@ -170,6 +181,18 @@ class JobTable:
         self._states = [0] * len(JobState)
         self._waiting_nodes = 0
 
+    def adopt(
+        self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
+    ) -> None:
+        """Go on with a changed file. A group that it defines as before keeps what rules set."""
+        self._index = index
+        for name, group in groups.items():
+            state = self.groups.get(name)
+            if state is None:
+                self.groups[name] = GroupState(group)
+            elif before.get(name) != group:
+                state.group = group
+
     def add(self, jobs: Iterable[Job], now: float, link: Link | None) -> None:
         """These jobs are about to be submitted."""
         for job in jobs:
@@ -190,6 +213,7 @@ class JobTable:
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
         name = event.name
+        record.newest = event.timestamp
         step = _STEPS.get(name)
         if step is None:
             if name == "exception":
@@ -202,6 +226,8 @@ class JobTable:
             record.seen |= bit
         if name == "start":
             self._start(record, event.timestamp)
+            if record.job.observe:
+                record.files = event.context
         elif name == "submit":
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")
@@ -297,9 +323,14 @@ class JobTable:
         self._move(record, JobState.INACTIVE)
         del self.records[record.job.id]
 
-    def observe(self, record: JobRecord, values: Mapping[str, float], now: float) -> None:
-        """Take what an observer read in the job's output."""
+    def observe(
+        self, record: JobRecord, observer: str, values: Mapping[str, float], now: float
+    ) -> None:
+        """Take a row that an observer read in the job's output."""
         group = record.job.group
+        if record.rows is None:
+            record.rows = {}
+        record.rows[observer] = record.rows.get(observer, 0) + 1
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
                 continue  # the group's own; no output may mix into them

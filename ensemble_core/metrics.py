@@ -146,6 +146,23 @@ class MetricStore:
                 for outcome in OUTCOMES:
                     self.add(group, f"duration.{outcome}")
 
+    def adopt(
+        self,
+        groups: Iterable[str],
+        statistics: Mapping[str, StatisticSpec],
+        *,
+        everything: bool = False,
+    ) -> None:
+        """Go on with a changed file: its groups and statistics beside those that are there."""
+        self.statistics = {**self.statistics, **statistics}
+        self.everything = self.everything or everything
+        self._kept = [s for s in self.statistics.values() if self.everything or s.default]
+        for group in groups:
+            if group not in self.counts:
+                self.counts[group] = dict.fromkeys(COUNTS, 0)
+            for variable in VARIABLES:
+                self.add(group, variable)
+
     def add(self, group: str, variable: str) -> Series:
         """The series of this variable, made if there is none yet."""
         series = self.series.get((group, variable))

@@ -28,6 +28,12 @@ class Pacer:
         #: Jobs that wait for their turn, with the rule and firing that submitted them.
         self.held: deque[tuple[Job, str | None, int]] = deque()
 
+    def adopt(self, rate: float | None) -> None:
+        """Go on at another rate."""
+        self._rate = rate
+        self._size = max(1.0, rate or 1.0)
+        self._tokens = min(self._tokens, self._size)
+
     def _refill(self, now: float) -> None:
         if self._rate is not None:
             if self._last is not None and now > self._last:

@@ -50,6 +50,13 @@ class Request(NamedTuple):
     tries: int
 
 
+def _asks_for_everything(ensemble: Ensemble) -> bool:
+    """Whether a user's function or a slow action may ask for any metric."""
+    return bool(ensemble.functions) or any(
+        action.plan is None for rule in ensemble.rules for action in rule.actions
+    )
+
+
 class Reactions:
     """The rules of one run at work. See the laws at the top of ``engine.py``.
 
@@ -62,9 +69,7 @@ class Reactions:
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
     ) -> None:
         if everything is None:
-            everything = bool(ensemble.functions) or any(
-                action.plan is None for rule in ensemble.rules for action in rule.actions
-            )
+            everything = _asks_for_everything(ensemble)
         self.ensemble = ensemble
         self.now = float("-inf")
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
@@ -81,7 +86,7 @@ class Reactions:
         self._started = False
         self._beating = False
         self._look_for_end = False
-        self._calls: dict[str, tuple[EngineFiring, Link]] = {}
+        self._calls: dict[str, tuple[EngineFiring, Link, Call]] = {}
         self._via: Link | None = None
         self._requests: dict[str, Request] = {}
         self._retries: dict[str, Request] = {}
@@ -302,12 +307,13 @@ class Reactions:
             return
         if isinstance(decision, Cancel):
             decision = self._cancel(firing, decision)
+            self._cancelling(decision.jobs)
         elif isinstance(decision, Call):
             link = firing.link if self._via is None else self._extend(firing.rule, self._via)
             if link.depth > self.ensemble.limits.chain:
                 self._cut(firing.state, link)
                 return
-            self._calls[decision.call] = (firing, link)
+            self._calls[decision.call] = (firing, link, decision)
         elif isinstance(decision, Resize):
             tries = self._again.tries + 1 if self._again else 0
             self._requests[decision.request] = Request(firing, decision.delta, tries)
@@ -351,6 +357,39 @@ class Reactions:
             if watch.path.kind == "gauge":
                 self.table.fill_gauges()
             self.rules.index.touched.append(watch)
+
+    def adopt(self, ensemble: Ensemble) -> None:
+        """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
+        are still there go on where they stood."""
+        before, self.ensemble = self.ensemble, ensemble
+        self.metrics.adopt(
+            ensemble.groups, ensemble.statistics, everything=_asks_for_everything(ensemble)
+        )
+        intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
+        stayed = self.rules.adopt(ensemble)
+        self.table.adopt(before.groups, ensemble.groups, self.rules.index)
+        for firing, _, _ in self._calls.values():
+            firing.state = stayed.get(id(firing.state), firing.state)
+        for request in (*self._requests.values(), *self._retries.values()):
+            state = request.firing.state
+            request.firing.state = stayed.get(id(state), state)
+        self._pacer.adopt(ensemble.limits.submits_per_second)
+        now_every = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
+        for rule, every in intervals.items():
+            if now_every.get(rule) != every:
+                self.timers.stop("interval", rule)
+        for rule in now_every.keys() - intervals.keys() | {
+            rule for rule, every in intervals.items() if now_every.get(rule) not in (None, every)
+        }:
+            self._schedule(self.rules.states[rule], self.now)
+        if ensemble.heartbeat != before.heartbeat:
+            self.timers.stop("heartbeat", "")
+            if ensemble.heartbeat:
+                self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
+        for state in self.rules.states.values():
+            if state.live:
+                self._look_at_once(state)
+        self._look_for_end = True
 
     def _schedule(self, state: RuleState, now: float) -> None:
         every = state.rule.trigger.every
@@ -455,6 +494,13 @@ class Reactions:
         gone = set(held)
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in gone))
 
+    def _cancelling(self, jobs: Iterable[str]) -> None:
+        """Remember that the executor is told to cancel these."""
+        for job in jobs:
+            record = self.table.records.get(job)
+            if record is not None:
+                record.cancelling = True
+
     # -- the end -------------------------------------------------------------------------------
 
     def _end(self, decision: Terminate) -> None:
@@ -467,6 +513,7 @@ class Reactions:
             decision = replace(
                 decision, cancel=tuple(job for job in decision.cancel if job not in gone)
             )
+        self._cancelling(decision.cancel)
         self.ended = decision
         self.rules.index.touched.clear()
         self._withdrawn.clear()

@@ -81,6 +81,46 @@ class RuleBook:
         self._add(state)
         return state
 
+    def adopt(self, ensemble: Ensemble) -> dict[int, RuleState]:
+        """Go on with a changed file; the new states of rules that stay, by the ids of the old.
+
+        A rule is the same if it has the same ``id``, or, where it has none of its own, says the
+        same. Rules that joined while the run was under way stay, as far as the new file lets them.
+        """
+        earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
+        named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
+        unnamed = [state for name, state in earlier.items() if name not in named and name in own]
+        self._ensemble = ensemble
+        self.index = RuleIndex(self._metrics)
+        self.states, self._paths, self._failure_rules = {}, {}, []
+        self.strangers = False
+        stayed: dict[int, RuleState] = {}
+
+        def take(state: RuleState, before: RuleState | None) -> None:
+            if before is not None:
+                state.carry(before)
+                stayed[id(before)] = state
+            self._add(state)
+
+        for rule in ensemble.rules:
+            if "id" in rule.spec:
+                before = named.get(rule.id)
+            else:
+                same = (state for state in unnamed if state.rule.spec == rule.spec)
+                before = next(same, None)
+                if before is not None:
+                    unnamed.remove(before)
+            take(RuleState(rule, len(self.states)), before)
+        for name, state in earlier.items():
+            if name in own or id(state) in stayed or name in self.states:
+                continue
+            try:
+                rule = ensemble.binder.rule(state.rule.spec, name)
+                take(RuleState(rule, len(self.states)), state)
+            except EnsembleError:
+                continue  # it speaks of what the new file does not have
+        return stayed
+
     def switch(self, rule_id: str, enabled: bool) -> RuleState | None:
         """Switch a rule on or off; the state if that made it live."""
         state = self.states.get(rule_id)

@@ -26,6 +26,7 @@ from ensemble_core.events import (
     JobEvent,
     Problem,
     ResizeOutcome,
+    Resumed,
     Started,
     StopRequested,
     TimerElapsed,
@@ -34,8 +35,11 @@ from ensemble_core.executor import Executor, Run
 from ensemble_core.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.intake import Intake
 from ensemble_core.jobs import Job
+from ensemble_core.journal import JournalError
+from ensemble_core.recorder import Order, Recorder
 from ensemble_core.report import Report
 from ensemble_core.rules import Rule
+from ensemble_core.snapshot import dump
 
 __all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
 
@@ -44,6 +48,13 @@ _TICK = 0.2
 _LONGEST_WAIT = 3600.0
 #: How long an order to a queue that was lost may take to return.
 _LOST_GRACE = 5.0
+#: Events between looks whether a snapshot is due, and how many there must have been since the last
+#: for each job in the table: the cost of snapshots stays a share of the cost of events.
+_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 5_000, 4
+#: Jobs that are over are told of to the executor so many at once.
+_FORGET_AT_ONCE = 100
+#: Seconds by which a clock may be behind without a word.
+_CLOCK_SLACK = 2.0
 
 
 class Watcher:
@@ -86,9 +97,11 @@ class Runtime:
     """One run of one ensemble on one executor.
 
     ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
-    output that no job says anything of is kept. Raises :class:`UsageError` when the ensemble's
-    functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot
-    be opened. In both cases nothing was submitted.
+    output that no job says anything of is kept. ``recorder`` writes the run's journal, with
+    ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
+    that is taken up again has its ``engine`` from there. Raises :class:`UsageError` when the
+    ensemble's functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the
+    executor cannot be opened. In both cases nothing was submitted.
     """
 
     def __init__(
@@ -102,10 +115,19 @@ class Runtime:
         folder: Path,
         tag: str | None = None,
         name: str = "local",
+        recorder: Recorder | None = None,
+        maker: str = "",
+        state: Path | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag or new_tag(ensemble.name)
-        self.engine = Engine(ensemble, shared=executor.shared)
+        self.engine = engine or Engine(ensemble, shared=executor.shared)
+        self._recorder = recorder
+        self._maker = maker
+        self._state = state
+        self._since_snapshot = 0
+        self._forgotten: list[str] = []
         self._executor = executor
         self._watchers = tuple(watchers)
         self._ticking = [watcher for watcher in watchers if watcher.wants_ticks]
@@ -114,7 +136,9 @@ class Runtime:
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._leave = False
-        self._wall = time.time()
+        # A clock that was set back must not have things happen before what led to them.
+        self._wall = max(time.time(), self.engine.now)
+        self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
         self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
         self._lock = threading.Lock()
@@ -152,14 +176,17 @@ class Runtime:
         began = time.monotonic()
         self._make_folder()
         try:
-            self._executor.open(Run(tag=self.tag, folder=self._folder, clock=self.clock), self.emit)
+            run = Run(tag=self.tag, folder=self._folder, clock=self.clock, state=self._state)
+            self._executor.open(run, self.emit)
         except BaseException:
             self._remove_folder()
             raise
         performer = threading.Thread(target=self._perform_orders, name="executor", daemon=True)
         performer.start()
+        if self._recorder is not None:
+            self._recorder.trouble = self._tell_of_journal
         try:
-            self._handle(Started(self.clock(), dict(self._executor.resources())))
+            self._begin()
             if self.engine.rules.strangers and not self._executor.sees_strangers:
                 message = (
                     f"executor {self._name} does not hear of other users' jobs here: rules with "
@@ -168,6 +195,9 @@ class Runtime:
                 self.emit((Problem(self.clock(), message),))
             self._loop()
         finally:
+            if self._recorder is not None:
+                self._last_snapshot()
+                self._wait_for_journal(self._recorder)
             self._orders.put(None)
             self._wait_for(performer)
             self._executor.close()
@@ -185,6 +215,66 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
         )
+
+    def _begin(self) -> None:
+        """The first event of this controller: the run begins, or is taken up again."""
+        if not self.engine.events:
+            self._handle(Started(self.clock(), dict(self._executor.resources())))
+            return
+        jobs = self.engine.in_queue()
+        sought = {name: record.newest for name, record in jobs}
+        found = self._find_again(sought)
+        for _, record in jobs:
+            self._intake.resume(record.job, record.submitted, record.files, record.rows or {})
+        absent = tuple(
+            name for name, newest in sought.items() if not newest and found.get(name) is False
+        )
+        self._handle(Resumed(self.clock(), dict(self._executor.resources()), absent))
+        lost = [name for name, newest in sought.items() if newest and not found.get(name)]
+        lost += [name for name, newest in sought.items() if not newest and name not in found]
+        for name in lost:
+            note = (
+                f"executor {self._name} knows nothing of this job any more: whether and how it "
+                "ended cannot be known"
+            )
+            context = {"type": "lost", "severity": 0, "note": note}
+            if self.engine.table.records[name].outcome is None:
+                self.emit((JobEvent(self.clock(), name, "exception", context),))
+            self.emit((JobEvent(self.clock(), name, "clean"),))
+        if self._behind > _CLOCK_SLACK:
+            message = (
+                f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
+                "run; its time goes on from that event"
+            )
+            self.emit((Problem(self.clock(), message),))
+
+    def _wait_for_journal(self, recorder: Recorder) -> None:
+        """What was decided is to be performed; but who leaves twice does not wait for a disk."""
+        while not recorder.flush(0.2):
+            if self._leave or recorder.in_trouble:
+                return
+
+    def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
+        known: it is not submitted a second time."""
+        if not jobs:
+            return {}
+        if "reattach" not in self._executor.capabilities:
+            message = (
+                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
+                "queue are taken for lost"
+            )
+            self.emit((Problem(self.clock(), message),))
+            return {}
+        return self._executor.reattach(jobs)
+
+    def _tell_of_journal(self, error: JournalError | None) -> None:
+        """The journal cannot be written, or can be again. Called on its writing thread."""
+        if error is None:
+            message = "the journal can be written again: the run goes on"
+        else:
+            message = f"{error}\n  until then nothing is submitted or cancelled"
+        self.emit((Problem(self.clock(), message),))
 
     def _wait_for(self, performer: threading.Thread) -> None:
         """Let the orders that were given be carried out, unless the user leaves or the queue is
@@ -246,35 +336,76 @@ class Runtime:
             return
         for watcher in self._watchers:
             watcher.event(event)
-        for decision in self.engine.handle(event):
+        decisions = self.engine.handle(event)
+        orders: list[Order] = []
+        for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
-            self._perform(decision)
+            order = self._order(decision)
+            if order is not None:
+                orders.append(order)
+        if type(event) is JobEvent and event.name == "clean" and event.ours:
+            self._forget(event.job, orders)
+        recorder = self._recorder
+        if recorder is None or (recorder.in_trouble and type(event) is StopRequested):
+            # A user who stops a run whose disk is full must not have to wait for the disk.
+            for order in orders:
+                order()
+            orders = []
+        if recorder is None:
+            return
+        recorder.append(event, decisions, orders)
+        self._since_snapshot += 1
+        if self._since_snapshot >= _SNAPSHOT_EVERY and not self._since_snapshot % _SNAPSHOT_EVERY:
+            self._snapshot()
+
+    def _forget(self, job: str, orders: list[Order]) -> None:
+        """Once its end is on record, the executor need not remember a job."""
+        self._forgotten.append(job)
+        if self._recorder is not None and len(self._forgotten) >= _FORGET_AT_ONCE:
+            jobs, self._forgotten = tuple(self._forgotten), []
+            orders.append(lambda: self._orders.put(lambda: self._executor.forget(jobs)))
+
+    def _snapshot(self) -> None:
+        """Keep the engine's state, where that is not more work than the events since the last."""
+        assert self._recorder is not None
+        if self._since_snapshot < _SNAPSHOT_SHARE * self.engine.busy:
+            return
+        state = dump(self.engine)
+        if state is not None:
+            self._recorder.snapshot(self._maker, state)
+        self._since_snapshot = 0
+
+    def _last_snapshot(self) -> None:
+        """At the end, so that looking at a run that is over needs no history."""
+        if self._since_snapshot:
+            assert self._recorder is not None
+            state = dump(self.engine)
+            if state is not None:
+                self._recorder.snapshot(self._maker, state)
 
     # -- decisions -----------------------------------------------------------------------------
 
-    def _perform(self, decision: Decision) -> None:
-        """Hand a decision to the thread that carries it out."""
+    def _order(self, decision: Decision) -> Order | None:
+        """What hands a decision to the thread that carries it out, if there is something to do."""
+        put = self._orders.put
         if isinstance(decision, Submit):
             if decision.jobs:
                 jobs = decision.jobs
                 self._intake.expect(jobs)
-                self._orders.put(lambda: self._submit(jobs))
+                return lambda: put(lambda: self._submit(jobs))
         elif isinstance(decision, (Cancel, Terminate)):
             ids = decision.jobs if isinstance(decision, Cancel) else decision.cancel
             if ids:
-                self._orders.put(lambda: self._cancel(ids))
+                return lambda: put(lambda: self._cancel(ids))
         elif isinstance(decision, Resize):
             request, delta = decision.request, decision.delta
-            self._orders.put(lambda: self._resize(request, delta))
+            return lambda: put(lambda: self._resize(request, delta))
         elif isinstance(decision, Call):
-            state = self.engine.rules.states[decision.rule or ""]
-            self._caller.call(
-                decision,
-                self.engine.snapshot(),
-                Rule(state.rule.spec),
-                lambda: self._executor.handle,
-            )
+            call, metrics = decision, self.engine.snapshot()
+            rule = Rule(self.engine.rules.states[decision.rule or ""].rule.spec)
+            return lambda: self._caller.call(call, metrics, rule, lambda: self._executor.handle)
+        return None
 
     def _perform_orders(self) -> None:
         while (order := self._orders.get()) is not None:

@@ -1,0 +1,414 @@
+"""The durable record of a run: every event, what was decided on it, and where the run stood.
+
+One SQLite file per run. ``recorder.Recorder`` writes it, :class:`Journal` reads it; both go through
+the rows that are defined here. The table ``events`` has one row per event, in the order in which
+the engine took them: ``seq`` counts from 1, ``decisions`` are the engine's answer. What a row says
+was decided is on disk before any of it is performed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ensemble_core.decisions import Decision
+from ensemble_core.errors import EnsembleError
+from ensemble_core.events import Event, JobEvent, event_from_dict
+
+__all__ = [
+    "NAME",
+    "Journal",
+    "JournalError",
+    "Row",
+    "Session",
+    "Snapshot",
+    "Text",
+    "connect",
+    "decisions_text",
+    "event_columns",
+    "is_shared_storage",
+    "words",
+]
+
+#: The file's name in the run's folder.
+NAME = "journal.db"
+
+#: "Ense" in a database's header: that this is a journal and no other program's file.
+_APPLICATION = 0x456E7365
+
+#: What brings a journal from each version to the next; the first makes it. Never changed, only
+#: added to: ``PRAGMA user_version`` says how many of these a file has seen.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE texts (seq INTEGER PRIMARY KEY, file TEXT, text TEXT NOT NULL,
+        overrides TEXT NOT NULL);
+    CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
+        host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
+        outcome TEXT);
+    CREATE TABLE events (seq INTEGER PRIMARY KEY, time REAL NOT NULL, type TEXT NOT NULL,
+        job TEXT, name TEXT, data TEXT, decisions TEXT);
+    CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
+        state BLOB NOT NULL);
+    """,
+)
+
+#: File systems whose files several machines write: no shared memory there, and locks by message.
+_SHARED_STORAGE = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "fuse.glusterfs", "fuse.sshfs",
+        "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs",
+        "vast", "virtiofs", "wekafs",
+    }
+)  # fmt: skip
+
+#: Journals up to this size (bytes) are checked whole when they are opened to be written.
+_CHECKED_WHOLE = 32 << 20
+
+
+class JournalError(EnsembleError):
+    """A journal that cannot be opened, read or written, in words for the run's owner."""
+
+    exit_code = 2
+
+
+class Row(NamedTuple):
+    """One event as the journal has it. ``decisions`` is the text of a JSON list, or ``None``."""
+
+    seq: int
+    time: float
+    type: str
+    job: str | None
+    name: str | None
+    data: str | None
+    decisions: str | None
+
+    def event(self) -> Event:
+        """The event itself."""
+        data: dict[str, Any] = json.loads(self.data) if self.data else {}
+        if self.type in ("job", "stranger"):
+            return JobEvent(self.time, self.job or "", self.name or "", data, self.type == "job")
+        if self.job is not None:
+            data["job"] = self.job
+        if self.name is not None:
+            data["name"] = self.name
+        return event_from_dict({"type": self.type, "timestamp": self.time, **data})
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The ensemble file as it held for the events after ``seq``, with ``--set`` overrides."""
+
+    seq: int
+    file: str
+    text: str
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One controller's time with the run: from ``began`` to ``ended`` (seconds since the epoch;
+    ``None``: it runs, or was killed). ``outcome`` says how it ended, as plain data."""
+
+    number: int
+    seq: int
+    began: float
+    host: str
+    pid: int
+    versions: Mapping[str, str]
+    ended: float | None
+    outcome: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine's state after event ``seq``; ``maker`` says what can read it."""
+
+    seq: int
+    maker: str
+    state: bytes
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know, as something that it does."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    item = getattr(value, "item", None)
+    if callable(item):  # a number of numpy's
+        number = item()
+        if isinstance(number, (int, float, str, bool)):
+            return number
+    return str(value)
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+
+
+def event_columns(event: Event) -> tuple[float, str, str | None, str | None, str | None]:
+    """An event as the columns ``time``, ``type``, ``job``, ``name``, ``data``."""
+    if type(event) is JobEvent:
+        context = event.context
+        data = _encode(dict(context)) if context else None
+        return event.timestamp, "job" if event.ours else "stranger", event.job, event.name, data
+    rest = event.to_dict()
+    del rest["timestamp"], rest["type"]
+    job, name = rest.pop("job", None), rest.pop("name", None)
+    return event.timestamp, event.type, job, name, _encode(rest) if rest else None
+
+
+def decisions_text(decisions: Sequence[Decision]) -> str | None:
+    """Decisions as the column ``decisions``: what replay compares, to the byte."""
+    return _encode([decision.compact() for decision in decisions]) if decisions else None
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def is_shared_storage(path: Path) -> str | None:
+    """The type of the network file system that ``path`` lies on, ``None`` on a local one."""
+    try:
+        device = os.stat(path).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                before, _, after = line.partition(" - ")
+                if before.split()[2] == number:
+                    kind = after.split()[0]
+                    return kind if kind in _SHARED_STORAGE else None
+    except (OSError, IndexError):
+        return None
+    return None
+
+
+def words(error: BaseException, path: Path) -> JournalError:
+    """What SQLite or the system says of a journal, as an error that says what to do."""
+    text = str(error)
+    name = getattr(error, "sqlite_errorname", "")
+    if isinstance(error, OSError):
+        text = error.strerror or text
+    if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
+        hint = "free some space, or name another folder with --state"
+        return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
+    if "CORRUPT" in name or "NOTADB" in name or "malformed" in text or "not a database" in text:
+        return JournalError(
+            f"the journal is damaged: {path}",
+            cause=text,
+            hint="'ensemble events' shows what can still be read of it; the jobs' own output and "
+            "the queue's records are not touched by this",
+            code="corrupt",
+        )
+    if "READONLY" in name or "CANTOPEN" in name or "readonly" in text or isinstance(error, OSError):
+        return JournalError(
+            f"the journal cannot be written: {path}",
+            cause=text,
+            hint="name a folder that can be written with --state or ENSEMBLE_STATE, or run "
+            "without a record with --no-journal",
+            code="unwritable",
+        )
+    return JournalError(f"the journal cannot be used: {path}", cause=text, code="journal")
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Open a journal's database. Raises what SQLite raises."""
+    mode = "rwc" if write else "ro"
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    # Made in one thread and used by another, one after the other: never by two at once.
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=30.0, check_same_thread=False
+    )
+    try:
+        if write:
+            shared = is_shared_storage(path.parent)
+            connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
+            # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
+            connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
+        _check_version(connection, path, write=write)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (tables or not write) and application != _APPLICATION:
+        raise JournalError(
+            f"this is no journal of a run: {path}",
+            cause="it is empty" if not tables else "another program's database",
+            code="no-journal",
+        )
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"the journal was written by a newer Ensemble: {path}",
+            cause=f"its format is {version}, this version knows {len(MIGRATIONS)}",
+            hint="use the version that wrote it, or a later one",
+            code="newer-journal",
+        )
+    if version < len(MIGRATIONS):
+        if not write:
+            raise JournalError(
+                f"the journal is of an older format ({version}): {path}",
+                hint="'ensemble resume' or 'ensemble replay --migrate' brings it up to date",
+                code="older-journal",
+            )
+        for number in range(version, len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
+                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
+            )
+
+
+def digest(state: bytes) -> str:
+    return hashlib.sha256(state).hexdigest()
+
+
+class Journal:
+    """A journal that is read: of a run that is over, was cut off, or goes on.
+
+    Raises :class:`JournalError` where the file is missing, damaged or from a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise JournalError(f"there is no journal {path}", code="no-journal")
+        with self._reading():
+            self._connection = connect(path, write=False)
+        self.about: dict[str, Any] = {}
+        with self._reading():
+            for key, value in self._connection.execute("SELECT key, value FROM about"):
+                self.about[key] = json.loads(value)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise words(error, self.path) from error
+
+    def _query(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(sql, values)
+
+    @property
+    def tag(self) -> str:
+        return str(self.about.get("tag", self.path.parent.name))
+
+    @property
+    def mode(self) -> str:
+        """SQLite's journal mode: ``wal``, or ``truncate`` on a network file system."""
+        with self._reading():
+            return str(self._connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+    def last(self) -> int:
+        """The number of events; 0 for none."""
+        with self._reading():
+            return int(self._connection.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
+
+    def rows(
+        self, after: int = 0, until: int | None = None, job: str | None = None
+    ) -> Iterator[Row]:
+        """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
+
+        Read in portions, so that a run that goes on is not held up. Raises
+        :class:`JournalError` where one is missing.
+        """
+        limit = until if until is not None else 1 << 62
+        where = "seq > ? AND seq <= ?" + (" AND job = ?" if job is not None else "")
+        while True:
+            values = (after, limit, job) if job is not None else (after, limit)
+            with self._reading():
+                rows = self._connection.execute(
+                    "SELECT seq, time, type, job, name, data, decisions FROM events"
+                    f" WHERE {where} ORDER BY seq LIMIT 2000",
+                    values,
+                ).fetchall()
+            if not rows:
+                return
+            for found in rows:
+                row = Row(*found)
+                if job is None and row.seq != after + 1:
+                    raise JournalError(
+                        f"the journal is damaged: {self.path}",
+                        cause=f"event {after + 1} is missing",
+                        code="corrupt",
+                    )
+                after = row.seq
+                yield row
+
+    def texts(self) -> list[Text]:
+        """The ensemble file of this run, in its versions, oldest first."""
+        with self._reading():
+            return [
+                Text(seq, file or "", text, tuple(json.loads(overrides)))
+                for seq, file, text, overrides in self._connection.execute(
+                    "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
+                )
+            ]
+
+    def sessions(self) -> list[Session]:
+        """The controllers that this run has had, oldest first."""
+        with self._reading():
+            return [
+                Session(
+                    number,
+                    seq,
+                    began,
+                    host,
+                    pid,
+                    json.loads(versions),
+                    ended,
+                    json.loads(outcome) if outcome else None,
+                )
+                for number, seq, began, host, pid, versions, ended, outcome in self._query(
+                    "SELECT number, seq, began, host, pid, versions, ended, outcome"
+                    " FROM sessions ORDER BY number"
+                )
+            ]
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots that are whole, newest first."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT seq, maker, digest, state FROM snapshots ORDER BY seq DESC"
+            ).fetchall()
+        for seq, maker, checksum, state in found:
+            if digest(state) == checksum:
+                yield Snapshot(seq, maker, state)
+
+    def check(self) -> None:
+        """Look at every page of the file. Raises :class:`JournalError`; takes as long as reading
+        the whole of it."""
+        with self._reading():
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {found}")
+
+    def check_if_small(self) -> None:
+        """:meth:`check`, where that takes no time worth mentioning."""
+        if self.path.stat().st_size <= _CHECKED_WHOLE:
+            self.check()

@@ -1,0 +1,314 @@
+"""Writes a run's journal: one thread that commits what has come together since its last commit.
+
+The engine's thread hands over each event with its decisions and the orders that carry them out, and
+goes on; this thread writes them and only then lets the orders go. So nothing is performed that is
+not on disk, and the more there is to do, the more shares one commit. Used by the runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.decisions import Decision
+from ensemble_core.events import Event
+from ensemble_core.journal import (
+    JournalError,
+    connect,
+    decisions_text,
+    digest,
+    event_columns,
+    words,
+)
+
+__all__ = ["Order", "Recorder"]
+
+Order = Callable[[], None]
+
+#: Rows written by one statement: the powers of two up to this, so that few are ever prepared.
+_MOST_ROWS = 1024
+_COLUMNS = 7
+#: Events that may wait to be written before the engine's thread waits for them.
+_MOST_PENDING = 50_000
+#: Seconds between tries to write while that fails: first and longest.
+_RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
+_KEPT_SNAPSHOTS = 2
+_FORGET_SNAPSHOTS = (
+    "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
+)
+
+_Pending = tuple[int, Event, Sequence[Decision], Sequence[Order]]
+
+
+def _insert(rows: int) -> str:
+    one = "(" + ",".join("?" * _COLUMNS) + ")"
+    return (
+        "INSERT OR REPLACE INTO events (seq, time, type, job, name, data, decisions) VALUES "
+        + ",".join([one] * rows)
+    )
+
+
+_INSERTS = {1 << power: _insert(1 << power) for power in range(_MOST_ROWS.bit_length())}
+
+
+class Recorder:
+    """The writing end of one journal.
+
+    ``trouble`` is called on the writing thread with the error when the journal can't be written,
+    and with ``None`` when it can be again; meanwhile nothing is lost and nothing is performed.
+    Raises :class:`JournalError` where the file cannot be made or opened. ``seq`` is the number of
+    the newest event that was handed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trouble: Callable[[JournalError | None], None] | None = None
+        self.in_trouble = False
+        try:
+            new = not path.exists()
+            self._connection = connect(path, write=True)
+            if new:
+                _sync_folder(path.parent)
+            row = self._connection.execute("SELECT max(seq) FROM events").fetchone()
+        except (sqlite3.Error, OSError) as error:
+            raise words(error, path) from error
+        self.seq = int(row[0] or 0)
+        self._session = 0
+        self._changed = threading.Condition()
+        self._pending: list[_Pending] = []
+        self._snapshot: tuple[int, str, bytes] | None = None
+        self._working = False
+        self._closing = False
+        self._given_up = False
+        self._thread: threading.Thread | None = None
+
+    # -- before and after the events -----------------------------------------------------------
+
+    def _execute(self, *statements: tuple[str, Sequence[object]]) -> None:
+        """Several statements in one transaction. Raises :class:`JournalError`."""
+        try:
+            self._transact(statements)
+        except (sqlite3.Error, OSError) as error:
+            raise words(error, self.path) from error
+
+    def _transact(self, statements: Sequence[tuple[str, Sequence[object]]]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for sql, values in statements:
+                connection.execute(sql, values)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def describe(self, about: Mapping[str, Any]) -> None:
+        """Say what this run is; what was said under the same keys is replaced."""
+        self._execute(
+            *(
+                ("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, json.dumps(value)))
+                for key, value in about.items()
+            )
+        )
+
+    def text(self, file: str, text: str, overrides: Sequence[str]) -> None:
+        """From the next event on this is the ensemble file."""
+        self._execute(
+            (
+                "INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)",
+                (self.seq, file, text, json.dumps(list(overrides))),
+            )
+        )
+
+    def begin(self, now: float, versions: Mapping[str, str]) -> int:
+        """A controller takes the run over; the number of its session, from 1."""
+        (number,) = self._connection.execute(
+            "SELECT 1 + coalesce(max(number), 0) FROM sessions"
+        ).fetchone()
+        self._execute(
+            (
+                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
+                (
+                    number,
+                    self.seq,
+                    now,
+                    socket.gethostname(),
+                    os.getpid(),
+                    json.dumps(dict(versions)),
+                ),
+            )
+        )
+        self._session = int(number)
+        self._thread = threading.Thread(target=self._main, name="journal", daemon=True)
+        self._thread.start()
+        return self._session
+
+    def end(self, now: float, outcome: Mapping[str, Any]) -> None:
+        """The controller leaves; what was handed over is written first. Raises
+        :class:`JournalError` where that is not possible."""
+        self.stop(None)
+        self._execute(
+            (
+                "UPDATE sessions SET ended = ?, outcome = ? WHERE number = ?",
+                (now, json.dumps(dict(outcome)), self._session),
+            )
+        )
+
+    def close(self) -> None:
+        """Give the file back. What was not written by then is given up."""
+        self.stop(0.0)
+        try:
+            self._connection.close()
+        except sqlite3.Error:
+            return  # what is missing was told when it could not be written
+
+    # -- the engine's thread -------------------------------------------------------------------
+
+    def append(
+        self, event: Event, decisions: Sequence[Decision], orders: Sequence[Order] = ()
+    ) -> None:
+        """Take one more event, what was decided on it, and what carries that out."""
+        with self._changed:
+            self.seq += 1
+            self._pending.append((self.seq, event, decisions, orders))
+            if not self._working:
+                self._changed.notify()
+            while len(self._pending) > _MOST_PENDING and not self.in_trouble:
+                self._changed.wait(1.0)
+
+    def snapshot(self, maker: str, state: bytes) -> None:
+        """Take the engine's state after the newest event."""
+        with self._changed:
+            self._snapshot = (self.seq, maker, state)
+            self._changed.notify()
+
+    def flush(self, patience: float | None) -> bool:
+        """Wait until everything is on disk and its orders went out; whether that was so within
+        ``patience`` seconds (``None``: while it can be written at all)."""
+        deadline = None if patience is None else time.monotonic() + patience
+        with self._changed:
+            while self._pending or self._working or self._snapshot:
+                if self._given_up or self._thread is None or not self._thread.is_alive():
+                    return False
+                if deadline is None and self.in_trouble:
+                    return False
+                left = 1.0 if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 0.2))
+        return True
+
+    def stop(self, patience: float | None) -> bool:
+        """Write what there is and end the writing thread; whether everything was written."""
+        thread = self._thread
+        if thread is None:
+            return True
+        written = self.flush(patience)
+        with self._changed:
+            self._closing = True
+            self._given_up = not written
+            self._changed.notify_all()
+        thread.join()
+        self._thread = None
+        return written
+
+    # -- the writing thread --------------------------------------------------------------------
+
+    def _main(self) -> None:
+        while True:
+            with self._changed:
+                self._working = False
+                self._changed.notify_all()
+                while not (self._pending or self._snapshot or self._closing):
+                    self._changed.wait()
+                if self._closing and (self._given_up or not (self._pending or self._snapshot)):
+                    return
+                self._working = True
+                batch, self._pending = self._pending, []
+                snapshot, self._snapshot = self._snapshot, None
+            if not self._write_at_last(batch, snapshot):
+                return
+            for _, _, _, orders in batch:
+                for order in orders:
+                    order()
+
+    def _write_at_last(
+        self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
+    ) -> bool:
+        """Write until that succeeds; false where it was given up."""
+        delay = _RETRY_FIRST
+        while True:
+            try:
+                self._write(batch, snapshot)
+            except (sqlite3.Error, OSError) as error:
+                if not self.in_trouble:
+                    self.in_trouble = True
+                    self._tell(words(error, self.path))
+                with self._changed:
+                    self._changed.notify_all()
+                    if not self._given_up:
+                        self._changed.wait_for(lambda: self._given_up, delay)
+                    if self._given_up:
+                        self._working = False
+                        return False
+                delay = min(2 * delay, _RETRY_LONGEST)
+                continue
+            if self.in_trouble:
+                self.in_trouble = False
+                self._tell(None)
+            return True
+
+    def _tell(self, error: JournalError | None) -> None:
+        if self.trouble is not None:
+            self.trouble(error)
+
+    def _write(self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None) -> None:
+        statements: list[tuple[str, Sequence[object]]] = []
+        rows = len(batch)
+        size, at = _MOST_ROWS, 0
+        while at < rows:
+            while size > rows - at:
+                size >>= 1
+            values: list[object] = []
+            for seq, event, decisions, _ in batch[at : at + size]:
+                values.append(seq)
+                values += event_columns(event)
+                values.append(decisions_text(decisions) if decisions else None)
+            statements.append((_INSERTS[size], values))
+            at += size
+        if snapshot is not None:
+            seq, maker, state = snapshot
+            statements.append(
+                (
+                    "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
+                    (seq, maker, digest(state), state),
+                )
+            )
+            statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
+        if len(statements) == 1:
+            # A statement by itself is a transaction, and one turn of waiting for the interpreter.
+            self._connection.execute(*statements[0])
+        else:
+            self._transact(statements)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that a file's name outlives a power cut."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        return  # a file system that knows no such thing
+    finally:
+        os.close(descriptor)
