@@ -78,7 +78,10 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. ``seconds`` is its length; ``natural`` that it ended by itself."""
+    """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
+
+    ``over``: nothing is left to do for a later controller.
+    """
 
     exit_code: int
     reason: str
@@ -86,6 +89,7 @@ class Outcome:
     seconds: float
     report: Report
     tag: str
+    over: bool = True
 
 
 def new_tag(name: str) -> str:
@@ -127,6 +131,7 @@ class Runtime:
         self._maker = maker
         self._state = state
         self._since_snapshot = 0
+        self._stop_first: StopRequested | None = None
         self._forgotten: list[str] = []
         self._executor = executor
         self._watchers = tuple(watchers)
@@ -214,7 +219,13 @@ class Runtime:
             seconds=time.monotonic() - began,
             report=self.engine.report(),
             tag=self.tag,
+            over=not self.engine.lost and (not self.engine.busy or not self._leave),
         )
+
+    def stop_first(self, reason: str, exit_code: int = 130) -> None:
+        """Stop the run as the first thing that :meth:`run` does: a run that is taken up again only
+        to be cancelled submits nothing."""
+        self._stop_first = StopRequested(self.clock(), reason, exit_code)
 
     def _begin(self) -> None:
         """The first event of this controller: the run begins, or is taken up again."""
@@ -223,6 +234,8 @@ class Runtime:
             return
         jobs = self.engine.in_queue()
         sought = {name: record.newest for name, record in jobs}
+        if self._stop_first is not None:
+            self._handle(self._stop_first)
         found = self._find_again(sought)
         for _, record in jobs:
             self._intake.resume(record.job, record.submitted, record.files, record.rows or {})

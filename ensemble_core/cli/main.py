@@ -28,6 +28,8 @@ FAULT = 70
 #: Subcommands, each a function of this name in the module of this name, and what ``--help`` says.
 COMMANDS: dict[str, str] = {
     "run": "Run an ensemble file.",
+    "resume": "Go on with a run whose controller was stopped or killed.",
+    "cancel": "Stop a run, wherever its controller is.",
     "validate": "Check ensemble files without running anything.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
     "plugins": "List and describe plugins and what they register.",

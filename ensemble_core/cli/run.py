@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from ensemble_core.cli.parameters import executor_option, plugin_option, set_option
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.choose import Choice
-    from ensemble_core.cli.console import Line
-    from ensemble_core.cli.live import Block
-    from ensemble_core.cli.look import Look
-    from ensemble_core.cli.output import Output
-    from ensemble_core.decisions import Decision
-    from ensemble_core.ensemble import Ensemble
-    from ensemble_core.events import Event
-    from ensemble_core.executor import Executor
-    from ensemble_core.registry import Registry
-    from ensemble_core.runtime import Outcome
+from ensemble_core.cli.past import state_option
 
 __all__ = ["run"]
-
-#: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
-READER_GONE = 141
-
-_USUAL_SIZE = os.terminal_size((80, 24))
 
 
 @click.command()
@@ -68,7 +46,13 @@ _USUAL_SIZE = os.terminal_size((80, 24))
     metavar="DIR",
     type=click.Path(),
     help="Keep jobs' output in a folder of this run's own below DIR."
-    "  [default: $XDG_STATE_HOME/ensemble/runs]",
+    "  [default: beside the run's journal]",
+)
+@state_option
+@click.option(
+    "--no-journal",
+    is_flag=True,
+    help="Keep no record: the run cannot be looked at later, nor resumed.",
 )
 def run(
     file: str,
@@ -84,19 +68,28 @@ def run(
     as_json: bool,
     progress: bool | None,
     folder: str | None,
+    state: str | None,
+    no_journal: bool,
 ) -> int:
     """Run an ensemble file.
 
     The exit code is 0 when all went well, 1 when jobs failed and no rule concerned itself with
     that, 2 for a wrong file or command line, 130 after Ctrl-C, and otherwise what the file's
     terminate action says. The first Ctrl-C cancels the jobs, another leaves at once.
+
+    Every event and decision goes into a journal: a run whose controller was killed is taken up
+    again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
     """
     from ensemble_core import config
     from ensemble_core.cli.choose import choose, read_options
     from ensemble_core.cli.complaints import flatten
     from ensemble_core.cli.discovery import discover
     from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.keeping import Kept
+    from ensemble_core.cli.showing import Showing
+    from ensemble_core.config.source import read
     from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.runs import fit, state_folder
 
     if quiet and (debug or as_json):
         raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
@@ -106,7 +99,10 @@ def run(
         named = {"slots": slots, "min_slots": min_slots, "max_slots": max_slots}
         chosen = read_options(choice.record, options, named)
         choice = replace(choice, options=chosen)
-        ensemble = config.load(file, registry, executor=choice.record, overrides=list(overrides))
+        text = read(file)
+        ensemble = config.load_text(
+            text, registry, file=file, executor=choice.record, overrides=list(overrides)
+        )
         try:
             built = choice.record.build(chosen)
         except (ValueError, TypeError) as error:
@@ -116,246 +112,30 @@ def run(
                 hint=f"'ensemble plugins show executor {choice.name}' describes them",
                 code="bad-option",
             ) from error
-        showing = _Showing(
+        showing = Showing(
             ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
         )
-        return showing.run(registry, built, _runs_folder(folder))
+        from ensemble_core.runtime import new_tag
+
+        tag = new_tag(fit(ensemble.name))
+        home = state_folder(state)
+        output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
+        if no_journal:
+            return showing.run(registry, built, output, tag)
+        about = {
+            "tag": tag,
+            "name": ensemble.name,
+            "file": os.path.abspath(file),
+            "executor": {"name": choice.name, "options": dict(chosen)},
+            "plugins": [os.path.abspath(plugin) for plugin in plugins],
+            "cwd": os.getcwd(),
+            "output": str(output),
+            "shared": built.shared,
+        }
+        with Kept.new(home, about, registry, text, list(overrides)) as kept:
+            return showing.run(registry, built, output, tag, kept)
     except EnsembleError as error:
         if as_json:
             for each in flatten(error):
                 click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
         raise
-
-
-def _runs_folder(given: str | None) -> Path:
-    """The folder below which each run has its own."""
-    if given is not None:
-        return Path(given).absolute()
-    state = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return base / "ensemble" / "runs"
-
-
-class _Showing:
-    """One run and everything that shows it."""
-
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        choice: Choice,
-        *,
-        debug: bool,
-        quiet: bool,
-        as_json: bool,
-        progress: bool | None,
-    ) -> None:
-        from ensemble_core.cli.console import Narrator
-        from ensemble_core.cli.look import look_for
-
-        self._ensemble = ensemble
-        self._choice = choice
-        self._quiet = quiet
-        self._as_json = as_json
-        #: The time of the event that decisions follow from.
-        self._now = 0.0
-        self._out: TextIO = sys.stdout
-        self._err: TextIO = sys.stderr
-        self._look: Look = look_for(self._out)
-        self._narrator = Narrator(
-            ensemble,
-            self._look,
-            look_for(self._err),
-            debug=(debug or ensemble.debug) and not quiet and not as_json,
-        )
-        self._block = self._make_block(progress)
-        self._left = False
-
-    def _make_block(self, progress: bool | None) -> Block | None:
-        from ensemble_core.cli.live import Block, can_be_live
-        from ensemble_core.cli.look import look_for
-
-        if progress is False or self._quiet or self._as_json:
-            return None
-        if not can_be_live(self._out):
-            if progress:
-                warning = look_for(self._err).paint("warning:", "warning")
-                click.echo(f"{warning} --progress needs a terminal to keep a table on", err=True)
-            return None
-        return Block(self._look, self._size)
-
-    def _size(self) -> os.terminal_size:
-        try:
-            size = os.get_terminal_size(self._out.fileno())
-        except (OSError, ValueError):
-            return _USUAL_SIZE
-        # A terminal that was never told its size says 0.
-        return size if size.columns > 0 and size.lines > 0 else _USUAL_SIZE
-
-    def run(self, registry: Registry, executor: Executor, folder: Path) -> int:
-        """Run to the end; the exit code."""
-        from ensemble_core.cli.interrupts import Interrupts
-        from ensemble_core.cli.look import is_terminal
-        from ensemble_core.cli.output import Output
-        from ensemble_core.runtime import Runtime, new_tag
-
-        tag = new_tag(re.sub(r"[^A-Za-z0-9._-]+", "-", self._ensemble.name).strip(".-") or "run")
-        output = Output(
-            self._tell,
-            self._out,
-            self._err,
-            block=self._block,
-            lossy=not self._as_json,
-            prints_to_stderr=self._as_json,
-            on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
-        )
-        feed = make_feed(output, everything=self._as_json or self._narrator.debug)
-        runtime = Runtime(
-            self._ensemble,
-            executor,
-            actions=registry.actions,
-            observers=registry.observers,
-            watchers=[feed],
-            folder=folder / tag,
-            tag=tag,
-            name=self._choice.name,
-        )
-
-        def stop(reason: str, exit_code: int, again: bool) -> None:
-            ending = runtime.engine.ended is not None
-            if again:
-                self._left = True
-                output.say("leaving at once", error=True)
-            elif exit_code != READER_GONE:
-                count = len(feed.active)
-                jobs = f"{count} job{'' if count == 1 else 's'}"
-                doing = f"cancelling {jobs}" if count else "no job is active"
-                note = f"stopping: {doing} (Ctrl-C again to leave at once)"
-                if self._block is not None:
-                    self._block.note = note
-                # A terminal shows "^C" where the cursor was: write over it.
-                output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
-            # The run's second stop leaves at once: one that is ending anyway is let end.
-            if again or not ending:
-                runtime.stop(reason, exit_code)
-
-        with output:
-            self._begin(output, tag)
-            with Interrupts(stop):
-                if self._block is not None:
-                    self._block.begin()
-                outcome = runtime.run()
-            kept = folder / tag
-            output.close(
-                self._end(outcome, str(kept) if kept.is_dir() else None),
-                patience=2.0 if self._left else None,
-            )
-        if self._left and any(
-            thread.is_alive() and not thread.daemon and thread is not threading.main_thread()
-            for thread in threading.enumerate()
-        ):
-            os._exit(outcome.exit_code)  # a user's function that never returns would hold us
-        return outcome.exit_code
-
-    def _tell(self, item: Event | Decision) -> Iterator[Line]:
-        from ensemble_core.cli.console import Line
-        from ensemble_core.cli.json_lines import dump
-        from ensemble_core.events import Event
-
-        if self._as_json:
-            kind = "event" if isinstance(item, Event) else "decision"
-            self._now = getattr(item, "timestamp", self._now)
-            yield Line(dump({"kind": kind, "timestamp": self._now, **item.to_dict()}))
-        for line in self._narrator.tell(item):
-            if line.error or not (self._quiet or self._as_json):
-                yield line
-
-    def _begin(self, output: Output, tag: str) -> None:
-        from ensemble_core.cli.json_lines import dump
-        from ensemble_core.cli.look import clean, look_for
-
-        warning = look_for(self._err).paint("warning:", "warning")
-        for text in self._ensemble.warnings:
-            output.say(f"{warning} {clean(text)}", error=True)
-        if self._as_json:
-            about: dict[str, Any] = {
-                "type": "run",
-                "tag": tag,
-                "name": self._ensemble.name,
-                "file": self._ensemble.file,
-                "executor": self._choice.name,
-                "groups": list(self._ensemble.groups),
-                "rules": [rule.id for rule in self._ensemble.rules],
-            }
-            output.say(dump(about))
-        elif not self._quiet:
-            output.say(self._look.paint(clean(str(self._choice)), "dim"))
-
-    def _end(self, outcome: Outcome, kept: str | None) -> list[str]:
-        from ensemble_core.cli.json_lines import dump
-        from ensemble_core.cli.look import is_terminal
-        from ensemble_core.cli.summary import summary
-
-        if self._quiet:
-            return []
-        if self._as_json:
-            report = outcome.report.to_dict()
-            ending = {
-                "type": "summary",
-                "tag": outcome.tag,
-                "name": self._ensemble.name,
-                "exit_code": outcome.exit_code,
-                "reason": outcome.reason,
-                "natural": outcome.natural,
-                "seconds": outcome.seconds,
-                "output": kept,
-            }
-            return [dump({**ending, **report})]
-        return summary(
-            outcome.report,
-            name=self._ensemble.name,
-            reason=outcome.reason,
-            exit_code=outcome.exit_code,
-            seconds=outcome.seconds,
-            look=self._look,
-            width=self._size().columns if is_terminal(self._out) else None,
-            kept=kept,
-        )
-
-
-def make_feed(output: Output, *, everything: bool) -> Any:
-    """The watcher that hands a run's events and decisions to the output thread.
-
-    Made here, because the runtime is imported only when something is run.
-    """
-    from ensemble_core.cli.console import interesting
-    from ensemble_core.decisions import Submit
-    from ensemble_core.events import JobEvent
-    from ensemble_core.report import Report
-    from ensemble_core.runtime import Watcher
-
-    class Feed(Watcher):
-        """Called on the engine's thread: each call is a few instructions."""
-
-        wants_ticks = output.block is not None
-
-        def __init__(self) -> None:
-            #: Our ids of the jobs that are in the queue, for who asks how many there are.
-            self.active: set[str] = set()
-
-        def event(self, event: Event) -> None:
-            if isinstance(event, JobEvent) and event.name == "clean":
-                self.active.discard(event.job)
-            if everything or interesting(event):
-                output.put(event)
-
-        def decision(self, decision: Decision) -> None:
-            if isinstance(decision, Submit):
-                self.active.update(job.id for job in decision.jobs)
-            output.put(decision)
-
-        def tick(self, report: Report) -> None:
-            if output.block is not None:
-                output.block.report = report
-
-    return Feed()

@@ -1,0 +1,79 @@
+"""``ensemble cancel RUN``: stops a run, whether or not its controller is still there."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+
+import click
+
+from ensemble_core.cli.past import json_option, run_argument, state_option
+
+__all__ = ["cancel"]
+
+#: Seconds between looks whether the controller has gone.
+_LOOK = 0.2
+
+
+@click.command()
+@run_argument
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Believe that the controller is gone, where nothing else can tell.",
+)
+@state_option
+@json_option
+def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bool) -> int:
+    """Stop a run: cancel its jobs and end it.
+
+    A controller that has the run is asked to stop it, on whichever machine it is. Where none is
+    left, this command takes the run up itself and cancels what its queue still has of it.
+    """
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.resume import take_up
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.runs import STOP, Lock, find, look, state_folder
+
+    def say(told: dict[str, object], text: str) -> None:
+        click.echo(dump(told) if as_json else text)
+
+    folder = find(state_folder(state), run)
+    who = f"{_user()} on {socket.gethostname()}"
+    lock = Lock(folder)
+    if lock.controller() is None or take_over:
+        info = look(folder)
+        if info.state == "ended":
+            said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
+            say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
+            return 0
+        showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
+        take_up(run, state, showing, take_over=take_over, stop_first=f"cancelled by {who}")
+        return 0
+    try:
+        (folder / STOP).write_text(f"{who}\n", encoding="utf-8")
+    except OSError as error:
+        raise EnsembleError(
+            f"run {folder.name} cannot be told to stop",
+            cause=error.strerror,
+            hint="send its controller SIGTERM: 'ensemble status' says where it is",
+            code="unwritable",
+        ) from error
+    if not wait:
+        say({"tag": folder.name, "state": "stopping"}, f"run {folder.name} was told to stop")
+        return 0
+    while lock.controller() is not None:
+        time.sleep(_LOOK)
+    info = look(folder)
+    said = f"run {folder.name} has ended: {info.reason or 'its controller has gone'}"
+    say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
+    return 0 if info.state == "ended" else 1
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"

@@ -1,0 +1,202 @@
+"""``ensemble resume RUN``: goes on with a run whose controller was stopped or killed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.past import run_argument, state_option
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.past import Past
+    from ensemble_core.ensemble import Ensemble
+    from ensemble_core.journal import Text
+
+__all__ = ["resume"]
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Go on with the ensemble file as it is now, although it has changed.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Believe that the controller is gone, where nothing else can tell.",
+)
+@state_option
+@click.option("--debug", is_flag=True, help="Print every event.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and failed jobs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one event or decision a line, as JSON."
+)
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Whether to keep a live table on a terminal.  [default: on a terminal]",
+)
+def resume(
+    run: str,
+    accept_changes: bool,
+    take_over: bool,
+    state: str | None,
+    debug: bool,
+    quiet: bool,
+    as_json: bool,
+    progress: bool | None,
+) -> int:
+    """Go on with a run whose controller was stopped or killed.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The queue is
+    asked what became of each job that was not over; only what never arrived is submitted. The exit
+    code is the run's, as of 'ensemble run'.
+    """
+    from ensemble_core.cli.complaints import flatten
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.errors import EnsembleError
+
+    if quiet and (debug or as_json):
+        raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
+    look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
+    try:
+        return take_up(run, state, look, accept_changes=accept_changes, take_over=take_over)
+    except EnsembleError as error:
+        if as_json:
+            for each in flatten(error):
+                click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
+        raise
+
+
+def take_up(
+    run: str,
+    state: str | None,
+    look: dict[str, Any],
+    *,
+    accept_changes: bool = False,
+    take_over: bool = False,
+    stop_first: str | None = None,
+) -> int:
+    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
+    from ensemble_core.cli.past import Past
+    from ensemble_core.runs import Lock
+
+    with Past(state, run) as past:
+        lock = Lock(past.folder)
+        lock.acquire(take_over=take_over)
+        try:
+            return _take_up(past, lock, look, accept_changes, stop_first)
+        finally:
+            lock.release()
+
+
+def _take_up(
+    past: Past, lock: Any, look: dict[str, Any], accept_changes: bool, stop_first: str | None
+) -> int:
+    from ensemble_core.cli.choose import Choice
+    from ensemble_core.cli.keeping import Kept
+    from ensemble_core.cli.showing import Showing
+    from ensemble_core.errors import UsageError
+    from ensemble_core.recorder import Recorder
+    from ensemble_core.runs import look as look_at
+
+    info = look_at(past.folder)
+    if info.problem:
+        past.journal.check()
+    sessions = past.journal.sessions()
+    outcome = sessions[-1].outcome if sessions else None
+    if outcome is not None and outcome.get("over"):
+        raise UsageError(
+            f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
+            cause=str(outcome.get("reason") or "") or None,
+            hint="'ensemble run' starts it anew; 'ensemble status' shows how it went",
+            code="run-ended",
+        )
+    past.journal.check_if_small()
+    about = past.journal.about
+    _go_to(str(about.get("cwd", ".")), past.tag)
+    changed = None if stop_first is not None else _changed(past, accept_changes)
+    record = past.registry.lookup("executor", str(past.executor["name"]))
+    options = dict(past.executor.get("options", {}))
+    executor = record.build(options)
+    recovered = past.recover(compare=stop_first is None)
+    ensemble: Ensemble = recovered.ensemble
+    recorder = Recorder(past.journal.path)
+    try:
+        kept = Kept(past.folder, lock, recorder, past.registry)
+        if changed is not None:
+            ensemble = past.loading(changed)
+            recovered.engine.adopt(ensemble)
+            recorder.text(changed.file, changed.text, changed.overrides)
+        kept.begin()
+        choice = Choice(str(past.executor["name"]), record, "", "as the run began", options)
+        showing = Showing(ensemble, choice, **look)
+        return showing.run(
+            past.registry,
+            executor,
+            Path(str(about.get("output") or past.folder / "output")),
+            past.tag,
+            kept,
+            engine=recovered.engine,
+            stop_first=stop_first,
+        )
+    finally:
+        recorder.close()
+
+
+def _go_to(folder: str, tag: str) -> None:
+    """Relative paths of jobs start at the folder in which the run was started."""
+    from ensemble_core.errors import UsageError
+
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the folder in which run {tag} was started cannot be entered: {folder}",
+            cause=error.strerror,
+            hint="make it again: its jobs' relative paths start there",
+            code="no-folder",
+        ) from error
+
+
+def _changed(past: Past, accept: bool) -> Text | None:
+    """The ensemble file as it is now, if it differs from what the run goes by.
+
+    Raises :class:`UsageError` with the differences where they are not accepted.
+    """
+    from ensemble_core.config.source import read
+    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.journal import Text
+
+    text = past.journal.texts()[-1]
+    try:
+        now = read(text.file)
+    except EnsembleError as error:
+        click.echo(f"warning: the run goes on with the file as it was: {error}", err=True)
+        return None
+    if now == text.text:
+        return None
+    lines = difflib.unified_diff(
+        text.text.splitlines(),
+        now.splitlines(),
+        f"{text.file} (as the run goes by it)",
+        f"{text.file} (as it is now)",
+        lineterm="",
+        n=2,
+    )
+    for line in lines:
+        click.echo(line, err=True)
+    if not accept:
+        raise UsageError(
+            f"{text.file} has changed since run {past.tag} read it",
+            hint="--accept-changes goes on with the file as it is now; jobs and counts stay as "
+            "they are, and rules that say the same go on where they stood",
+            code="file-changed",
+        )
+    return Text(past.journal.last(), text.file, now, text.overrides)
