@@ -177,6 +177,16 @@ class Job:
             data[name] = value
         return data
 
+    def values(self) -> tuple[Any, ...]:
+        """The fields' values, in the order of :meth:`names`."""
+        found: tuple[Any, ...] = _values(self)
+        return found
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The names of the fields."""
+        return _NAMES
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Job:
         return cls(**{**data, "command": tuple(data["command"])})

@@ -13,6 +13,7 @@ import socket
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ class Recorder:
         self.seq = int(row[0] or 0)
         self._session = 0
         self._changed = threading.Condition()
-        self._pending: list[_Pending] = []
+        #: The engine's thread adds at one end and the writing thread takes from the other, without
+        #: a lock: there is one for each event.
+        self._pending: deque[_Pending] = deque()
+        self._idle = False
         self._snapshot: tuple[int, str, bytes] | None = None
         self._working = False
         self._closing = False
@@ -176,13 +180,15 @@ class Recorder:
         self, event: Event, decisions: Sequence[Decision], orders: Sequence[Order] = ()
     ) -> None:
         """Take one more event, what was decided on it, and what carries that out."""
-        with self._changed:
-            self.seq += 1
-            self._pending.append((self.seq, event, decisions, orders))
-            if not self._working:
-                self._changed.notify()
-            while len(self._pending) > _MOST_PENDING and not self.in_trouble:
-                self._changed.wait(1.0)
+        self.seq += 1
+        self._pending.append((self.seq, event, decisions, orders))
+        if self._idle:
+            with self._changed:
+                self._changed.notify_all()
+        elif len(self._pending) > _MOST_PENDING:
+            with self._changed:
+                while len(self._pending) > _MOST_PENDING and not self.in_trouble:
+                    self._changed.wait(0.1)
 
     def snapshot(self, maker: str, state: bytes) -> None:
         """Take the engine's state after the newest event."""
@@ -227,13 +233,17 @@ class Recorder:
             with self._changed:
                 self._working = False
                 self._changed.notify_all()
+                # First this, then the look: an event that comes in between is seen or wakes us.
+                self._idle = True
                 while not (self._pending or self._snapshot or self._closing):
                     self._changed.wait()
+                self._idle = False
                 if self._closing and (self._given_up or not (self._pending or self._snapshot)):
                     return
                 self._working = True
-                batch, self._pending = self._pending, []
+                # A snapshot is of the state after an event that is there already.
                 snapshot, self._snapshot = self._snapshot, None
+                batch = [self._pending.popleft() for _ in range(len(self._pending))]
             if not self._write_at_last(batch, snapshot):
                 return
             for _, _, _, orders in batch:

@@ -50,7 +50,7 @@ _LONGEST_WAIT = 3600.0
 _LOST_GRACE = 5.0
 #: Events between looks whether a snapshot is due, and how many there must have been since the last
 #: for each job in the table: the cost of snapshots stays a share of the cost of events.
-_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 5_000, 4
+_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 10_000, 20
 #: Jobs that are over are told of to the executor so many at once.
 _FORGET_AT_ONCE = 100
 #: Seconds by which a clock may be behind without a word.
@@ -369,7 +369,7 @@ class Runtime:
             return
         recorder.append(event, decisions, orders)
         self._since_snapshot += 1
-        if self._since_snapshot >= _SNAPSHOT_EVERY and not self._since_snapshot % _SNAPSHOT_EVERY:
+        if not self._since_snapshot % _SNAPSHOT_EVERY:
             self._snapshot()
 
     def _forget(self, job: str, orders: list[Order]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import EnsembleError
+from ensemble_core.jobs import Job
 from ensemble_core.rules import BoundRule
 from ensemble_core.series import StatisticSpec
 
@@ -31,6 +32,10 @@ def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 
+def _job(*values: Any) -> Job:
+    return Job(**dict(zip(Job.names(), values, strict=True)))
+
+
 class _Pickler(pickle.Pickler):
     """Names what the ensemble holds, and pickles the rest."""
 
@@ -39,6 +44,7 @@ class _Pickler(pickle.Pickler):
         self._own = {id(rule): rule.id for rule in ensemble.rules}
         self.dispatch_table = copyreg.dispatch_table.copy()
         self.dispatch_table[MappingProxyType] = lambda proxy: (_proxy, (dict(proxy),))
+        self.dispatch_table[Job] = lambda job: (_job, job.values())
         self.dispatch_table[Ensemble] = lambda _: (_named, ("ensemble", None, None))
         self.dispatch_table[StatisticSpec] = lambda spec: (_named, ("statistic", spec.name, None))
         self.dispatch_table[BoundRule] = self._rule

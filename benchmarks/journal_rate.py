@@ -1,0 +1,206 @@
+"""Journal: what it costs a run, and how long a run takes to be taken up again.
+
+In one run, as ratios: events a second of a run with its journal against the same run without;
+time to recover the engine after 1,000, 100,000 and (``--jobs 1000000``) more finished jobs, each
+against the first; bytes on disk for each job. The queue is an executor that tells ten events of
+each job as fast as they are taken, so that nothing but Ensemble itself is measured.
+
+    python benchmarks/journal_rate.py [--jobs N] [--rounds N] [--state DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ensemble_core.config import load_text
+from ensemble_core.ensemble import Ensemble
+from ensemble_core.events import Event, JobEvent
+from ensemble_core.executor import Emit, Executor, Run
+from ensemble_core.jobs import Job
+from ensemble_core.journal import NAME, Journal, is_shared_storage
+from ensemble_core.plugins import discover
+from ensemble_core.recorder import Recorder
+from ensemble_core.recovery import recover
+from ensemble_core.runtime import Runtime, Watcher
+
+REGISTRY = discover()
+MAKER = "benchmark"
+#: Jobs that are active at any time: each that ends has the next one submitted.
+ACTIVE = 200
+GROUPS = 10
+
+FILE = "jobs:\n" + "".join(
+    f"  - {{name: group{number}, command: 'true', count: {ACTIVE // GROUPS}}}\n"
+    for number in range(GROUPS)
+) + "rules:\n" + "".join(
+    f"  - {{trigger: start, action: {{name: submit, label: group{number}}}}}\n"
+    f"  - {{trigger: job-success, name: group{number}, repetitions: 1000000000,"
+    f" action: {{name: submit, label: group{number}, with: {{count: 1}}}}}}\n"
+    f"  - {{trigger: metric, name: mean.group{number}-duration, when: '> 1e9',"
+    " action: {name: log, message: slow}}\n"
+    for number in range(GROUPS)
+)  # fmt: skip
+
+LIFE = ("submit", "validate", "depend", "priority", "alloc", "start")
+END = ("release", "free", "clean")
+
+
+class Flood(Executor):
+    """Tells of each job's whole life at once, until ``jobs`` of them have ended."""
+
+    def __init__(self, jobs: int) -> None:
+        self.left = jobs
+        self.enough = threading.Event()
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._emit, self._clock = emit, run.clock
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        now = self._clock()
+        events: list[Event] = []
+        for job in jobs:
+            if self.left <= 0:
+                self.enough.set()
+                return
+            self.left -= 1
+            events += [JobEvent(now, job.id, name) for name in LIFE]
+            events.append(JobEvent(now + 1.0, job.id, "finish", {"status": 0}))
+            events += [JobEvent(now + 1.0, job.id, name) for name in END]
+        self._emit(events)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        return
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return dict.fromkeys(jobs, True)
+
+    def close(self) -> None:
+        return
+
+
+class Cut(BaseException):
+    """The controller is gone."""
+
+
+class Counter(Watcher):
+    """Counts events, and cuts the run off once the flood is over."""
+
+    def __init__(self, jobs: int) -> None:
+        self.events = 0
+        # One event before the last snapshot would have been made: the most that can be left to do.
+        self._most = 10 * jobs - 1
+
+    def event(self, event: Event) -> None:
+        self.events += 1
+        if self.events > self._most:
+            raise Cut
+
+
+class CutOff(Runtime):
+    """A run that is killed: no snapshot is made on leaving."""
+
+    def _last_snapshot(self) -> None:
+        return
+
+
+def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
+    """Run until ``jobs`` have ended; the seconds that took."""
+    recorder = None
+    if folder is not None:
+        folder.mkdir(parents=True)
+        recorder = Recorder(folder / NAME)
+        recorder.describe({"tag": folder.name, "shared": False})
+        recorder.text("benchmark.yaml", FILE, ())
+        recorder.begin(time.time(), {})
+    counter = Counter(jobs)
+    with tempfile.TemporaryDirectory() as output:
+        runtime = CutOff(
+            ensemble,
+            Flood(jobs),
+            actions=REGISTRY.actions,
+            observers=REGISTRY.observers,
+            watchers=[counter],
+            folder=Path(output) / "output",
+            tag="benchmark",
+            recorder=recorder,
+            maker=MAKER,
+        )
+        began = time.perf_counter()
+        try:
+            runtime.run()
+        except Cut:
+            took = time.perf_counter() - began
+        else:
+            raise SystemExit("the flood ended before it was cut off")
+    if recorder is not None:
+        recorder.close()
+    return took
+
+
+def recovered(folder: Path) -> tuple[float, int]:
+    """Seconds until the engine stands where the journal left it, and the events handled for it."""
+    began = time.perf_counter()
+    with Journal(folder / NAME) as journal:
+        result = recover(
+            journal,
+            lambda text: load_text(text.text, REGISTRY, file=text.file),
+            MAKER,
+        )
+    return time.perf_counter() - began, result.replayed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=100_000, help="most finished jobs")
+    parser.add_argument("--rate-jobs", type=int, default=20_000, help="jobs for the rate")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--state", type=Path, help="where the journals are written")
+    options = parser.parse_args()
+    ensemble = load_text(FILE, REGISTRY, file="benchmark.yaml")
+    home = Path(tempfile.mkdtemp(prefix="ensemble-journal-", dir=options.state))
+    try:
+        storage = is_shared_storage(home)
+        print(f"journals on {storage or 'a local file system'}: {home}")
+        ratios = []
+        for number in range(options.rounds):
+            bare = flood(ensemble, options.rate_jobs, None)
+            kept = flood(ensemble, options.rate_jobs, home / f"rate{number}")
+            ratios.append(bare / kept)
+            shutil.rmtree(home / f"rate{number}")
+        rate = 10 * options.rate_jobs / bare
+        print(
+            f"events/s with the journal against without: {statistics.median(ratios):.2f} "
+            f"(rounds {min(ratios):.2f} to {max(ratios):.2f}; without: {rate:,.0f}/s)"
+        )
+        first: float | None = None
+        size = 1_000
+        while size <= options.jobs:
+            folder = home / f"resume{size}"
+            flood(ensemble, size, folder)
+            times, replayed = [], 0
+            for _ in range(options.rounds):
+                took, replayed = recovered(folder)
+                times.append(took)
+            took = statistics.median(times)
+            first = first or took
+            total = sum(file.stat().st_size for file in folder.iterdir())
+            print(
+                f"{size:>9,} finished jobs: recovered in {took / first:.2f} of the first "
+                f"({took * 1000:.0f} ms, {replayed:,} events handled again), "
+                f"{total / size:,.0f} bytes a job"
+            )
+            shutil.rmtree(folder)
+            size *= 10 if size >= 100_000 else 100
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
