@@ -14,4 +14,4 @@ class TestLocalExecutor(ExecutorContract):
 
 class TestLocalExecutorThatCanGrow(ExecutorContract):
     def make_executor(self) -> Executor:
-        return LocalExecutor(slots=1, min_slots=1, max_slots=4, gpus=2, grace=0.3)
+        return LocalExecutor(slots=2, min_slots=1, max_slots=4, gpus=2, grace=0.3)

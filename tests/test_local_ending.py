@@ -36,7 +36,7 @@ os.execve(sys.executable, [sys.executable, "-S", "-c", program, name], {} if cle
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Session]:
-    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30) as session:
+    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30, tidy=True) as session:
         yield session
 
 
@@ -69,16 +69,24 @@ def script(session: Session, text: str, work: Path, **fields: Any) -> Job:
     return session.job("sh", "-c", text, workdir=str(work), **fields)
 
 
-def zombies() -> list[str]:
+def zombies(session: Session) -> list[str]:
+    """Dead children of the run's keeper that nobody has waited for."""
+    keeper = keeper_of(session)
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if words[0] == "Z" and int(words[1]) == os.getpid():
+        if words[0] == "Z" and int(words[1]) in (keeper, os.getpid()):
             found.append(path.parent.name)
     return found
+
+
+def keeper_of(session: Session) -> int:
+    assert isinstance(session.executor, LocalExecutor)
+    assert session.executor._line is not None
+    return session.executor._line.keeper
 
 
 @pytest.mark.parametrize("how", [(), ("clear",), ("ignore",), ("clear", "ignore")])
@@ -102,11 +110,12 @@ def test_no_zombies_stay_behind(tmp_path: Path, work: Path) -> None:
     with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30) as local:
         text = f"{daemon('a')}; {daemon('b', 'clear')}; until [ -e a -a -e b ]; do :; done"
         local.run(script(local, text, work))
-        assert zombies() == []
-        # Nothing tells any more whose these were; they wait for the executor's end.
+        assert zombies(local) == []
         text = "for n in 1 2 3; do (setsid -f env -i true &); done; sleep 0.1"
-        local.run(script(local, text, work))
-    assert zombies() == []
+        local.run(script(local, text, work), local.job("true"))
+        assert zombies(local) == []
+        keeper = keeper_of(local)
+    wait_until(lambda: not Path(f"/proc/{keeper}").exists())
 
 
 def test_background_processes_end_with_their_job(local: Session, work: Path) -> None:
@@ -210,7 +219,7 @@ def test_every_task_of_a_job_is_ended(local: Session, work: Path) -> None:
 
 
 def test_slots_are_not_given_on_before_nothing_is_left(tmp_path: Path, work: Path) -> None:
-    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 30) as local:
+    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 30, tidy=True) as local:
         first = script(local, f"{daemon('pid', 'ignore')}; until [ -e pid ]; do :; done", work)
         second = script(local, "kill -0 $(cat pid)", work)
         local.run(first, second)
@@ -218,41 +227,42 @@ def test_slots_are_not_given_on_before_nothing_is_left(tmp_path: Path, work: Pat
         assert local.context(second, "finish")["status"] != 0
 
 
-def test_closing_leaves_nothing_running(tmp_path: Path, work: Path) -> None:
-    with Session(LocalExecutor(slots=4, grace=0.2), tmp_path / "run", 30) as local:
-        one = script(local, f"{daemon('one', 'clear', 'ignore')}; sleep 1000", work)
+def test_closing_kills_what_is_being_ended_and_leaves_the_rest(tmp_path: Path, work: Path) -> None:
+    with Session(LocalExecutor(slots=3, grace=100), tmp_path / "run", 30) as local:
+        one = script(local, f"{daemon('one', 'ignore')}; sleep 1000", work)
         two = script(local, "echo $$ > two; exec sleep 1000", work, tasks=2)
-        three = script(local, "touch three", work, tasks=4)
-        local.submit(one, two, three)
-        found = pids(work, "one", "two")
+        local.submit(one, two)
+        ending, going = pids(work, "one", "two")
+        local.executor.cancel([one.id])
+        local.wait(lambda: "exception" in local.names(one), "the cancel")
         before = len(local.events)
-    assert not any(alive(pid) for pid in found)
-    assert not (work / "three").exists()
+        keeper = keeper_of(local)
+    assert not alive(ending)
+    assert alive(going)
     assert len(local.events) == before
-    assert zombies() == []
+    again = Session(LocalExecutor(slots=3, grace=0.2), tmp_path / "run", 30)
+    again.tag = local.tag
+    with again:
+        assert keeper_of(again) == keeper
+        assert again.executor.reattach({one.id: 0.0, two.id: 0.0}) == {one.id: True, two.id: True}
+        again.executor.cancel([two.id])
+        again.wait_clean(one, two)
+    wait_until(lambda: not alive(keeper))
+    assert not alive(going)
 
 
-def subreaping() -> int:
-    value = ctypes.c_int(-1)
-    ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)
-    return value.value
-
-
-def test_orphans_are_adopted_only_while_an_executor_is_open(tmp_path: Path) -> None:
-    assert subreaping() == 0
-    with Session(LocalExecutor(slots=1), tmp_path / "a") as first:
-        assert subreaping() == 1
-        with Session(LocalExecutor(slots=1), tmp_path / "b") as second:
-            second.run(second.job("true"))
-        assert subreaping() == 1
-        first.run(first.job("true"))
-    assert subreaping() == 0
+def test_the_controller_adopts_no_orphans(tmp_path: Path) -> None:
+    with Session(LocalExecutor(slots=1), tmp_path / "a") as local:
+        local.run(local.job("true"))
+        value = ctypes.c_int(-1)
+        ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)
+        assert value.value == 0
 
 
 def test_two_executors_leave_each_others_jobs_alone(tmp_path: Path, work: Path) -> None:
     with (
-        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "a", 30) as first,
-        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "b", 30) as second,
+        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "a", 30, tidy=True) as first,
+        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "b", 30, tidy=True) as second,
     ):
         keep = script(first, f"{daemon('keep')}; sleep 1000", work)
         first.submit(keep)
@@ -279,23 +289,6 @@ def test_processes_of_the_users_own_functions_are_left_alone(local: Session, wor
         for child in own:
             child.kill()
             child.wait()
-
-
-def test_without_pidfds_everything_still_ends(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(_pid: int) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "pidfd_open", refused)
-    with Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "run", 30) as local:
-        jobs = [local.job("true") for _ in range(20)]
-        left = script(local, f"{daemon('pid', 'ignore')}; until [ -e pid ]; do :; done", work)
-        hung = script(
-            local, "(trap '' TERM; echo $$ > in; sleep 1000); sleep 1000", work, duration=1
-        )
-        local.run(*jobs, left, hung)
-        assert not alive(pids(work, "pid")[0])
 
 
 def test_finished_timers_are_forgotten() -> None:

@@ -103,7 +103,8 @@ def test_the_plugin_says_what_it_builds() -> None:
     (record,) = ensemble_executors()
     built = record.build({"slots": 3, "gpus": 1, "grace": 0.5})
     assert record.name == "local"
-    assert record.capabilities == built.capabilities == {"submit", "cancel", "resize"}
+    assert record.capabilities == built.capabilities
+    assert record.capabilities == {"submit", "cancel", "resize", "reattach", "detach"}
     assert built.resources() == {
         "nodes.up": 1,
         "nodes.free": 1,

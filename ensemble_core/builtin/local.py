@@ -28,15 +28,18 @@ A plugin, loaded by the entry point ``local``. What a user can count on:
 - ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
   no job: free slots go first, the others as jobs end.
 
-:meth:`LocalExecutor.close` ends what still runs: nobody would be left to watch it. A controller
-that is itself killed leaves its jobs running; the environment of each names its run and job, which
-is where a later controller can find them (``reattach``, which this executor does not have yet).
+Jobs are children of a process of the run's own, its *keeper* (``local_keeper``), so that they go on
+when the controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
+started as before. The keeper ends once no job is left. Where the run is kept (``Run.state``), a
+later controller finds all of them again, also those that are over, with their exit codes. If the
+keeper itself is killed, jobs that wait are queued again, and those that ran are waited for and then
+reported as ``lost``: nobody is left who could know their exit codes. No job is ever run twice.
 """
 
 from __future__ import annotations
 
 import os
-import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,7 +50,7 @@ from ensemble_core.hookspecs import ExecutorPlugin, hookimpl
 from ensemble_core.jobs import Job
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
-    from ensemble_core.builtin.local_loop import Loop
+    from ensemble_core.builtin.local_line import Line
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
 
@@ -90,7 +93,9 @@ class LocalExecutor(Executor):
     Raises :class:`UsageError` where the options contradict one another.
     """
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "reattach", "detach"}
+    )
 
     def __init__(
         self,
@@ -118,17 +123,11 @@ class LocalExecutor(Executor):
         self._sizes = (size, smallest, largest)
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
-        self._loop: Loop | None = None
+        self._line: Line | None = None
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._loop is not None:
+        if self._line is not None:
             raise ExecutorError("the local executor is open already", code="already-open")
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            raise ExecutorError(
-                "SIGCHLD is ignored here, so the exit status of jobs would be lost",
-                hint="restore it: signal.signal(signal.SIGCHLD, signal.SIG_DFL)",
-                code="sigchld-ignored",
-            )
         try:
             folder = os.getcwd()
         except FileNotFoundError:
@@ -137,84 +136,71 @@ class LocalExecutor(Executor):
                 hint="change to a folder that exists and run again",
                 code="no-folder",
             ) from None
-        from ensemble_core.builtin.local_census import subreaper
-        from ensemble_core.builtin.local_loop import Loop
+        from ensemble_core.builtin.local_line import Line
+        from ensemble_core.builtin.local_wire import VERSION
 
-        if not subreaper.acquire():
-            raise ExecutorError(
-                "this system cannot give orphaned processes to their run",
-                cause="prctl(PR_SET_CHILD_SUBREAPER) was refused",
-                hint="run on Linux 3.4 or later, with prctl allowed",
-                code="no-subreaper",
-            )
-        loop: Loop | None = None
-        try:
-            slots = Slots(*self._sizes, self._gpus)
-            loop = Loop(run, emit, slots, self._grace, dict(os.environb), folder)
-            loop.start()
-        except BaseException as error:
-            if loop is not None:
-                loop.abandon()
-            subreaper.release()
-            if isinstance(error, (OSError, RuntimeError)):
-                raise ExecutorError(
-                    "the local executor cannot start",
-                    cause=str(error),
-                    hint="raise the limits on processes and open files (ulimit -u, ulimit -n)",
-                    code="short-of-resources",
-                    transient=True,
-                ) from error
-            raise
-        self._loop = loop
+        hello = {
+            "version": VERSION,
+            "tag": run.tag,
+            "clock": [run.clock(), time.monotonic()],
+            "environment": {
+                os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()
+            },
+            "folder": folder,
+            "output": os.path.join(folder, run.folder),
+            "state": None if run.state is None else os.path.realpath(run.state),
+            "slots": list(self._sizes),
+            "gpus": list(self._gpus),
+            "grace": self._grace,
+        }
+        line = Line(run, emit, hello)
+        line.open()
+        self._line = line
 
-    def _opened(self) -> Loop:
-        if self._loop is None:
+    def _opened(self) -> Line:
+        if self._line is None:
             raise ExecutorError("the local executor is not open", code="not-open")
-        if self._loop.lost:
-            raise ExecutorError("the local executor has stopped", code="lost")
-        return self._loop
+        if self._line.lost is not None:
+            raise self._line.broken()
+        return self._line
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        loop = self._opened()
-        batch = tuple(jobs)
-        names = {job.id for job in batch}
-        twice = names & loop.ids
-        if len(names) != len(batch) or twice:
+        line = self._opened()
+        names = {job.id for job in jobs}
+        twice = names & line.ids
+        if len(names) != len(jobs) or twice:
             known = sorted(twice) or sorted(
-                name for name in names if sum(job.id == name for job in batch) > 1
+                name for name in names if sum(job.id == name for job in jobs) > 1
             )
             raise ExecutorError(
                 f"job {known[0]} was submitted already",
                 hint="give each job an id of its own",
                 code="duplicate-job",
             )
-        loop.ids |= names
-        loop.post(("submit", batch))
+        line.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._opened().post(("cancel", tuple(jobs)))
+        self._opened().ask("cancel", list(jobs))
 
     def resize(self, request: str, delta: int) -> None:
-        self._opened().post(("resize", request, delta))
+        self._opened().ask("resize", request, delta)
 
     def resources(self) -> Mapping[str, float]:
-        if self._loop is None:
+        if self._line is None:
             return Slots(*self._sizes, self._gpus).gauges()
-        return dict(self._loop.gauges)
+        return dict(self._line.gauges)
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return self._opened().reattach(jobs)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        self._opened().ask("forget", list(jobs))
 
     def close(self) -> None:
-        """End what still runs, within about ``grace`` seconds, and give everything back.
-
-        Jobs that were told to end already are killed at once.
-        """
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        from ensemble_core.builtin.local_census import subreaper
-
-        loop.post(("close",))
-        loop.join()
-        subreaper.release()
+        """Leave the jobs to the keeper; those that were told to end already are killed at once."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
 
 def _build(options: Mapping[str, Any]) -> Executor:

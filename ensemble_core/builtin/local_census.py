@@ -1,17 +1,17 @@
 """Whose process is that: finds every process of a job, whatever the job did to hide it.
 
-While executors are open, this process is a *child subreaper* (``prctl(2)``): a process whose parent
-ended becomes our child instead of init's, so all that jobs ever spawned stays below us in the tree.
+The keeper is a *child subreaper* (``prctl(2)``): a process whose parent ended becomes its child
+instead of init's, so all that jobs ever spawned stays below it in the tree, and nothing else does.
 A :class:`Census` reads the tree and assigns each process to a job by, in this order:
 
 1. its ancestors: it descends from a task of the job;
 2. its session or process group: that of a task of the job;
 3. its environment: ``ENSEMBLE_LINEAGE`` names the job;
-4. what remains has left its session, its parents and its environment behind. If the environment
-   is not one that this process hands down, it is some job's: of one of those that ran when it
-   was first seen, and for certain once the last of them is over.
+4. what remains has left its session, its parents and its environment behind. It is some job's: of
+   one of those that ran when it was first seen, and for certain once the last of them is over.
 
-Used by the local executor's thread only.
+Jobs that an earlier keeper started are not below this one. Their processes are known by 1 to 3,
+from what the ledger tells of their tasks. Used by the keeper's thread only.
 """
 
 from __future__ import annotations
@@ -19,59 +19,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ensemble_core.builtin.local_launch import LINEAGE
 
-__all__ = ["Census", "Process", "pin", "subreaper"]
+__all__ = ["Census", "Process", "become_subreaper", "pin"]
 
 _SET_CHILD_SUBREAPER = 36
-_GET_CHILD_SUBREAPER = 37
-
-#: Seconds for which a dead child of unknown origin is left to whoever may wait for it.
-_CLAIM = 20.0
 
 J = TypeVar("J")
 
 
-class _Subreaper:
-    """Counts who needs this process to adopt orphans; what was before comes back after the last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = 0
-
-    def acquire(self) -> bool:
-        """Become a subreaper; whether the system has that."""
-        with self._lock:
-            try:
-                prctl = ctypes.CDLL(None, use_errno=True).prctl
-            except (OSError, AttributeError):
-                return False
-            if self._users == 0:
-                before = ctypes.c_int(0)
-                if prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0:
-                    return False
-                if prctl(_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) != 0:
-                    return False
-                self._before = before.value
-            self._users += 1
-            return True
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and not self._before:
-                prctl = ctypes.CDLL(None, use_errno=True).prctl
-                prctl(_SET_CHILD_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0)
-
-
-subreaper = _Subreaper()
+def become_subreaper() -> bool:
+    """Let orphans become children of this process; whether the system has that."""
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return False
+    return bool(prctl(_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +130,10 @@ class Census(Generic[J]):
         self._of_name = of_name
         self._running = running
         self._me = os.getpid()
-        self._session = os.getsid(0)
-        self._own = {entry for entry in _environ(self._me) if entry}
-        self._own |= {key + b"=" + value for key, value in os.environb.items()}
         self._orphans: dict[int, _Orphan[J]] = {}
-        self._dead: dict[int, tuple[int, float]] = {}
-        #: Sessions in which orphans of jobs were seen; they are no other process's.
-        self._sessions: set[int] = set()
-        self._claim = _CLAIM
+        #: Jobs that an earlier keeper started, and their tasks: when they were there, in ticks.
+        self._adrift: dict[str, J] = {}
+        self._leaders: dict[int, tuple[J, float]] = {}
         try:
             # Orphans are given to the first thread, so tasks, which other threads start, are not
             # in this list: in a run without daemons it is empty, and reading it costs one call.
@@ -181,11 +144,26 @@ class Census(Generic[J]):
 
     def close(self) -> None:
         """Reap what is left to reap. Nothing of any job may run any more."""
-        self._claim = 0.0
         self._adopt()
         if self._list >= 0:
             os.close(self._list)
             self._list = -1
+
+    def set_adrift(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
+        """Look for a job's processes everywhere: the keeper that started it is gone.
+
+        ``pids`` were its tasks when the machine had been up for ``up`` seconds.
+        """
+        self._adrift[name] = job
+        ticks = (up + 1.0) * os.sysconf("SC_CLK_TCK")
+        for pid in pids:
+            self._leaders[pid] = (job, ticks)
+
+    def forget(self, name: str) -> None:
+        """Nothing is left of this job."""
+        job = self._adrift.pop(name, None)
+        if job is not None:
+            self._leaders = {pid: item for pid, item in self._leaders.items() if item[0] != job}
 
     def _children(self) -> list[int]:
         if self._list < 0:
@@ -219,8 +197,6 @@ class Census(Generic[J]):
         pids = [p for p in self._children() if p not in self._of_task and p not in self._before]
         if not pids:
             self._orphans.clear()
-            self._dead.clear()
-            self._sessions.clear()
             return self._orphans
         orphans: dict[int, _Orphan[J]] = {}
         dead: list[_Seen] = []
@@ -231,36 +207,15 @@ class Census(Generic[J]):
             orphan = self._orphans.get(pid)
             if orphan is None or orphan.born != seen.born:
                 orphan = self._judge(seen)
-            if orphan is not None:
-                self._sessions.add(seen.session)
             if seen.state in "ZX":
                 dead.append(seen)
             elif orphan is not None:
                 orphans[pid] = orphan
         self._orphans = orphans
         for seen in dead:
-            if seen.session in self._sessions or self._unclaimed(seen):
-                self._dead.pop(seen.pid, None)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(seen.pid, os.WNOHANG)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(seen.pid, os.WNOHANG)
         return orphans
-
-    def _unclaimed(self, seen: _Seen) -> bool:
-        """Whether a dead child that nothing tells of may be reaped.
-
-        It left this session, and nobody waited for it for ``_CLAIM`` seconds: what a user's own
-        function started keeps the session, or is waited for.
-        """
-        if seen.session == self._session:
-            return False
-        if not self._claim:
-            return True
-        born, since = self._dead.get(seen.pid, (-1, 0.0))
-        now = time.monotonic()
-        if born != seen.born:
-            self._dead[seen.pid] = (seen.born, now)
-            return False
-        return now - since >= self._claim
 
     def _judge(self, seen: _Seen) -> _Orphan[J] | None:
         """Whose orphan this is; ``None`` if no job of ours can have left it."""
@@ -270,22 +225,38 @@ class Census(Generic[J]):
                 return _Orphan(seen.born, job)
         if seen.state in "ZX":
             return None
-        entries = _environ(seen.pid)
-        for entry in entries:
+        name = self._named(seen.pid)
+        job = None if name is None else self._of_name(name)
+        # Where there is none: a job that is over already, of which nothing may be left.
+        return _Orphan(seen.born, job, set() if job else set(self._running()))
+
+    def _named(self, pid: int) -> str | None:
+        """The job of this run that a process's environment names."""
+        for entry in _environ(pid):
             if entry.startswith(LINEAGE + b"="):
                 for word in entry[len(LINEAGE) + 1 :].split(b" "):
                     if word.startswith(self._mark):
-                        name = os.fsdecode(word[len(self._mark) :])
-                        job = self._of_name(name)
-                        # A job that is over already: nothing may be left of it.
-                        return _Orphan(seen.born, job, set() if job else set(self._running()))
-                return None  # another run's in this same process
-        if seen.session == self._session:
-            return None
-        shared = sum(1 for entry in entries if entry in self._own)
-        if shared * 5 >= len(self._own) * 4:
-            return None  # it has this process's environment: started by it, and not for a job
-        return _Orphan(seen.born, None, set(self._running()))
+                        return os.fsdecode(word[len(self._mark) :])
+        return None
+
+    def _strays(self, table: Mapping[int, _Seen]) -> dict[int, J]:
+        """Processes of jobs that are adrift, as far as they tell it themselves."""
+        leaders: dict[int, J] = {}
+        for pid, (job, ticks) in self._leaders.items():
+            seen = table.get(pid)
+            if seen is not None and seen.born <= ticks:  # not a later process with the same id
+                leaders[pid] = job
+        found: dict[int, J] = {}
+        for pid, seen in table.items():
+            if seen.state in "ZX" or pid == self._me:
+                continue
+            owner = leaders.get(pid) or leaders.get(seen.session)
+            if owner is None:
+                name = self._named(pid)
+                owner = None if name is None else self._adrift.get(name)
+            if owner is not None:
+                found[pid] = owner
+        return found
 
     def members(self) -> dict[J, list[Process]]:
         """Every live process of every job, apart from the tasks themselves.
@@ -300,6 +271,8 @@ class Census(Generic[J]):
                 if seen is not None:
                     table[seen.pid] = seen
         owners: dict[int, J | None] = {}
+        if self._adrift:
+            owners.update(self._strays(table))
 
         def owner(pid: int) -> J | None:
             path: list[int] = []

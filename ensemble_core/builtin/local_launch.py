@@ -1,8 +1,7 @@
 """Starting the processes of a job: environment, folder, command, output, and the spawn itself.
 
-The executor's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
-process; the folder is set by a working directory of the thread's own (``unshare(CLONE_FS)``), or,
-where the system forbids that, through :mod:`subprocess`.
+The keeper's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
+process, in the folder of the job, which it makes this process's own.
 
 What is wrong with one job is raised as :class:`LaunchError`; what may pass (no process or file
 descriptor left) as :class:`Busy`, and the same launch may be tried again.
@@ -10,7 +9,6 @@ descriptor left) as :class:`Busy`, and the same launch may be tried again.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -29,7 +27,8 @@ __all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
 #: is how a job's processes are known again, also in a run that is itself a job.
 LINEAGE = b"ENSEMBLE_LINEAGE"
 
-_CLONE_FS = 0x00000200
+#: Seconds by which a file server's clock may be behind.
+_SKEW = 60.0
 #: Errors of a system that is short of something for now.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: What Python changes for itself and what a job must find as it was.
@@ -95,9 +94,27 @@ def _reason(error: OSError) -> str:
 
 
 class Launcher:
-    """Starts tasks for one run. Made in and used by one thread."""
+    """Starts tasks for one run; the process's working directory is its own.
 
-    def __init__(self, run: Run, environment: Mapping[bytes, bytes], folder: str) -> None:
+    ``began`` is when the run's first keeper came (seconds since the epoch), where that was an
+    earlier one: files that were written since are not emptied.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        environment: Mapping[bytes, bytes],
+        folder: str,
+        began: float | None = None,
+    ) -> None:
+        self._began = began
+        self._written: set[int] = set()
+        self._found: dict[tuple[str, bytes, str], bytes] = {}
+        self.serve(run, environment, folder)
+        self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def serve(self, run: Run, environment: Mapping[bytes, bytes], folder: str) -> None:
+        """Start jobs from now on as this controller would."""
         self._run = run
         self._folder = folder
         self._base = {
@@ -107,19 +124,8 @@ class Launcher:
         }
         self._base[b"ENSEMBLE_RUN"] = os.fsencode(run.tag)
         self._lineage = (self._base.get(LINEAGE, b"") + b" " + os.fsencode(run.tag)).lstrip() + b":"
-        self._found: dict[tuple[str, bytes, str], bytes] = {}
-        self._written: set[int] = set()
         self._kept_folder_made = False
         self._here: str | None = None
-        self.own_folder = self._unshare()
-        self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-
-    def _unshare(self) -> bool:
-        """Give this thread a working directory of its own; whether the system allows it."""
-        try:
-            return bool(ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FS) == 0)
-        except (OSError, AttributeError):
-            return False
 
     def close(self) -> None:
         os.close(self._null)
@@ -189,37 +195,20 @@ class Launcher:
     def _spawn(
         self, path: bytes, words: list[bytes], environment: dict[bytes, bytes], prepared: Prepared
     ) -> int:
-        if self.own_folder:
-            self._enter(prepared.workdir)
-        if self.own_folder or prepared.workdir == os.getcwd():
-            return os.posix_spawn(
-                path,
-                words,
-                environment,
-                file_actions=(
-                    (os.POSIX_SPAWN_DUP2, self._null, 0),
-                    (os.POSIX_SPAWN_DUP2, prepared.out, 1),
-                    (os.POSIX_SPAWN_DUP2, prepared.err, 2),
-                ),
-                setsid=True,
-                setsigmask=(),
-                setsigdef=_RESET,
-            )
-        import subprocess
-
-        child = subprocess.Popen(
+        self._enter(prepared.workdir)
+        return os.posix_spawn(
+            path,
             words,
-            executable=path,
-            env=environment,
-            cwd=prepared.workdir,
-            stdin=self._null,
-            stdout=prepared.out,
-            stderr=prepared.err,
-            start_new_session=True,
+            environment,
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, self._null, 0),
+                (os.POSIX_SPAWN_DUP2, prepared.out, 1),
+                (os.POSIX_SPAWN_DUP2, prepared.err, 2),
+            ),
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_RESET,
         )
-        # The executor waits for this process itself; subprocess must not take its status.
-        child.returncode = 0
-        return child.pid
 
     def _spawn_error(self, error: OSError, job: Job, prepared: Prepared) -> Exception:
         name = job.command[0]
@@ -241,11 +230,7 @@ class Launcher:
         return LaunchError(f"{name}: cannot be run: {_reason(error)}")
 
     def _enter(self, workdir: str) -> None:
-        """Make the folder if need be, and make it this thread's."""
-        if not self.own_folder:
-            if workdir != self._folder:
-                self._make_folder(workdir)
-            return
+        """Make the folder if need be, and make it this process's."""
         if workdir == self._here and workdir == self._folder:
             return
         try:
@@ -361,7 +346,7 @@ class Launcher:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)
-        if kept or mark not in self._written:
+        if kept or (mark not in self._written and not self._written_since(path)):
             flags |= os.O_TRUNC
         if not kept:
             flags |= os.O_NONBLOCK  # a named pipe that nobody reads must not stop every job
@@ -385,3 +370,12 @@ class Launcher:
         if not kept:
             self._written.add(mark)
         return fd
+
+    def _written_since(self, path: str) -> bool:
+        """Whether a file was written during this run before this keeper was there to know."""
+        if self._began is None:
+            return False
+        try:
+            return os.stat(path).st_mtime > self._began - _SKEW
+        except (OSError, ValueError):
+            return False

@@ -1,8 +1,8 @@
-"""The local executor's thread: takes requests, starts jobs, sees them end, tells of it.
+"""The keeper's loop: takes requests, starts jobs, sees them end, tells of it.
 
 One turn of :meth:`Loop.run` handles what has happened (processes ended, timers, requests), starts
-what may start, and hands all events of the turn to the run in one call. All state here belongs to
-this thread; :meth:`Loop.post` is the only way in.
+what may start, and hands all events of the turn on in one call. All state here belongs to the
+thread that runs it; :meth:`Loop.post` is the only way in from another.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ensemble_core.builtin.local_census import Census, Process
-from ensemble_core.builtin.local_launch import Busy, Launcher, LaunchError
+from ensemble_core.builtin.local_census import Census
+from ensemble_core.builtin.local_launch import Launcher
+from ensemble_core.builtin.local_ledger import RETRY, Ledger, Past
 from ensemble_core.builtin.local_queue import Queue
 from ensemble_core.builtin.local_reap import Reaper, Token
-from ensemble_core.builtin.local_record import Phase, Record, describe
+from ensemble_core.builtin.local_record import Phase, Record, Roster, describe
+from ensemble_core.builtin.local_recover import past_records, why_lost
 from ensemble_core.builtin.local_slots import Slots
+from ensemble_core.builtin.local_start import Starter
+from ensemble_core.builtin.local_tell import Deliver, Teller
 from ensemble_core.builtin.local_watch import Watcher
-from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Resources
-from ensemble_core.executor import Emit, Run
+from ensemble_core.builtin.local_wire import encode_job
+from ensemble_core.events import ExecutorLost
+from ensemble_core.executor import Run
 from ensemble_core.jobs import Job
 
 __all__ = ["Loop", "Request"]
@@ -35,62 +42,76 @@ Request = (
     tuple[Literal["submit"], Sequence[Job]]
     | tuple[Literal["cancel"], Sequence[str]]
     | tuple[Literal["resize"], str, int]
-    | tuple[Literal["close"]]
+    | tuple[Literal["forget"], Sequence[str]]
+    | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
+    | tuple[Literal["close"], Callable[[], None]]
+    | tuple[Literal["end"], str]
+    | tuple[Literal["call"], Callable[[], None]]
 )
 
 #: Jobs taken in per turn, so that a large submit does not hold up those that could start.
 _INTAKE = 500
 #: Seconds between looks for dead orphans of jobs that go on running.
 _TIDY = 30.0
-#: Seconds between tries to start a process while the system refuses: first, longest, and the time
-#: after which the job fails.
-_RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
+#: Seconds for which one who leaves waits for jobs that are being killed.
+_CLOSE_WAIT = 5.0
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _RELEASE: Mapping[str, Any] = MappingProxyType({"ranks": "all", "final": True})
 
 
 class Loop:
-    """The state of the executor and the thread that owns it. ``ids`` are the jobs that are not
-    over; the submitting thread adds to it, this one takes away."""
+    """The state of the keeper and the thread that owns it.
+
+    ``may_end`` is asked whenever no job is left. ``faulty`` says that the loop broke down.
+    """
 
     def __init__(
         self,
         run: Run,
-        emit: Emit,
+        deliver: Deliver,
         slots: Slots,
         grace: float,
         environment: Mapping[bytes, bytes],
         folder: str,
+        may_end: Callable[[], bool],
+        ledger: Ledger | None = None,
     ) -> None:
-        self._run = run
-        self._hand_over = emit
-        self._slots = slots
-        self._grace = grace
-        self._environment = environment
-        self._folder = folder
-        self.ids: set[str] = set()
-        self.lost = False
+        self.roster = Roster()
+        self.faulty = False
+        self.watcher: Watcher[Token] = Watcher()
+        self.slots = slots
+        self._may_end = may_end
+        self._ledger = ledger
         self._requests: deque[Request] = deque()
         self._arrivals: deque[Job] = deque()
-        self._watcher: Watcher[Token] = Watcher()
         self._queue = Queue()
-        self._records: dict[str, Record] = {}
-        self._running: dict[Record, None] = {}
-        self._tasks: dict[int, Record] = {}
         self._census: Census[Record] = Census(
-            run.tag, self._tasks, self._records.get, lambda: self._running
+            run.tag, self.roster.tasks, self.roster.records.get, lambda: self.roster.running
         )
-        self._reaper = Reaper(self._census, self._watcher, grace, self._leave)
+        self.teller = Teller(run.clock, deliver, slots, ledger)
+        self._reaper = Reaper(self._census, self.watcher, grace, self._leave)
+        self._launcher = Launcher(
+            run, environment, folder, None if ledger is None else ledger.began
+        )
+        self._starter = Starter(
+            self._launcher,
+            self.watcher,
+            self._queue,
+            slots,
+            self.roster,
+            self.teller,
+            self._reaper,
+            self._started,
+            self._leave,
+        )
         self._ended: list[Record] = []
-        self._stalled: Record | None = None
-        self._events: list[Event] = []
+        self._lost: dict[Record, str] = {}
+        self._leaving: list[Record] = []
+        self._left: Callable[[], None] | None = None
         self._numbers = itertools.count()
-        self._closing = False
         self._tidying = False
-        self._gauges = slots.gauges()
-        self._launcher: Launcher | None = None
-        self._thread = threading.Thread(target=self._main, name="ensemble-local", daemon=True)
+        self._retrying = False
+        self._thread = threading.Thread(target=self.run, name="ensemble-loop", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -98,76 +119,111 @@ class Loop:
     def post(self, request: Request) -> None:
         """Ask for something. Callable from any thread."""
         self._requests.append(request)
-        self._watcher.wake()
+        self.watcher.wake()
+
+    def take(self, request: Request) -> None:
+        """:meth:`post` for those that the loop itself calls: it comes in the same turn."""
+        self._requests.append(request)
 
     def join(self) -> None:
         """Wait for the thread's end and give back its descriptors."""
         self._thread.join()
-        self._watcher.close()
-        self._census.close()
+        self.close()
 
-    def abandon(self) -> None:
-        """Give back what the constructor took, where :meth:`start` could not be called."""
-        self._watcher.close()
+    def close(self) -> None:
+        self.watcher.close()
         self._census.close()
+        self._launcher.close()
 
     @property
-    def gauges(self) -> Mapping[str, float]:
-        """The gauges as they were last told; replaced, never changed."""
-        return self._gauges
+    def busy(self) -> bool:
+        """Whether there are jobs that are not over, or requests."""
+        return bool(self.roster.records) or self.waiting
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was asked for that is not worked in yet."""
+        return bool(self._arrivals or self._requests)
 
     # The thread.
 
-    def _main(self) -> None:
+    def run(self) -> None:
+        """Turn until no job is left and ``may_end`` says so."""
         try:
-            self._launcher = Launcher(self._run, self._environment, self._folder)
-            while not (self._closing and not self._running):
+            if self._ledger is not None:
+                self._recover(self._ledger)
+            while self.busy or not self._may_end():
                 self._turn()
         except Exception as error:  # whatever it was, the run must hear that no event will come
-            self.lost = True
-            for record in self._running:
+            self.faulty = True
+            traceback.print_exc(file=sys.stderr)
+            for record in self.roster.running:
                 record.signal(signal.SIGKILL)
                 for pid in record.live:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
-            if not self._closing:
-                reason = f"{type(error).__name__}: {error}"
-                hint = "this is a fault of the local executor; please report it"
-                self._hand_over([ExecutorLost(self._run.clock(), "local", reason, hint)])
-        finally:
-            if self._launcher is not None:
-                self._launcher.close()
+            reason = f"{type(error).__name__}: {error}"
+            hint = "this is a fault of the local executor; please report it"
+            self.teller.say(ExecutorLost(self.teller.now(), "local", reason, hint))
+            with contextlib.suppress(Exception):  # it may be the way out that broke
+                self.teller.publish()
 
     def _turn(self) -> None:
-        for record, process in self._watcher.wait(bool(self._arrivals)):
+        for record, process in self.watcher.wait(self.waiting):
             if process.born < 0:
                 self._task_ended(record, process.pid)
             else:
                 self._reaper.member_ended(record, process)
-        self._watcher.ring()
+        self.watcher.ring()
         self._handle_requests()
         self._look_behind()
         self._reaper.turn()
-        if not self._closing:
-            self._start_jobs()
-            self._tell_gauges()
-            if self._events:
-                events, self._events = self._events, []
-                self._hand_over(events)
-        self._events.clear()
+        self._starter.turn()
+        self.teller.tell_gauges()
+        self.teller.publish()
+        if self._left is not None and all(record.over for record in self._leaving):
+            self._gone()
+        if self.teller.failing and not self._retrying:
+            self._retrying = True
+            self.watcher.at(time.monotonic() + RETRY, self._retry)
 
-    def _tell_gauges(self) -> None:
-        gauges = self._slots.gauges()
-        if gauges != self._gauges:
-            values = {k: v for k, v in gauges.items() if self._gauges.get(k) != v}
-            self._events.append(Resources(self._run.clock(), values))
-            self._gauges = gauges
+    def _retry(self) -> None:
+        self._retrying = False  # the turn itself tries
 
-    def _tell(self, record: Record, name: str, context: Mapping[str, Any] = _NOTHING) -> None:
-        self._events.append(JobEvent(self._run.clock(), record.job.id, name, context))
+    # What an earlier keeper left.
 
-    def _except(self, record: Record, kind: str, note: str, severity: int = 0) -> None:
-        self._tell(record, "exception", {"type": kind, "severity": severity, "note": note})
+    def _recover(self, ledger: Ledger) -> None:
+        if ledger.size is not None:
+            self.slots.size = ledger.size
+            self.slots.bound(self.slots.smallest, self.slots.largest)
+        if ledger.unreadable:
+            self.teller.problem(
+                f"{ledger.unreadable} lines of {ledger.path} are damaged and were passed over"
+            )
+        for record, past in past_records(ledger):
+            record.number = next(self._numbers)
+            self.roster.records[record.job.id] = record
+            if record.adrift:
+                self._attend(record, past, ledger)
+            elif past.fatal:
+                self._clean(record)
+            else:
+                self._wait(record, past.names)
+
+    def _attend(self, record: Record, past: Past, ledger: Ledger) -> None:
+        job = record.job
+        self._lost[record] = why_lost(ledger, past)
+        record.gpus = self.slots.hold(job.cores, past.gpus)
+        self.roster.running[record] = None
+        pids = () if ledger.rebooted else past.pids
+        self._census.set_adrift(job.id, record, pids, past.up)
+        if record.reason:
+            self._reaper.end(record)
+            return
+        self._reaper.attend(record)
+        if job.duration > 0 and past.started:
+            left = past.started + job.duration - self.teller.clock()
+            self._limit(record, min(max(left, 0.0), job.duration))
 
     # Requests.
 
@@ -181,51 +237,77 @@ class Loop:
                 self._take_in()
             elif request[0] == "cancel":
                 for name in request[1]:
-                    self._cancel(name)
+                    self._cancel(name, "cancelled")
             elif request[0] == "resize":
                 self._resize(request[1], request[2])
+            elif request[0] == "forget":
+                self._forget(request[1])
+            elif request[0] == "reattach":
+                self._reattach(request[1], request[2])
+            elif request[0] == "close":
+                self._close(request[1])
+            elif request[0] == "end":
+                for name in list(self.roster.records):
+                    self._cancel(name, request[1])
             else:
-                self._close()
-        if self._requests and any(request[0] == "close" for request in self._requests):
-            self._close()
+                request[1]()
 
     def _take_in(self) -> None:
         for _ in range(min(_INTAKE, len(self._arrivals))):
             job = self._arrivals.popleft()
-            record = Record(job, next(self._numbers))
-            self._records[job.id] = record
-            self._tell(record, "submit", {"urgency": job.urgency})
-            if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
-                self._except(
-                    record,
-                    "validate",
-                    f"urgency {job.urgency} (0 to 31), tasks {job.tasks} (1 or more) or"
-                    f" cores_per_task {job.cores_per_task} (1 or more) is out of range",
-                )
-                self._clean(record)
+            if job.id in self.roster.records or (
+                self._ledger is not None and self._ledger.knows(job.id)
+            ):
+                message = f"job {job.id} was submitted before: it is not run a second time"
+                self.teller.problem(message, "error")
                 continue
-            self._tell(record, "validate")
-            self._tell(record, "depend")
-            self._tell(record, "priority", {"priority": job.urgency})
-            never = self._slots.never(job)
-            if never is not None:
-                self._except(record, "alloc", never)
-                self._clean(record)
-            else:
-                self._queue.add(record)
+            record = Record(job, next(self._numbers))
+            self.roster.records[job.id] = record
+            extra = () if self._ledger is None else (encode_job(job),)
+            self.teller.tell(record, "submit", {"urgency": job.urgency}, *extra)
+            self._wait(record, frozenset())
 
-    def _cancel(self, name: str) -> None:
-        record = self._records.get(name)
+    def _wait(self, record: Record, told: Set[str]) -> None:
+        """Put a job into the queue, unless it can never run; ``told`` are its events so far."""
+        job, tell = record.job, self.teller.tell
+        if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
+            self.teller.tell_exception(
+                record,
+                "validate",
+                f"urgency {job.urgency} (0 to 31), tasks {job.tasks} (1 or more) or"
+                f" cores_per_task {job.cores_per_task} (1 or more) is out of range",
+            )
+            self._clean(record)
+            return
+        if not told or "validate" not in told:
+            tell(record, "validate")
+        if not told or "depend" not in told:
+            tell(record, "depend")
+        if not told or "priority" not in told:
+            tell(record, "priority", {"priority": job.urgency})
+        never = self.slots.never(job)
+        if never is not None:
+            self.teller.tell_exception(record, "alloc", never)
+            self._clean(record)
+        else:
+            self._queue.add(record)
+
+    def _cancel(self, name: str, note: str) -> None:
+        record = self.roster.records.get(name)
         if record is None or record.reason not in ("", "task"):
             return
-        if record not in self._running:
-            self._except(record, "cancel", "cancelled while it waited")
+        if record not in self.roster.running:
+            self.teller.tell_exception(record, "cancel", f"{note} while it waited")
             self._clean(record)
         elif record.live or not record.started:
-            self._end(record, "cancel", "cancelled")
+            self._end(record, "cancel", note)
 
     def _resize(self, request: str, delta: int) -> None:
-        slots = self._slots
+        slots = self.slots
+        done = None if self._ledger is None else self._ledger.requests.get(request)
+        if done is not None:  # asked by a controller that did not live to hear the answer
+            self.teller.answer(request, "denied" if done == "denied" else "granted", "", True)
+            return
         change = slots.resize(delta)
         reason = ""
         if change != delta:
@@ -233,135 +315,93 @@ class Loop:
                 reason = f"--max-slots is {slots.largest}"
             else:
                 reason = f"--min-slots is {slots.smallest}"
-        # Before the answer: a run that waits for nothing but that may end with it.
-        self._tell_gauges()
-        self._events.append(
-            ResizeOutcome(
-                self._run.clock(),
-                request,
-                "denied" if change == 0 and delta != 0 else "granted",
-                slots.size,
-                reason,
-            )
-        )
+        denied = change == 0 and delta != 0
+        self.teller.answer(request, "denied" if denied else "granted", reason, False)
 
-    def _close(self) -> None:
-        self._closing = True
-        self._requests.clear()
-        self._arrivals.clear()
-        for record in list(self._running):
-            if record is self._stalled:
-                self._stalled = None
+    def _forget(self, jobs: Sequence[str]) -> None:
+        if self._ledger is not None:
+            self._ledger.forget(name for name in jobs if name not in self.roster.records)
+
+    def _reattach(
+        self, jobs: Mapping[str, float], answer: Callable[[Mapping[str, bool]], None]
+    ) -> None:
+        self.teller.publish()  # what is told from here on is newer than what is told again
+        records, ledger = self.roster.records, self._ledger
+        known = {
+            name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
+        }
+        answer(known)
+        if ledger is not None:
+            wanted = {name: since for name, since in jobs.items() if known[name]}
+            self.teller.deliver((), list(ledger.replay(wanted)))
+        for name in jobs:
+            if name in records:
+                records[name].told = True
+
+    def _close(self, left: Callable[[], None]) -> None:
+        """The controller leaves: what is being ended is killed at once, the rest goes on."""
+        running = self.roster.running
+        self._leaving = [record for record in running if record.phase is not Phase.NONE]
+        for record in self._leaving:
             self._reaper.end_now(record)
+        self._left = left
+        self.watcher.at(time.monotonic() + _CLOSE_WAIT, self._gone)
 
-    # Starting.
+    def _gone(self) -> None:
+        left, self._left = self._left, None
+        self._leaving = []
+        if left is not None:
+            left()
 
-    def _start_jobs(self) -> None:
-        while self._stalled is None:
-            entry = self._queue.choose(self._slots, self._running, time.monotonic(), self._grace)
-            if entry is None:
-                return
-            record = self._records[entry.job.id]
-            job = record.job
-            record.gpus = self._slots.take(job.cores, job.gpus)
-            self._running[record] = None
-            self._tell(
-                record,
-                "alloc",
-                {"cores": job.cores, "gpus": record.gpus} if job.gpus else {"cores": job.cores},
-            )
-            if not self._tidying:
-                self._tidying = True
-                self._watcher.at(time.monotonic() + _TIDY, self._tidy)
-            self._launch(record)
+    def serve(
+        self,
+        run: Run,
+        environment: Mapping[bytes, bytes],
+        folder: str,
+        grace: float,
+        deliver: Deliver,
+    ) -> None:
+        """Another controller drives the run from now on, and has not asked for any job yet."""
+        self.forsake()
+        self.teller.clock = run.clock
+        self.teller.deliver = deliver
+        self._reaper.grace = grace
+        self._launcher.serve(run, environment, folder)
 
-    def _launch(self, record: Record) -> None:
-        """Start the tasks of a job, or those that are still to be started."""
-        launcher = self._launcher
-        assert launcher is not None
-        job = record.job
-        try:
-            if record.prepared is None:
-                record.prepared = launcher.prepare(job, bool(self._slots.gpus))
-            prepared = record.prepared
-            share = job.gpus_per_task
-            while len(record.pids) < job.tasks:
-                rank = len(record.pids)
-                gpus = record.gpus[rank * share : (rank + 1) * share]
-                pid = launcher.spawn(job, prepared, rank, gpus)
-                record.pids.append(pid)
-                record.live.add(pid)
-                self._tasks[pid] = record
-                self._watcher.watch(pid, (record, Process(pid, -1)))
-        except Busy as busy:
-            self._retry(record, str(busy))
-            return
-        except LaunchError as error:
-            self._refuse(record, error)
-            return
-        except Exception as error:  # one job's launch must never end the others
-            self._refuse(record, LaunchError(f"{type(error).__name__}: {error}"))
-            return
-        prepared.close()
-        record.started = True
-        self._tell(
-            record,
-            "start",
-            {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr},
-        )
-        if job.duration > 0:
-            now = time.monotonic()
-            record.ends = now + job.duration + self._grace
-            record.timers.append(
-                self._watcher.at(now + job.duration, lambda: self._time_out(record))
-            )
+    def forsake(self) -> None:
+        """The controller is gone: nobody hears of any job."""
+        self.teller.publish()
+        self.teller.deliver = lambda events, lines: None
+        for record in self.roster.records.values():
+            record.told = False
+
+    # Running.
+
+    def _started(self, record: Record) -> None:
+        if not self._tidying:
+            self._tidying = True
+            self.watcher.at(time.monotonic() + _TIDY, self._tidy)
+        if record.job.duration > 0:
+            self._limit(record, record.job.duration)
         if not record.live:
             self._tasks_over(record)
 
-    def _retry(self, record: Record, why: str) -> None:
-        """Wait until the system has processes and descriptors again. Others wait as well."""
+    def _limit(self, record: Record, seconds: float) -> None:
         now = time.monotonic()
-        if not record.delay:
-            record.since = now
-        elif now - record.since > _RETRY_LIMIT:
-            note = f"the system refused to start it for {describe(_RETRY_LIMIT)}: {why}"
-            self._refuse(record, LaunchError(note))
-            return
-        record.delay = min(record.delay * 2 or _RETRY_FIRST, _RETRY_LONGEST)
-        self._stalled = record
-
-        def again() -> None:
-            if self._stalled is record:
-                self._stalled = None
-                if record.phase is Phase.NONE:
-                    self._launch(record)
-
-        record.timers.append(self._watcher.at(now + record.delay, again))
-
-    def _refuse(self, record: Record, error: LaunchError) -> None:
-        self._tell(
-            record,
-            "exception",
-            {"type": error.kind, "severity": 0, "note": error.note, "status": error.code << 8},
-        )
-        record.reason = error.kind
-        if record.pids:
-            self._reaper.end(record)
-        else:
-            self._leave(record)
+        record.ends = now + seconds + self._reaper.grace
+        record.timers.append(self.watcher.at(now + seconds, lambda: self._time_out(record)))
 
     # Ending.
 
     def _time_out(self, record: Record) -> None:
-        if record.live and record.reason in ("", "task"):
+        if (record.live or record.adrift) and record.reason in ("", "task"):
             limit = describe(record.job.duration)
             self._end(record, "timeout", f"the time limit of {limit} has passed")
 
     def _end(self, record: Record, kind: str, note: str) -> None:
         record.reason = kind
-        self._except(record, kind, note)
-        if self._stalled is record:
-            self._stalled = None
+        self.teller.tell_exception(record, kind, note)
+        self._starter.stop_waiting(record)
         self._reaper.end(record)
 
     def _task_ended(self, record: Record, pid: int) -> None:
@@ -369,11 +409,10 @@ class Loop:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
             status = 255 << 8
-            self._except(
+            self.teller.tell_exception(
                 record,
                 "exec",
-                "its exit status was taken by other code in this process: a function that waits"
-                " for any child, or that ignores SIGCHLD",
+                "its exit status was taken by other code",
             )
         record.live.discard(pid)
         if record.reason != "task" or not record.statuses:
@@ -383,8 +422,8 @@ class Loop:
             if os.WIFSIGNALED(status) and not record.reason and record.started:
                 record.reason = "task"
                 record.timers.append(
-                    self._watcher.at(
-                        time.monotonic() + self._grace, lambda: self._reaper.end(record)
+                    self.watcher.at(
+                        time.monotonic() + self._reaper.grace, lambda: self._reaper.end(record)
                     )
                 )
         elif record.started:
@@ -393,7 +432,7 @@ class Loop:
             self._reaper.task_ended(record)
 
     def _tasks_over(self, record: Record) -> None:
-        self._tell(record, "finish", {"status": record.status()})
+        self.teller.tell(record, "finish", {"status": record.status()})
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
@@ -413,38 +452,43 @@ class Loop:
                 self._leave(record)
 
     def _tidy(self) -> None:
-        self._tidying = bool(self._running)
+        self._tidying = bool(self.roster.running)
         if self._tidying:
             self._census.left_behind(())
-            self._watcher.at(time.monotonic() + _TIDY, self._tidy)
+            self.watcher.at(time.monotonic() + _TIDY, self._tidy)
 
     def _leave(self, record: Record, note: str = "") -> None:
         """Nothing of this job runs any more: free what it held."""
+        lost = self._lost.pop(record, "")
+        if record.adrift:
+            self._census.forget(record.job.id)
+            if not record.reason:
+                self.teller.tell_exception(record, "lost", lost)
         if note:
-            self._except(record, "leftover", note, severity=1)
+            self.teller.tell_exception(record, "leftover", note, severity=1)
         job = record.job
-        del self._running[record]
+        del self.roster.running[record]
         for pid in record.pids:
-            if self._tasks.get(pid) is record:
-                del self._tasks[pid]
-        self._slots.give_back(job.cores, record.gpus)
+            if self.roster.tasks.get(pid) is record:
+                del self.roster.tasks[pid]
+        self.slots.give_back(job.cores, record.gpus)
         prepared = record.prepared
         if prepared is not None:
             prepared.close()
             for path in prepared.kept:
                 _remove_if_empty(path)
         if record.started:
-            self._tell(record, "release", _RELEASE)
-        self._tell(record, "free")
+            self.teller.tell(record, "release", _RELEASE)
+        if record.allotted:
+            self.teller.tell(record, "free")
         self._clean(record)
 
     def _clean(self, record: Record) -> None:
         record.over = True
         record.stop_timers()
         name = record.job.id
-        self._records.pop(name, None)
-        self.ids.discard(name)
-        self._tell(record, "clean")
+        self.roster.records.pop(name, None)
+        self.teller.tell(record, "clean")
 
 
 def _remove_if_empty(path: str) -> None:

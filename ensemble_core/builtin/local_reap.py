@@ -1,7 +1,8 @@
 """Ending jobs so that nothing of them is left: SIGTERM, a grace, SIGKILL, until none is found.
 
-The executor's thread calls a :class:`Reaper` when a job is cancelled, passes its time limit, or has
-ended with processes left behind; ``done`` is called once nothing of the job is left.
+The keeper's thread calls a :class:`Reaper` when a job is cancelled, passes its time limit, or has
+ended with processes left behind, and for jobs of an earlier keeper, whose end it can only wait for;
+``done`` is called once nothing of the job is left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ __all__ = ["Reaper", "Token"]
 #: A watched process: its job and the process; ``born`` is -1 for a task.
 Token = tuple[Record, Process]
 
+#: What each phase sends; 0 sends nothing, but is refused like a signal.
+_SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
 #: Rounds of reading the process table and killing what is new, before waiting a little.
 _ROUNDS = 20
 #: Seconds after SIGKILL for which processes other than tasks are waited for.
@@ -41,20 +44,25 @@ class Reaper:
     ) -> None:
         self._census = census
         self._watcher = watcher
-        self._grace = grace
+        self.grace = grace
         self._done = done
         #: Jobs whose processes are to be looked for at the end of this turn.
         self._hunt: dict[Record, None] = {}
+
+    def attend(self, record: Record) -> None:
+        """Wait until every process of a job that is adrift has ended by itself."""
+        self._hunt[record] = None
 
     def end(self, record: Record) -> None:
         """Begin to end every process of a job; nothing if that has begun."""
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
+        record.hunted.clear()  # those that were only attended are to be told as well
         record.signal(signal.SIGTERM)
         self._hunt[record] = None
         record.timers.append(
-            self._watcher.at(time.monotonic() + self._grace, lambda: self._kill(record))
+            self._watcher.at(time.monotonic() + self.grace, lambda: self._kill(record))
         )
 
     def end_now(self, record: Record) -> None:
@@ -131,9 +139,9 @@ class Reaper:
         """Signal one process and watch it; whether it was there and is new to us."""
         if process in record.spared:
             return False
-        number = signal.SIGTERM if record.phase is Phase.TERM else signal.SIGKILL
+        number = _SIGNALS[record.phase]
         known = record.hunted.get(process.pid) == process
-        if known and record.phase is Phase.TERM:
+        if known and record.phase is not Phase.KILL:
             return False
         try:
             fd = pin(process)

@@ -12,7 +12,7 @@ from ensemble_core.builtin.local_launch import Prepared
 from ensemble_core.builtin.local_watch import Timer
 from ensemble_core.jobs import Job
 
-__all__ = ["Phase", "Record", "describe"]
+__all__ = ["Phase", "Record", "Roster", "describe"]
 
 
 class Phase(enum.IntEnum):
@@ -28,9 +28,14 @@ class Record:
 
     ``live`` are the tasks that have not been reaped, ``hunted`` other processes of the job that
     were signalled and have not ended. ``ends`` is the monotonic time by which the job must be over.
+    ``told`` says that the controller that is there now hears of the job, ``allotted`` that its
+    ``alloc`` was told, and ``adrift`` that it was started by a keeper that is gone: its processes
+    are nobody's children, and its exit status cannot be known.
     """
 
     __slots__ = (
+        "adrift",
+        "allotted",
         "bypassed",
         "delay",
         "ends",
@@ -49,12 +54,16 @@ class Record:
         "started",
         "statuses",
         "timers",
+        "told",
     )
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
         self.number = number
         self.over = False
+        self.told = True
+        self.allotted = False
+        self.adrift = False
         self.bypassed = 0
         self.ends: float | None = None
         self.prepared: Prepared | None = None
@@ -93,6 +102,15 @@ class Record:
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
+
+
+class Roster:
+    """Every job that is not over: all of them, those that hold slots, and whose each task is."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.running: dict[Record, None] = {}
+        self.tasks: dict[int, Record] = {}
 
 
 def _code(status: int) -> int:

@@ -127,6 +127,13 @@ class Slots:
         del self.free_gpus[:gpus]
         return taken
 
+    def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
+        """Hold cores and those of these GPUs that are here, for a job that has them already."""
+        self.used += cores
+        held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
+        self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
+        return held
+
     def give_back(self, cores: int, gpus: Sequence[str]) -> None:
         """Free what :meth:`take` held."""
         self.used -= cores
@@ -159,6 +166,11 @@ class Slots:
         change = size - self.size
         self.size = size
         return change
+
+    def bound(self, smallest: int, largest: int) -> None:
+        """Set the bounds; the size moves into them."""
+        self.smallest, self.largest = smallest, largest
+        self.size = min(max(self.size, smallest), largest)
 
     def gauges(self) -> dict[str, float]:
         """The machine as metrics: one node, which is free while a core is."""

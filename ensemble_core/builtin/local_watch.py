@@ -1,9 +1,9 @@
 """Waiting without polling: ends of processes, timers and calls from other threads, in one place.
 
-The local executor's thread sleeps in :meth:`Watcher.wait` until a process it watches has ended (its
-pidfd becomes readable), a timer is due or another thread called :meth:`Watcher.wake`. Where the
-system has no pidfds, or no file descriptor is left for one, a thread that waits for that one
-process takes their place.
+The keeper's thread sleeps in :meth:`Watcher.wait` until a process it watches has ended (its pidfd
+becomes readable), a timer is due, a socket is ready or another thread called :meth:`Watcher.wake`.
+Where the system has no pidfds, or no file descriptor is left for one, a thread that waits for that
+one process takes their place.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Watcher(Generic[T]):
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._read, select.EPOLLIN)
         self._watched: dict[int, T] = {}
+        self._calls: dict[int, Callable[[], None]] = {}
         self._told: deque[T] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._most = _FEW
@@ -94,6 +95,19 @@ class Watcher(Generic[T]):
             raise
         self._watched[fd] = token
 
+    def on_ready(self, fd: int, call: Callable[[], None], writable: bool = False) -> None:
+        """Call something, in the thread that waits, when this descriptor can be read, or, if asked,
+        written. The descriptor stays the caller's. Called again, it changes what was said."""
+        known = fd in self._calls
+        self._calls[fd] = call
+        events = select.EPOLLIN | (select.EPOLLOUT if writable else 0)
+        (self._epoll.modify if known else self._epoll.register)(fd, events)
+
+    def no_more(self, fd: int) -> None:
+        """Undo :meth:`on_ready`, before the descriptor is closed."""
+        if self._calls.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
     def _wait_for(self, pid: int, token: T) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -131,7 +145,9 @@ class Watcher(Generic[T]):
                 with self._lock:
                     os.read(self._read, 64)
                     self._awake = False
-            else:
+            elif fd in self._calls:
+                self._calls[fd]()
+            elif fd in self._watched:
                 ended.append(self._watched.pop(fd))
                 # Closing is not enough: a process that is just being started may still hold a
                 # copy, and would keep the entry alive.

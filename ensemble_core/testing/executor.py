@@ -55,18 +55,24 @@ class Session:
     """An open executor and everything it has emitted. Use it with ``with``.
 
     ``timeout`` (seconds) is how long each wait may last before the test fails with what did come.
+    With ``tidy``, jobs that are not over are cancelled before the executor is closed: where jobs
+    outlive it, a test would leave them running.
     """
 
-    def __init__(self, executor: Executor, folder: Path, timeout: float = 60.0) -> None:
+    def __init__(
+        self, executor: Executor, folder: Path, timeout: float = 60.0, *, tidy: bool = False
+    ) -> None:
         self.executor = executor
         self.folder = folder
         self.timeout = timeout
+        self.tidy = tidy
         self.tag = f"contract-{uuid.uuid4().hex[:12]}"
         self.events: list[Event] = []
         self.batches: list[int] = []
         self._news = threading.Condition()
         self._numbers = itertools.count()
         self._last = 0.0
+        self._submitted: dict[str, None] = {}
 
     def _clock(self) -> float:
         self._last = max(self._last, time.time())
@@ -79,7 +85,8 @@ class Session:
             self._news.notify_all()
 
     def __enter__(self) -> Session:
-        self.executor.open(Run(tag=self.tag, folder=self.folder, clock=self._clock), self._emit)
+        state = self.folder / "state" / self.tag
+        self.executor.open(Run(self.tag, self.folder, self._clock, state), self._emit)
         return self
 
     def __exit__(
@@ -88,7 +95,18 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.executor.close()
+        try:
+            if self.tidy:
+                self._cancel_all()
+        finally:
+            self.executor.close()
+
+    def _cancel_all(self) -> None:
+        names = {event.job: event.name for event in self.events if isinstance(event, JobEvent)}
+        left = [name for name in self._submitted if names.get(name) != "clean"]
+        if left and not any(isinstance(event, ExecutorLost) for event in self.events):
+            self.executor.cancel(left)
+            self.wait_clean(*left)
 
     def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
         """A job with an id of its own; ``fields`` are those of :class:`Job`."""
@@ -97,6 +115,7 @@ class Session:
 
     def submit(self, *jobs: Job) -> None:
         self.executor.submit(jobs)
+        self._submitted.update(dict.fromkeys(job.id for job in jobs))
 
     def wait(self, done: Callable[[], bool], what: str) -> None:
         """Wait until ``done()``; asked again after each emission. Fails after ``timeout``."""
@@ -133,8 +152,9 @@ class Session:
         self.submit(*jobs)
         self.wait_clean(*jobs)
 
-    def wait_clean(self, *jobs: Job) -> None:
-        left = {job.id for job in jobs}
+    def wait_clean(self, *jobs: Job | str) -> None:
+        """Wait until each of these jobs is over."""
+        left = {job if isinstance(job, str) else job.id for job in jobs}
         seen = 0
 
         def done() -> bool:
@@ -183,7 +203,7 @@ class ExecutorContract:
     @pytest.fixture
     def session(self, tmp_path: Path) -> Iterator[Session]:
         """An open executor; closed after the test."""
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+        with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
             yield session
 
     def check_order(self, session: Session, job: Job) -> None:
@@ -382,29 +402,49 @@ class ExecutorContract:
         first = Session(self.make_executor(), tmp_path, self.timeout)
         over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
         soon = first.job("sleep", "2")
+        waiting = [first.job(*self.lasting) for _ in range(self.many)]
+        ids = [job.id for job in waiting]
         with first:
             first.run(over)
             first.submit(lasting, soon)
             first.wait_for(lasting, "start")
             first.wait_for(soon, "start")
+            first.submit(*waiting)
+            first.wait_for(waiting[-1], "priority")
         second = Session(self.make_executor(), tmp_path, self.timeout)
         second.tag = first.tag
         with second:
             time.sleep(3)  # one of them ends before it is asked for
             newest = first.of(lasting)[-1].timestamp
             found = second.executor.reattach(
-                {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99": 0.0}
+                {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99999": 0.0}
+                | dict.fromkeys(ids, 0.0)
             )
-            assert found == {over.id: True, lasting.id: True, soon.id: True, "t.99": False}
+            assert found == {over.id: True, lasting.id: True, soon.id: True, "t.99999": False} | (
+                dict.fromkeys(ids, True)
+            )
             second.wait_clean(over, soon)
             for job in (over, soon):
                 self.check_order(second, job)
             assert self.times(second, over) == self.times(first, over)
             assert self.times(first, soon).items() <= self.times(second, soon).items()
             assert "submit" not in second.names(lasting)
-            second.executor.cancel([lasting.id])
-            second.wait_clean(lasting)
+            second.executor.cancel([lasting.id, *ids])
+            second.wait_clean(lasting, *waiting)
             assert self.fatal(second, lasting) == ["cancel"]
+            for job in waiting:
+                self.check_order(second, job)
+                assert self.fatal(second, job) == ["cancel"]
+
+    def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
+        """Who asks for what is newer than an event gets all that came after it."""
+        if "reattach" not in session.executor.capabilities:
+            pytest.skip("times are asked for by reattach only")
+        jobs = [session.job(*self.succeeding) for _ in range(self.many)]
+        session.run(*jobs)
+        for job in jobs:
+            times = [event.timestamp for event in session.of(job)]
+            assert all(earlier < later for earlier, later in itertools.pairwise(times)), times
 
     def times(self, session: Session, job: Job) -> dict[str, float]:
         """When each step of a job's life was."""
