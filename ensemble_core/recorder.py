@@ -38,6 +38,8 @@ _MOST_ROWS = 1024
 _COLUMNS = 7
 #: Events that may wait to be written before the engine's thread waits for them.
 _MOST_PENDING = 50_000
+#: Events without orders wait this long (seconds) for others to share their commit, up to so many.
+_DOZE, _ENOUGH = 0.02, 1000
 #: Seconds between tries to write while that fails: first and longest.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _KEPT_SNAPSHOTS = 2
@@ -86,7 +88,11 @@ class Recorder:
         #: The engine's thread adds at one end and the writing thread takes from the other, without
         #: a lock: there is one for each event.
         self._pending: deque[_Pending] = deque()
-        self._idle = False
+        #: The writing thread has nothing to write; or nothing that anybody waits for.
+        self._asleep = self._dozing = False
+        #: Somebody waits for what is pending.
+        self._urgent = False
+        self._flushing = 0
         self._snapshot: tuple[int, str, bytes] | None = None
         self._working = False
         self._closing = False
@@ -182,7 +188,9 @@ class Recorder:
         """Take one more event, what was decided on it, and what carries that out."""
         self.seq += 1
         self._pending.append((self.seq, event, decisions, orders))
-        if self._idle:
+        if orders:
+            self._urgent = True
+        if self._asleep or (orders and self._dozing):
             with self._changed:
                 self._changed.notify_all()
         elif len(self._pending) > _MOST_PENDING:
@@ -201,15 +209,24 @@ class Recorder:
         ``patience`` seconds (``None``: while it can be written at all)."""
         deadline = None if patience is None else time.monotonic() + patience
         with self._changed:
-            while self._pending or self._working or self._snapshot:
-                if self._given_up or self._thread is None or not self._thread.is_alive():
-                    return False
-                if deadline is None and self.in_trouble:
-                    return False
-                left = 1.0 if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, 0.2))
+            self._flushing += 1
+            self._changed.notify_all()
+            try:
+                return self._flushed(deadline)
+            finally:
+                self._flushing -= 1
+
+    def _flushed(self, deadline: float | None) -> bool:
+        """Wait, with the lock held, until everything is written."""
+        while self._pending or self._working or self._snapshot:
+            if self._given_up or self._thread is None or not self._thread.is_alive():
+                return False
+            if deadline is None and self.in_trouble:
+                return False
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, 0.2))
         return True
 
     def stop(self, patience: float | None) -> bool:
@@ -233,22 +250,39 @@ class Recorder:
             with self._changed:
                 self._working = False
                 self._changed.notify_all()
-                # First this, then the look: an event that comes in between is seen or wakes us.
-                self._idle = True
-                while not (self._pending or self._snapshot or self._closing):
-                    self._changed.wait()
-                self._idle = False
+                self._wait()
                 if self._closing and (self._given_up or not (self._pending or self._snapshot)):
                     return
                 self._working = True
+                self._urgent = False
                 # A snapshot is of the state after an event that is there already.
                 snapshot, self._snapshot = self._snapshot, None
                 batch = [self._pending.popleft() for _ in range(len(self._pending))]
             if not self._write_at_last(batch, snapshot):
                 return
-            for _, _, _, orders in batch:
-                for order in orders:
-                    order()
+            for item in batch:
+                if item[3]:
+                    for order in item[3]:
+                        order()
+
+    def _wait(self) -> None:
+        """Wait, with the lock held, for something to write. What nobody waits for (events without
+        orders) is left to come together for a moment."""
+        # First the flag, then the look: an event that comes in between is seen or wakes us.
+        self._asleep = True
+        while not (self._pending or self._snapshot or self._closing):
+            self._changed.wait()
+        self._dozing = True
+        self._asleep = False
+        deadline = time.monotonic() + _DOZE
+        while not (self._closing or self._flushing or self._snapshot):
+            if self._urgent or len(self._pending) > _ENOUGH:
+                break
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._changed.wait(left)
+        self._dozing = False
 
     def _write_at_last(
         self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None

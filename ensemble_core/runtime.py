@@ -132,6 +132,9 @@ class Runtime:
         self._state = state
         self._since_snapshot = 0
         self._stop_first: StopRequested | None = None
+        self._next_snapshot = _SNAPSHOT_EVERY
+        #: Whether the executor wants to hear which jobs it need not remember.
+        self._remembers = recorder is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor
         self._watchers = tuple(watchers)
@@ -350,14 +353,8 @@ class Runtime:
         for watcher in self._watchers:
             watcher.event(event)
         decisions = self.engine.handle(event)
-        orders: list[Order] = []
-        for decision in decisions:
-            for watcher in self._watchers:
-                watcher.decision(decision)
-            order = self._order(decision)
-            if order is not None:
-                orders.append(order)
-        if type(event) is JobEvent and event.name == "clean" and event.ours:
+        orders = self._orders_of(decisions) if decisions else []
+        if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
             self._forget(event.job, orders)
         recorder = self._recorder
         if recorder is None or (recorder.in_trouble and type(event) is StopRequested):
@@ -369,25 +366,38 @@ class Runtime:
             return
         recorder.append(event, decisions, orders)
         self._since_snapshot += 1
-        if not self._since_snapshot % _SNAPSHOT_EVERY:
+        if self._since_snapshot >= self._next_snapshot:
             self._snapshot()
+
+    def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
+        """What carries these decisions out, once they are on record."""
+        orders: list[Order] = []
+        for decision in decisions:
+            for watcher in self._watchers:
+                watcher.decision(decision)
+            order = self._order(decision)
+            if order is not None:
+                orders.append(order)
+        return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:
         """Once its end is on record, the executor need not remember a job."""
         self._forgotten.append(job)
-        if self._recorder is not None and len(self._forgotten) >= _FORGET_AT_ONCE:
+        if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
             orders.append(lambda: self._orders.put(lambda: self._executor.forget(jobs)))
 
     def _snapshot(self) -> None:
         """Keep the engine's state, where that is not more work than the events since the last."""
         assert self._recorder is not None
-        if self._since_snapshot < _SNAPSHOT_SHARE * self.engine.busy:
+        least = _SNAPSHOT_SHARE * self.engine.busy
+        if self._since_snapshot < least:
+            self._next_snapshot = least
             return
         state = dump(self.engine)
         if state is not None:
             self._recorder.snapshot(self._maker, state)
-        self._since_snapshot = 0
+        self._since_snapshot, self._next_snapshot = 0, _SNAPSHOT_EVERY
 
     def _last_snapshot(self) -> None:
         """At the end, so that looking at a run that is over needs no history."""
