@@ -6,19 +6,34 @@ from the text that the journal has, never from the file, which may have changed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ensemble_core.ensemble import Ensemble
     from ensemble_core.journal import Journal, Text
     from ensemble_core.recovery import Recovered
     from ensemble_core.registry import Registry
 
-__all__ = ["Past", "json_option", "run_argument", "state_option"]
+__all__ = [
+    "Past",
+    "json_option",
+    "run_argument",
+    "spell_size",
+    "spell_when",
+    "state_option",
+    "tags",
+    "telling",
+    "width_of",
+]
 
 state_option = click.option(
     "--state",
@@ -27,7 +42,71 @@ state_option = click.option(
     help="Where runs are kept.  [default: $ENSEMBLE_STATE, or the user's own folder]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-run_argument = click.argument("run", metavar="RUN")
+
+
+def tags(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The runs that a shell may complete to, newest first."""
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.runs import folders, state_folder
+
+    try:
+        names = [folder.name for folder in reversed(folders(state_folder(ctx.params.get("state"))))]
+    except EnsembleError:
+        return []
+    return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]
+
+
+run_argument = click.argument("run", metavar="RUN", shell_complete=tags)
+
+
+@contextlib.contextmanager
+def telling(as_json: bool) -> Iterator[None]:
+    """Errors of what is done inside are printed as JSON too, where JSON was asked for."""
+    from ensemble_core.errors import EnsembleError
+
+    try:
+        yield
+    except EnsembleError as error:
+        if as_json:
+            from ensemble_core.cli.complaints import flatten
+            from ensemble_core.cli.json_lines import dump
+
+            for each in flatten(error):
+                click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
+        raise
+
+
+def width_of(stream: TextIO) -> int | None:
+    """How many columns a terminal has; ``None`` for what is none: a line may be any length."""
+    from ensemble_core.cli.look import is_terminal
+
+    if not is_terminal(stream):
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def spell_when(seconds: float | None) -> str:
+    """A time since the epoch as people here write it: ``2026-03-01 14:05:09``."""
+    if seconds is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"
+
+
+def spell_size(size: float) -> str:
+    """Bytes for people: ``812 B``, ``3.4 kB``, ``120 MB``."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while size >= 999.5 and power < len(units) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {units[power]}" if power and size < 9.95 else f"{size:.0f} {units[power]}"
 
 
 def versions(registry: Registry) -> dict[str, str]:
