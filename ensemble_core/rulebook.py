@@ -101,6 +101,8 @@ class RuleBook:
                 state.carry(before)
                 stayed[id(before)] = state
             self._add(state)
+            if before is not None and state.watch is not None:
+                state.first_update = state.watch.updates - before.looked_at
 
         for rule in ensemble.rules:
             if "id" in rule.spec:

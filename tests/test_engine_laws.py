@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from ensemble_core.decisions import Call, Resize
 from ensemble_core.engine import Engine
 from ensemble_core.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
+from ensemble_core.journal import Row, decisions_text, event_columns
+from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import Story
 
 GROUPS = ("a", "b", "c-d")
@@ -45,9 +47,8 @@ seldom_terminate = st.one_of(
 )
 whens = st.one_of(
     st.integers(0, 6),
-    st.builds(
-        "{} {}".format, st.sampled_from([">", ">=", "<", "<=", "==", "!="]), st.integers(0, 8)
-    ),
+    st.builds("{} {}".format, st.sampled_from([">", ">=", "<=", "==", "!="]), st.integers(0, 8)),
+    st.builds("< {}".format, st.integers(1, 8)),  # a count below 0 is refused
     st.just("> 1 and < 5"),
     st.just('value > 2 or metric("count.a.success") > 3'),
 )
@@ -213,3 +214,53 @@ def test_a_job_is_submitted_once_and_never_after_terminate(text: str, seed: int)
     if "terminate" in kinds:
         after = kinds[kinds.index("terminate") + 1 :]
         assert not {"submit", "fired", "call", "resize"} & set(after)
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_an_engine_that_was_put_away_and_read_again_goes_on_as_if_nothing_had_been(
+    text: str, seed: int
+) -> None:
+    story = Story(text)
+    tell(story, seed)
+    chance = random.Random(seed)
+    engine, again = Engine(story.ensemble), Engine(story.ensemble)
+    for event in story.events:
+        if chance.random() < 0.2:
+            state = dump(again)
+            assert state is not None
+            loaded = load(state, story.ensemble)
+            assert loaded is not None
+            again = loaded
+        assert decisions_text(engine.handle(event)) == decisions_text(again.handle(event))
+        assert again.next_timer() == engine.next_timer()
+    assert again.report() == engine.report()
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_what_the_journal_keeps_of_a_run_brings_the_engine_to_the_same_place(
+    text: str, seed: int
+) -> None:
+    story = Story(text)
+    tell(story, seed)
+    again, told = Engine(story.ensemble), Engine(story.ensemble)
+    for seq, event in enumerate(story.events, start=1):
+        decided = decisions_text(told.handle(event))
+        read = Row(seq, *event_columns(event), decided).event()
+        assert decisions_text(again.handle(read)) == decided
+    assert again.report() == story.engine.report()
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_the_same_file_taken_anew_changes_nothing(text: str, seed: int) -> None:
+    story = Story(text)
+    tell(story, seed, 40)
+    before = story.engine.report()
+    story.engine.adopt(Story(text).ensemble)
+    after = story.engine.report()
+    assert after.groups == before.groups
+    assert [(r.id, r.fired, r.enabled, r.state) for r in after.rules] == [
+        (r.id, r.fired, r.enabled, r.state) for r in before.rules
+    ]

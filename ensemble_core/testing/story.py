@@ -26,7 +26,7 @@ from ensemble_core.config import load_text
 from ensemble_core.decisions import Cancel, Decision, Fired, Submit, Terminate
 from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
-from ensemble_core.events import Event, JobEvent, Observed, Started, TimerElapsed
+from ensemble_core.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
 from ensemble_core.plugins import discover
 from ensemble_core.registry import Registry
 
@@ -65,6 +65,8 @@ class Story:
         """Hand one event to the engine, and check the laws."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
+        if isinstance(event, Resumed) and self.engine.lost:
+            self._terminated = False  # the loss of a queue is no end once the run goes on
         decisions = self.engine.handle(event)
         self.decisions += decisions
         self._check(decisions)
