@@ -144,7 +144,7 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
     """Why a run stays although it was asked for; empty if it may go; ``None`` if nobody asked."""
     if not named and not everything and info.state != "ended":
         return None
-    if age is not None and time.time() - _newest(info.folder) < age:
+    if age is not None and time.time() - _newest(info) < age:
         return "it is not that old" if named else None
     if info.state == "running":
         who = info.controller or {}
@@ -152,14 +152,18 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
     return ""
 
 
-def _newest(folder: Path) -> float:
-    """When the run's journal was written last."""
+def _newest(info: RunInfo) -> float:
+    """When something happened in the run last."""
     from ensemble_core.journal import NAME
 
+    if info.ended is not None:
+        return info.ended
     newest = 0.0
     for name in (NAME, f"{NAME}-wal"):
         with contextlib.suppress(OSError):
-            newest = max(newest, (folder / name).stat().st_mtime)
+            stat = (info.folder / name).stat()
+            if stat.st_size:  # reading makes an empty one
+                newest = max(newest, stat.st_mtime)
     return newest
 
 
