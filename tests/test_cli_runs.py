@@ -212,8 +212,12 @@ def test_status_of_an_ended_run_says_how_it_ended(tmp_path: Path) -> None:
 def test_status_shows_what_it_can_where_the_file_is_not_understood_here(tmp_path: Path) -> None:
     played(tmp_path, plugins=[str(tmp_path / "gone.py")]).cut_off()
     result = ensemble(tmp_path, "status", "last")
-    assert result.exit_code != 0
-    assert "interrupted" in result.stdout or "gone.py" in result.stderr
+    assert result.exit_code == 2
+    assert "run-20260101T120000-aaaaaa: interrupted" in result.stdout
+    assert "gone.py' does not exist" in result.stderr
+    found = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
+    assert found["report"] is None
+    assert "gone.py" in found["error"]["what"]
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -142,10 +142,9 @@ def _lines(past: Past, info: RunInfo, engine: Engine | None, style: Look) -> lis
     if info.reason:
         lines.append(f" reason      {clean(info.reason)}")
     journal = past.journal
-    lines.append(
-        f" journal     {clean(str(journal.path))} ({journal.mode}, {spell_size(_size(past))}, "
-        f"{info.events:,} events{_age(past, info)})"
-    )
+    lines.append(f" journal     {clean(str(journal.path))}")
+    kept = f"journal mode {journal.mode}, {spell_size(_size(past))}"
+    lines.append(f" events      {info.events:,}{_age(past, info)} ({kept})")
     output = journal.about.get("output")
     if output:
         lines.append(f" output      {clean(str(output))}")

@@ -247,12 +247,14 @@ class _Answer:
         }
 
     def _lines(self, look: Look) -> list[str]:
-        from ensemble_core.cli.look import clean, shorten
+        from ensemble_core.cli.look import shorten
 
         rule = self._bound
         assert rule is not None
-        lines = [look.paint(clean(f"{rule.id}: {spell_rule(rule)}"), "bold")]
         width = width_of(sys.stdout)
+        lines = [
+            look.paint(line, "bold") for line in _wrap(f"{rule.id}: {spell_rule(rule)}", width)
+        ]
         spans, left_out = self._spans, self._omitted
         head = spans
         tail: list[_Span] = []
@@ -267,13 +269,18 @@ class _Answer:
                 lines.append(look.paint(f"   {look.ellipsis} {left_out} more; --all", "dim"))
             before = f"{numbered:>{numbers}}  {elapsed}  {shorten(event, events, look):<{events}}  "
             room = None if width is None else width - len(before)
-            if room is not None and room < 24:
-                lines += [before.rstrip(), look.paint(" " * 8 + shorten(said, 80, look), style)]
+            if room is None or len(said) <= room:
+                lines.append(look.paint(before, "dim") + look.paint(said, style))
                 continue
-            shown = said if room is None else shorten(said, room, look)
-            lines.append(look.paint(before, "dim") + look.paint(shown, style))
-        said = clean(self.conclusion())
-        return [*lines, *(textwrap.wrap(said, max(width, 40)) if width else [said])]
+            if room < 24:  # too narrow for columns
+                lines.append(look.paint(before.rstrip(), "dim"))
+                before, room = " " * 4, max(24, (width or 80) - 4)
+                parts = textwrap.wrap(said, room)
+            else:
+                first, *parts = textwrap.wrap(said, room)
+                lines.append(look.paint(before, "dim") + look.paint(first, style))
+            lines += [" " * len(before) + look.paint(part, style) for part in parts]
+        return [*lines, *_wrap(self.conclusion(), width)]
 
     def _cells(self, span: _Span, look: Look) -> tuple[str, str, str, str, str]:
         from ensemble_core.cli.look import clean
@@ -338,3 +345,10 @@ class _Answer:
             values=self._values,
             last=self._last,
         )
+
+
+def _wrap(text: str, width: int | None) -> list[str]:
+    from ensemble_core.cli.look import clean
+
+    text = clean(text).replace("\n", " ")
+    return [text] if width is None else textwrap.wrap(text, max(width, 40))
