@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.past import json_option, spell_size, state_option, tags, telling
+from ensemble_core.cli.past import json_option, put, spell_size, state_option, tags, telling
 
 if TYPE_CHECKING:
     from ensemble_core.runs import RunInfo
@@ -133,10 +133,10 @@ def _clean(
     gone = sum(not case.kept for case in chosen)
     if as_json:
         total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
-        click.echo(dump({**total, "dry_run": dry_run}))
+        put(dump({**total, "dry_run": dry_run}))
     else:
         word = "would be removed" if dry_run else "removed"
-        click.echo(f"{gone} run{'' if gone == 1 else 's'} {word}, {spell_size(freed)}")
+        put(f"{gone} run{'' if gone == 1 else 's'} {word}, {spell_size(freed)}")
     return int(any(case.kept for case in chosen))
 
 
@@ -268,9 +268,9 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
             "kept": case.kept,
             "folder": str(info.folder),
         }
-        click.echo(dump(told))
+        put(dump(told))
     elif case.kept:
         click.echo(f"warning: run {info.tag} stays: {case.kept}", err=True)
     else:
         queued = f"  the queue may still have {_jobs(case.jobs)}" if case.jobs else ""
-        click.echo(f"{info.tag}  {info.state}  {spell_size(case.size)}{queued}")
+        put(f"{info.tag}  {info.state}  {spell_size(case.size)}{queued}")

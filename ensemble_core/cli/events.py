@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.look import look_for
-from ensemble_core.cli.past import json_option, run_argument, state_option, telling
+from ensemble_core.cli.past import json_option, put, run_argument, state_option, telling
 
 if TYPE_CHECKING:
     from ensemble_core.cli.console import Narrator
@@ -166,13 +166,13 @@ class _Telling:
         number = f"{row.seq:>6} "
         for item in (*((event,) if about else ()), *found):
             for line in self._narrator.tell(item):
-                click.echo(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
+                put(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
                 number = " " * len(number)
 
     def _print(self, kind: str, row: Row, data: dict[str, Any]) -> None:
         from ensemble_core.cli.json_lines import dump
 
-        click.echo(dump({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
+        put(dump({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
         """Whether these decisions may name the job that is asked for."""

@@ -14,6 +14,7 @@ import click
 
 from ensemble_core.cli.past import (
     json_option,
+    put,
     run_argument,
     spell_size,
     state_option,
@@ -204,10 +205,10 @@ def _list(past: Past, jobs: list[_Job], style: Look) -> int:
             told = "missing" if size is None else spell_size(size)
             rows.append((clean(job.id), stream, told, clean(str(path))))
     for line in table(rows, right=[False, False, True]):
-        click.echo(line)
+        put(line)
     width = width_of(sys.stdout)
     if width is not None:
-        click.echo(style.paint(f"'ensemble logs {past.tag} JOB' shows one", "dim"))
+        put(style.paint(f"'ensemble logs {past.tag} JOB' shows one", "dim"))
     return 0
 
 
@@ -218,7 +219,7 @@ def _show(past: Past, job: _Job, tail: int | None, style: Look, *, alone: bool) 
     files = list(job.files())
     if not files:
         # Of a job that never ran there is nothing to miss, unless it is the one asked for.
-        click.echo(f"{clean(job.id)}: {clean(_absent(past, job))}", err=True)
+        _aside(f"{clean(job.id)}: {clean(_absent(past, job))}")
         return alone or job.started
     bad = False
     for place, (stream, path) in enumerate(files):
@@ -229,22 +230,26 @@ def _show(past: Past, job: _Job, tail: int | None, style: Look, *, alone: bool) 
                 bad = True
             elif not alone:
                 continue
-            click.echo(
-                f"{clean(job.id)} {stream}: {clean(str(path))}: {_missing(path, job)}", err=True
-            )
+            _aside(f"{clean(job.id)} {stream}: {clean(str(path))}: {_missing(path, job)}")
             continue
         if headed:
             gap = "" if alone and not place else "\n"
             head = f"==> {clean(job.id)} {stream}: {clean(str(path))} <=="
-            click.echo(gap + style.paint(head, "bold"))
+            put(gap + style.paint(head, "bold"))
         try:
             _print(path, tail)
         except OSError as error:
             if error.filename is None:
                 raise  # whoever reads this has gone
             bad = True
-            click.echo(f"{clean(job.id)} {stream}: {clean(str(path))}: {error.strerror}", err=True)
+            _aside(f"{clean(job.id)} {stream}: {clean(str(path))}: {error.strerror}")
     return bad
+
+
+def _aside(text: str) -> None:
+    """A line on stderr, after what came before it on stdout."""
+    sys.stdout.flush()
+    click.echo(text, err=True)
 
 
 def _print(path: Path, tail: int | None) -> None:
@@ -255,7 +260,7 @@ def _print(path: Path, tail: int | None) -> None:
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             for line in file if tail is None else _last(file, tail):
-                click.echo(clean(line.rstrip("\r\n")))
+                put(clean(line.rstrip("\r\n")))
         return
     with path.open("rb") as raw:
         if tail is not None:
@@ -281,7 +286,7 @@ def _as_json(past: Past, jobs: list[_Job], tail: int | None, *, whole: bool) -> 
         if not files:
             bad = bad or job.started
             nothing = {"stream": None, "path": None, "bytes": None, "note": _absent(past, job)}
-            click.echo(dump({**base, **nothing}))
+            put(dump({**base, **nothing}))
         for stream, path in files:
             size = _size(path)
             told: dict[str, Any] = {"stream": stream, "path": os.fspath(path), "bytes": size}
@@ -293,7 +298,7 @@ def _as_json(past: Past, jobs: list[_Job], tail: int | None, *, whole: bool) -> 
                     told["text"] = _text(path, tail)
                 except OSError as error:
                     told["note"], bad = error.strerror, True
-            click.echo(dump({**base, **told}))
+            put(dump({**base, **told}))
     return int(bad)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Past",
     "json_option",
+    "put",
     "run_argument",
     "spell_size",
     "spell_when",
@@ -74,8 +76,16 @@ def telling(as_json: bool) -> Iterator[None]:
             from ensemble_core.cli.json_lines import dump
 
             for each in flatten(error):
-                click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
+                put(dump({**each.to_dict(), "exit_code": error.exit_code}))
+        sys.stdout.flush()  # what was shown comes before what was wrong
         raise
+
+
+def put(text: str) -> None:
+    """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
+    out = sys.stdout
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 def width_of(stream: TextIO) -> int | None:

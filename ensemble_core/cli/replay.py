@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.past import json_option, run_argument, state_option, telling, width_of
+from ensemble_core.cli.past import json_option, put, run_argument, state_option, telling, width_of
 
 if TYPE_CHECKING:
     from ensemble_core.cli.look import Look
@@ -129,10 +129,11 @@ class _Check:
         from ensemble_core.cli.look import look_for
 
         if as_json:
-            click.echo(dump(self._data()))
+            put(dump(self._data()))
         else:
             for line in self._lines(look_for(sys.stdout)):
-                click.echo(line)
+                put(line)
+            sys.stdout.flush()
             self._complain()
         return 1 if self.difference is not None or self.wrong else 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.past import json_option, spell_when, state_option, telling, width_of
+from ensemble_core.cli.past import json_option, put, spell_when, state_option, telling, width_of
 
 if TYPE_CHECKING:
     from ensemble_core.cli.look import Look
@@ -45,7 +45,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
         home = state_folder(state)
         if as_json:
             for info in all_runs(home):
-                click.echo(dump({"type": "run", **info.to_dict()}))
+                put(dump({"type": "run", **info.to_dict()}))
             return 0
         found = folders(home)
     if not found:
@@ -55,9 +55,9 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     style = look_for(sys.stdout)
     if len(shown) < len(found):
         earlier = len(found) - len(shown)
-        click.echo(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
+        put(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
     for line in _table([look(folder) for folder in shown], style, width_of(sys.stdout)):
-        click.echo(line)
+        put(line)
     return 0
 
 

@@ -10,6 +10,7 @@ import click
 
 from ensemble_core.cli.past import (
     json_option,
+    put,
     run_argument,
     spell_size,
     spell_when,
@@ -63,10 +64,10 @@ def _tell(past: Past, as_json: bool) -> int:
     except EnsembleError as error:  # what is known without the engine is shown all the same
         trouble = error
     if as_json:
-        click.echo(dump(_data(past, info, engine, trouble)))
+        put(dump(_data(past, info, engine, trouble)))
     else:
         for line in _lines(past, info, engine, look_for(sys.stdout)):
-            click.echo(line)
+            put(line)
     if trouble is None:
         return 0
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.past import json_option, run_argument, state_option, telling, width_of
+from ensemble_core.cli.past import json_option, put, run_argument, state_option, telling, width_of
 from ensemble_core.cli.why_words import conclude, spell_rule, spell_times, spell_when
 
 if TYPE_CHECKING:
@@ -210,13 +210,14 @@ class _Answer:
         from ensemble_core.cli.json_lines import dump
 
         if as_json:
-            click.echo(dump(self._data()))
+            put(dump(self._data()))
         else:
             from ensemble_core.cli.look import look_for
 
             for line in self._lines(look_for(sys.stdout)):
-                click.echo(line)
+                put(line)
         if self._difference is not None:
+            sys.stdout.flush()
             complain(self._difference)
             return 1
         return 0
