@@ -239,13 +239,16 @@ class Runtime:
         sought = {name: record.newest for name, record in jobs}
         if self._stop_first is not None:
             self._handle(self._stop_first)
-        found = self._find_again(sought)
+        # First this: their starts may come as soon as the queue is asked.
         for _, record in jobs:
             self._intake.resume(record.job, record.submitted, record.files, record.rows or {})
+        found = self._find_again(sought)
         absent = tuple(
             name for name, newest in sought.items() if not newest and found.get(name) is False
         )
-        self._handle(Resumed(self.clock(), dict(self._executor.resources()), absent))
+        # At the time of the newest event: what happened in the queue meanwhile comes with times of
+        # its own, and a backoff or a window is to see those.
+        self._handle(Resumed(self.engine.now, dict(self._executor.resources()), absent))
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
         for name in lost:
