@@ -123,8 +123,11 @@ def test_output_that_no_job_says_anything_of_is_kept_and_found(folder: Path) -> 
     assert "hello" in "".join(file.read_text() for file in kept.iterdir())
     ensemble("run", "hello.yaml", "--output", "kept")
     assert len(list((folder / "kept").iterdir())) == 2
-    ensemble("run", "hello.yaml")
-    assert len(list((folder / "state" / "ensemble" / "runs").iterdir())) == 1
+    result = ensemble("run", "hello.yaml")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(" output of jobs")]
+    beside = Path(line.partition(": ")[2])
+    assert beside.parent.parent == folder / "state" / "ensemble" / "runs"
+    assert (beside.parent / "journal.db").is_file()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_anything_runs(folder: Path) -> None:
