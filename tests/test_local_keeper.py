@@ -644,6 +644,22 @@ def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
+    over = stage.job("true")
+    stage.start(over)
+    stage.wait_heard(over, "clean")
+    stage.kill_keeper()
+    stage.kill_controller()
+    assert stage.state is not None
+    with (stage.state / "local.log").open("ab") as file:
+        file.write(b"\0\0\0\n[]\n")
+    with stage.next() as session:
+        session.wait(lambda: any(isinstance(e, Problem) for e in session.events), "a problem")
+        (problem,) = [e for e in session.events if isinstance(e, Problem)]
+        assert "2 lines" in problem.message
+        assert session.executor.reattach(everything(over)) == {over.id: True}
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -3,7 +3,8 @@
 Started by ``local_line`` with one end of a socket as its standard input, over which its first
 controller speaks. A later one comes through a listening socket whose name follows from the run's
 tag. There is one controller at a time; when it leaves or dies, jobs go on, and the keeper ends by
-itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first.
+itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first; told again, it
+kills them.
 
 What is said is JSON lines (``local_wire``). The controller begins with ``["hello",{...}]`` and is
 answered ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Then it sends ``submit``
@@ -141,10 +142,9 @@ class Keeper:
         self._shut()
 
     def _told(self, number: int, _frame: object) -> None:
-        if not self._told_to_end:
-            self._told_to_end = True
-            name = signal.Signals(number).name
-            self._loop.post(("end", f"the run's keeper was told to end ({name}): cancelled"))
+        self._told_to_end = True
+        name = signal.Signals(number).name
+        self._loop.post(("end", f"the run's keeper was told to end ({name}): cancelled"))
 
     def _may_end(self) -> bool:
         if self._told_to_end:
@@ -248,6 +248,7 @@ class Keeper:
             self._resize(hello)
         self._watch_controller(guest)
         self._wait_for(guest, False)
+        loop.teller.tell_gauges()
         answer = {
             "version": VERSION,
             "pid": os.getpid(),

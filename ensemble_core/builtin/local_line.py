@@ -31,7 +31,7 @@ __all__ = ["Line", "address"]
 #: Jobs in one message, so that a large submit does not keep the keeper from others.
 _BATCH = 500
 #: Seconds that a keeper has to answer, to take a request in, and to let us go.
-_OPENING, _SENDING, _CLOSING = 30.0, 60.0, 15.0
+_OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
 _LOG = "keeper.log"
 

@@ -30,7 +30,7 @@ from ensemble_core.builtin.local_recover import past_records, why_lost
 from ensemble_core.builtin.local_slots import Slots
 from ensemble_core.builtin.local_start import Starter
 from ensemble_core.builtin.local_tell import Deliver, Teller
-from ensemble_core.builtin.local_watch import Watcher
+from ensemble_core.builtin.local_watch import Timer, Watcher
 from ensemble_core.builtin.local_wire import encode_job
 from ensemble_core.events import ExecutorLost
 from ensemble_core.executor import Run
@@ -108,6 +108,7 @@ class Loop:
         self._lost: dict[Record, str] = {}
         self._leaving: list[Record] = []
         self._left: Callable[[], None] | None = None
+        self._last_call: Timer | None = None
         self._numbers = itertools.count()
         self._tidying = False
         self._retrying = False
@@ -247,8 +248,7 @@ class Loop:
             elif request[0] == "close":
                 self._close(request[1])
             elif request[0] == "end":
-                for name in list(self.roster.records):
-                    self._cancel(name, request[1])
+                self._cancel_all(request[1])
             else:
                 request[1]()
 
@@ -302,6 +302,14 @@ class Loop:
         elif record.live or not record.started:
             self._end(record, "cancel", note)
 
+    def _cancel_all(self, note: str) -> None:
+        """Asked a second time, it waits for no grace."""
+        for name, record in list(self.roster.records.items()):
+            if record.phase is Phase.NONE:
+                self._cancel(name, note)
+            else:
+                self._reaper.end_now(record)
+
     def _resize(self, request: str, delta: int) -> None:
         slots = self.slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
@@ -345,11 +353,13 @@ class Loop:
         for record in self._leaving:
             self._reaper.end_now(record)
         self._left = left
-        self.watcher.at(time.monotonic() + _CLOSE_WAIT, self._gone)
+        self._last_call = self.watcher.at(time.monotonic() + _CLOSE_WAIT, self._gone)
 
     def _gone(self) -> None:
         left, self._left = self._left, None
         self._leaving = []
+        if self._last_call is not None:
+            self._last_call.cancel()
         if left is not None:
             left()
 
@@ -362,7 +372,6 @@ class Loop:
         deliver: Deliver,
     ) -> None:
         """Another controller drives the run from now on, and has not asked for any job yet."""
-        self.forsake()
         self.teller.clock = run.clock
         self.teller.deliver = deliver
         self._reaper.grace = grace

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import json.decoder
+import json.encoder
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
 #: Of the protocol and of the ledger; a keeper may be older than the controller that finds it.
 VERSION = 1
 
+_quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
 _dumps: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 decode: Callable[[str], Any] = json.loads
 
@@ -77,15 +79,20 @@ def to_job(data: Mapping[str, Any]) -> Job:
 
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
     """An event as a line; ``extra`` is for the ledger and does not reach :func:`to_event`."""
-    if isinstance(event, JobEvent):
-        context = event.context
-        if context:
-            return line(["e", event.job, event.timestamp, event.name, dict(context), *extra])
-        # The commonest by far.
-        text = f'["e",{_dumps(event.job)},{event.timestamp!r},"{event.name}",{{}}'
-        text += "".join("," + _dumps(item) for item in extra)
-        return text.encode("ascii") + b"]\n"
-    return line(["o", event.to_dict()])
+    if not isinstance(event, JobEvent):
+        return line(["o", event.to_dict()])
+    context = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in event.context.items()])
+    text = f'["e",{_quote(event.job)},{event.timestamp!r},"{event.name}",{{{context}}}'
+    for item in extra:
+        text += "," + _dumps(item)
+    return text.encode("ascii") + b"]\n"
+
+
+def _plain(value: object) -> str:
+    """What contexts mostly hold, without the cost of an encoder for each."""
+    if type(value) is str:
+        return _quote(value)
+    return str(value) if type(value) is int else _dumps(value)
 
 
 def to_event(message: list[Any]) -> Event:
