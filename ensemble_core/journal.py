@@ -203,7 +203,8 @@ def words(error: BaseException, path: Path) -> JournalError:
     if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
         hint = "free some space, or name another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
-    if "CORRUPT" in name or "NOTADB" in name or "malformed" in text or "not a database" in text:
+    unreadable = isinstance(error, ValueError) or "malformed" in text or "decode" in text
+    if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
         return JournalError(
             f"the journal is damaged: {path}",
             cause=text,
@@ -222,8 +223,9 @@ def words(error: BaseException, path: Path) -> JournalError:
     return JournalError(f"the journal cannot be used: {path}", cause=text, code="journal")
 
 
-def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """Open a journal's database. Raises what SQLite raises."""
+def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
+    """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
+    raises."""
     mode = "rwc" if write else "ro"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     # Made in one thread and used by another, one after the other: never by two at once.
@@ -236,6 +238,9 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
+        if salvage and not write:
+            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
+            connection.execute("PRAGMA writable_schema=ON")
         _check_version(connection, path, write=write)
     except BaseException:
         connection.close()
@@ -281,19 +286,26 @@ def digest(state: bytes) -> str:
 class Journal:
     """A journal that is read: of a run that is over, was cut off, or goes on.
 
-    Raises :class:`JournalError` where the file is missing, damaged or from a newer version.
+    Raises :class:`JournalError` where the file is missing, damaged or from a newer version. With
+    ``salvage`` a damaged one is opened as long as SQLite can make anything of it; ``about`` may
+    then be incomplete.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         if not path.is_file():
             raise JournalError(f"there is no journal {path}", code="no-journal")
         with self._reading():
-            self._connection = connect(path, write=False)
+            self._connection = connect(path, write=False, salvage=salvage)
         self.about: dict[str, Any] = {}
-        with self._reading():
-            for key, value in self._connection.execute("SELECT key, value FROM about"):
-                self.about[key] = json.loads(value)
+        try:
+            with self._reading():
+                for key, value in self._connection.execute("SELECT key, value FROM about"):
+                    self.about[key] = json.loads(value)
+        except JournalError:
+            if not salvage:
+                self.close()
+                raise
 
     def __enter__(self) -> Journal:
         return self

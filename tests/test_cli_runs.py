@@ -301,6 +301,44 @@ def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> N
         assert "the journal is damaged" in result.stderr
 
 
+def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(tmp_path: Path) -> None:
+    told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 300"))
+    told.start()
+    for job in range(300):
+        told.play(f"sim.{job}")
+    told.keep()
+    path = told.folder / NAME
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    whole = path.stat().st_size
+    os.truncate(path, whole // 2)
+    result = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert result.exit_code == 1
+    read = [each["seq"] for each in rows(result.stdout)]
+    assert read == list(range(1, len(read) + 1))
+    assert len(told.events) / 4 < len(read) < len(told.events)
+    assert "of this journal cannot be read: it is damaged" in result.stderr
+    assert ensemble(tmp_path, "status", "last").exit_code == 2
+    # Where even the description is gone, the events are still told.
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+    again = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert again.stdout == result.stdout
+    assert "[" in ensemble(tmp_path, "events", "last").stdout
+
+
+def test_text_in_a_journal_that_is_none_is_damage(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    with sqlite3.connect(told.folder / NAME) as connection:
+        connection.execute("UPDATE about SET value = CAST(X'FF22' AS TEXT) WHERE key = 'tag'")
+    connection.close()
+    result = ensemble(tmp_path, "status", "last")
+    assert result.exit_code == 2
+    assert "the journal is damaged" in result.stderr
+
+
 def test_a_row_that_is_missing_is_told(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     with sqlite3.connect(told.folder / NAME) as connection:

@@ -31,6 +31,9 @@ _LOOK = 0.3
 _GIVEN_UP = 10_000
 
 
+_Cannot = Callable[[int, str, "int | None"], None]
+
+
 @click.command()
 @run_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended or was left.")
@@ -64,7 +67,7 @@ def events(
     """
     from ensemble_core.cli.past import Past
 
-    with telling(as_json), Past(state, run) as past:
+    with telling(as_json), Past(state, run, salvage=True) as past:
         return _Telling(past, job, decisions, as_json).tell(since, follow)
 
 
@@ -79,6 +82,7 @@ class _Telling:
         self._look = look_for(sys.stdout)
         self._narrator = None if as_json else self._make_narrator()
         self._unreadable = 0
+        self._lost_from: int | None = None
 
     def _make_narrator(self) -> Narrator:
         from ensemble_core.cli.console import Narrator
@@ -133,10 +137,15 @@ class _Telling:
         if not self._unreadable:
             return 0
         said = "1 event" if self._unreadable == 1 else f"{self._unreadable:,} events"
+        if self._lost_from is not None:
+            said = f"what there may be from event {self._lost_from} on"
         click.echo(f"error: {said} of this journal cannot be read: it is damaged", err=True)
         return 1
 
-    def _cannot(self, seq: int, why: str) -> None:
+    def _cannot(self, seq: int, why: str, until: int | None) -> None:
+        """The events from ``seq`` to ``until`` (``None``: nobody knows) cannot be read."""
+        if until is None:
+            self._lost_from = seq
         if not self._unreadable:
             click.echo(f"warning: event {seq} cannot be read: {why}", err=True)
         self._unreadable += 1
@@ -152,7 +161,7 @@ class _Telling:
             if self._decisions and row.decisions and (about or self._named(row.decisions)):
                 found = [decision_from_dict(each) for each in json.loads(row.decisions)]
         except (ValueError, TypeError, KeyError) as error:
-            self._cannot(row.seq, str(error))
+            self._cannot(row.seq, str(error), row.seq)
             return
         if not about:
             found = [part for each in found if (part := self._part(each)) is not None]
@@ -198,7 +207,7 @@ def _unbound(*_: object) -> Any:
     raise EnsembleError("the ensemble file is not known")
 
 
-def _readable(journal: Journal, after: int, cannot: Callable[[int, str], None]) -> Iterator[Row]:
+def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Row]:
     """The rows after ``after`` that can be read, in order; of the others ``cannot`` is told."""
     from ensemble_core.journal import JournalError
 
@@ -219,8 +228,10 @@ def _readable(journal: Journal, after: int, cannot: Callable[[int, str], None]) 
         bad: list[int] = []
         for seq in count(at + 1):
             if (seq > last) if last is not None else len(bad) >= _GIVEN_UP:
-                for missing in bad if last is not None else bad[:1]:
-                    cannot(missing, why)
+                if last is None:
+                    cannot(at + 1, why, None)
+                for missing in bad if last is not None else ():
+                    cannot(missing, why, missing)
                 return
             try:
                 rows = list(journal.rows(seq - 1, seq))
@@ -230,7 +241,7 @@ def _readable(journal: Journal, after: int, cannot: Callable[[int, str], None]) 
                 bad.append(seq)
                 continue
             for missing in bad:
-                cannot(missing, why)
+                cannot(missing, why, missing)
             yield rows[0]
             at = seq
             if bad:

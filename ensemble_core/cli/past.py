@@ -137,15 +137,16 @@ def versions(registry: Registry) -> dict[str, str]:
 class Past:
     """One kept run, opened for reading. Use it with ``with``.
 
-    Raises :class:`EnsembleError` where there is no such run, or its journal cannot be read.
+    Raises :class:`EnsembleError` where there is no such run, or its journal cannot be read;
+    ``salvage`` opens a damaged one as well, as far as that can be done.
     """
 
-    def __init__(self, state: str | None, run: str) -> None:
+    def __init__(self, state: str | None, run: str, *, salvage: bool = False) -> None:
         from ensemble_core.journal import NAME, Journal
         from ensemble_core.runs import find, state_folder
 
         self.folder: Path = find(state_folder(state), run)
-        self.journal: Journal = Journal(self.folder / NAME)
+        self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
         self._registry: Registry | None = None
 
     def __enter__(self) -> Past:
