@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.builtin.local import LocalExecutor
+from ensemble_core.builtin.local_census import become_subreaper
 from ensemble_core.builtin.local_loop import Loop
 from ensemble_core.builtin.local_queue import Queue
 from ensemble_core.builtin.local_slots import Slots
@@ -33,6 +35,7 @@ class InProcess(Executor):
 
     def open(self, run: Run, emit: Emit) -> None:
         self._here = os.getcwd()
+        assert become_subreaper()
         self.loop = Loop(
             run,
             lambda events, lines: emit(events),
@@ -60,6 +63,7 @@ class InProcess(Executor):
         self._closing = True
         self.loop.post(("end", "closed"))
         self.loop.join()
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
         os.chdir(self._here)
 
 
@@ -271,7 +275,7 @@ def test_without_pidfds_everything_still_ends(
     monkeypatch.setattr(os, "pidfd_open", refused)
     with Session(InProcess(slots=2), tmp_path / "run", 30) as local:
         jobs = [local.job("true") for _ in range(20)]
-        text = "(trap '' TERM; echo $$ > in; sleep 1000); sleep 1000"
+        text = "sh -c \"trap '' TERM; setsid sleep 1000 & echo \\$! > in; sleep 1000\"; sleep 1000"
         hung = local.job("sh", "-c", text, duration=1, workdir=str(tmp_path))
         local.run(*jobs, hung)
         pid = int((tmp_path / "in").read_text())
