@@ -226,11 +226,36 @@ def words(error: BaseException, path: Path) -> JournalError:
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
     """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
     raises."""
-    mode = "rwc" if write else "ro"
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    try:
+        return _open(path, "rwc" if write else "ro", salvage)
+    except sqlite3.OperationalError as error:
+        refused = "readonly" in str(error) or "unable to open" in str(error)
+        if write or not refused or _in_use(path):
+            raise
+        # Whoever reads writes beside it, which others' folders and read-only media do not let.
+        return _open(path, "ro&immutable=1", salvage)
+
+
+def _in_use(path: Path) -> bool:
+    """Whether what was written last may not be in the file itself yet, or only half of it."""
+    for ending in ("-wal", "-journal"):
+        try:
+            if path.with_name(path.name + ending).stat().st_size > 0:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
+    write = mode == "rwc"
     # Made in one thread and used by another, one after the other: never by two at once.
     connection = sqlite3.connect(
-        uri, uri=True, isolation_level=None, timeout=30.0, check_same_thread=False
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=30.0,
+        check_same_thread=False,
     )
     try:
         if write:
@@ -238,7 +263,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
-        if salvage and not write:
+        elif salvage:
             # Without this, SQLite reads nothing of a file that is shorter than it says it is.
             connection.execute("PRAGMA writable_schema=ON")
         _check_version(connection, path, write=write)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -483,6 +485,27 @@ def test_only_old_runs_are_removed_by_age(tmp_path: Path) -> None:
     assert ensemble(tmp_path, "clean", "--older-than", "30d", "--all", "--yes").exit_code == 0
     assert not cut.folder.exists()
     assert new.folder.exists()
+
+
+def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None:
+    home = Path(tempfile.mkdtemp())
+    told = played(home).keep()
+    for path in (home, *home.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)  # nothing is read-only to root
+        result = ensemble(home, "runs", "--json")
+        events = ensemble(home, "events", "last", "--json", "--no-decisions")
+    finally:
+        if root:
+            os.seteuid(0)
+        for path in (home, *home.rglob("*")):
+            path.chmod(0o755)
+        shutil.rmtree(home)
+    assert [run["state"] for run in rows(result.stdout)] == ["ended"]
+    assert len(rows(events.stdout)) == len(told.events)
 
 
 # -- pipes -----------------------------------------------------------------------------------------
