@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -529,3 +530,20 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> Non
 )
 def test_sizes_are_short(size: int, words: str) -> None:
     assert spell_size(size) == words
+
+
+# -- documentation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["runs", "status", "events", "logs", "why", "replay", "clean"])
+def test_the_page_on_kept_runs_names_every_command_and_option(name: str) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "kept-runs.md").read_text("utf-8")
+    assert f"ensemble {name}" in page
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert options
+    for option in options:
+        # Of a pair of switches the one that changes something.
+        names = option.secondary_opts or [one for one in option.opts if one.startswith("--")]
+        assert any(one in page for one in names), option.opts
