@@ -139,7 +139,8 @@ class JobRecord:
         self.cancelling = False
         #: When its newest event was; 0 before the first.
         self.newest = 0.0
-        #: Of an observed job: the context of its ``start``, and the rows read so far by observer.
+        #: The context of its ``start``, which says where its output is, and, of an observed job,
+        #: the rows read so far by observer.
         self.files: Mapping[str, Any] | None = None
         self.rows: dict[str, int] | None = None
 
@@ -226,8 +227,7 @@ class JobTable:
             record.seen |= bit
         if name == "start":
             self._start(record, event.timestamp)
-            if record.job.observe:
-                record.files = event.context
+            record.files = event.context
         elif name == "submit":
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")

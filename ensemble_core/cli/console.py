@@ -326,6 +326,13 @@ class Narrator:
             told += f" {shorten(rest, 2000, self._out)}"
         return Line(self._out.paint(told, "dim"))
 
+    def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
+        """A job that an earlier controller submitted; ``start`` is the context of that event."""
+        self._active[job.id] = active = _Active(job)
+        if start is not None:
+            path = start.get("stderr") or start.get("stdout")
+            active.stderr = str(path) if path else None
+
     def _job_event(self, event: JobEvent) -> Iterator[Line]:
         if event.name == "clean":
             self._active.pop(event.job, None)

@@ -39,7 +39,9 @@ _Cannot = Callable[[int, str, "int | None"], None]
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended or was left.")
 @click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
 @click.option(
-    "--decisions/--no-decisions", default=True, help="Whether to show what was decided.  [default]"
+    "--decisions/--no-decisions",
+    default=True,
+    help="Whether to show what was decided.  [default: show it]",
 )
 @click.option(
     "--since",

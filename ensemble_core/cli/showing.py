@@ -140,6 +140,8 @@ class Showing:
         )
         if engine is not None:
             feed.active.update(engine.active())
+            for record in engine.table.records.values():
+                self._narrator.know(record.job, record.files)
         if stop_first is not None:
             runtime.stop_first(stop_first)
 
