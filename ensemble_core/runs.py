@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -40,6 +41,8 @@ __all__ = [
 _LOCK = "lock"
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
+#: Seconds that a lock may be held by those who only look at it.
+_PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -93,6 +96,20 @@ def _born(pid: int) -> int | None:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
+def _lock_patiently(descriptor: int) -> None:
+    """Lock a file for ourselves. Who only looks whether it is locked holds it for a moment."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 class Lock:
     """That one controller at a time has a run. Held until :meth:`release` or the process's end.
 
@@ -120,7 +137,7 @@ class Lock:
             ) from error
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_patiently(descriptor)
                 locked = True
             except BlockingIOError:
                 raise self._refusal(self.holder()) from None
@@ -304,7 +321,7 @@ def folders(state: Path) -> list[Path]:
     """The folders of runs, oldest first."""
     try:
         found = [
-            (entry.stat().st_mtime, entry.name)
+            entry.name
             for entry in os.scandir(state / "runs")
             if entry.is_dir() and (state / "runs" / entry.name / NAME).exists()
         ]
@@ -317,12 +334,27 @@ def folders(state: Path) -> list[Path]:
             code="no-state",
         ) from error
     # By the time in the tag where there is one; a folder's own time changes with its files.
-    return [state / "runs" / name for _, name in sorted(found, key=lambda item: _age(item[1]))]
+    stamps = Counter(map(_stamp, found))
+
+    def age(name: str) -> tuple[str, float, str]:
+        stamp = _stamp(name)
+        return stamp, _created(state / "runs" / name) if stamps[stamp] > 1 else 0.0, name
+
+    return [state / "runs" / name for name in sorted(found, key=age)]
 
 
-def _age(tag: str) -> tuple[str, str]:
+def _stamp(tag: str) -> str:
     match = re.search(r"(\d{8}T\d{6})", tag)
-    return (match.group(1) if match else "", tag)
+    return match.group(1) if match else ""
+
+
+def _created(folder: Path) -> float:
+    """When a run was made, for those that began in the same second."""
+    try:
+        with Journal(folder / NAME) as journal:
+            return float(journal.about.get("created", 0.0))
+    except (EnsembleError, TypeError, ValueError):
+        return 0.0
 
 
 def all_runs(state: Path) -> Iterator[RunInfo]:

@@ -158,6 +158,37 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
     assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
 
 
+def test_the_last_of_runs_that_began_in_one_second_is_the_one_made_last(tmp_path: Path) -> None:
+    for place, name in enumerate(("zebra", "adder", "mouse")):
+        tag = f"{name}-20260101T120000-aaaaaa"
+        played(tmp_path, tag, created=1000.0 + place / 10).keep()
+    found = rows(ensemble(tmp_path, "runs", "--json").stdout)
+    assert [run["tag"][:5] for run in found] == ["zebra", "adder", "mouse"]
+    last = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
+    assert last["tag"].startswith("mouse")
+
+
+def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            Lock(tmp_path).controller()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(200):
+            # As a controller that was killed leaves it.
+            (tmp_path / "lock").write_text('{"pid": 1, "host": "here", "locked": true}')
+            lock = Lock(tmp_path)
+            lock.acquire()
+            lock.release()
+    finally:
+        over.set()
+        looker.join()
+
+
 def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
     played(tmp_path).keep()
     for command in ("status", "events", "logs", "replay", "clean"):
