@@ -16,7 +16,7 @@ from ensemble_core.cli.past import versions
 from ensemble_core.decisions import Decision
 from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
-from ensemble_core.events import CallReturned, Event, ExecutorLost, Started
+from ensemble_core.events import CallReturned, Event, ExecutorLost, Resumed, Started
 from ensemble_core.journal import NAME, decisions_text
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
@@ -475,3 +475,18 @@ def test_the_witness_counts_what_the_engine_counts(tmp_path: Path, rule: str, se
     looked = [kind for kind in told.kinds if kind != "ended"]
     assert len(looked) == state.looked_at
     assert told.kinds  # something came to pass in each of these
+
+
+def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: sim, {LOG}")
+    told.start()
+    told.tell(ExecutorLost(told.now, "fake", "it went away"))
+    told.recorder.flush(None)
+    assert (
+        "the run ended at event 2 (executor fake lost its queue" in answer(tmp_path)["conclusion"]
+    )
+    told.tell(Resumed(told.now))
+    told.keep()
+    found = answer(tmp_path)
+    assert found["conclusion"].startswith("It has not fired so far: it was never woken")
+    assert "ended" not in found["conclusion"]

@@ -172,9 +172,11 @@ class _Answer:
                             and self.rule in decision.rules
                         ):
                             self._switched = (row.seq, decision.type, decision.rule or "")
-                    if self._ended is None and engine.ended is not None:
-                        self._ended = (row.seq, engine.ended.reason)
                     self._know(engine.rules.states)
+                if engine.ended is None:
+                    self._ended = None  # also where a resume took the end back
+                elif self._ended is None:
+                    self._ended = (row.seq, engine.ended.reason)
         except Difference as error:
             self._difference = error
         self._know(engine.rules.states)
