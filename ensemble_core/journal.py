@@ -34,6 +34,7 @@ __all__ = [
     "decisions_text",
     "event_columns",
     "is_shared_storage",
+    "migrate",
     "words",
 ]
 
@@ -214,7 +215,7 @@ def words(error: BaseException, path: Path) -> JournalError:
         )
     if "READONLY" in name or "CANTOPEN" in name or "readonly" in text or isinstance(error, OSError):
         return JournalError(
-            f"the journal cannot be written: {path}",
+            f"the journal cannot be opened or written: {path}",
             cause=text,
             hint="name a folder that can be written with --state or ENSEMBLE_STATE, or run "
             "without a record with --no-journal",
@@ -273,6 +274,14 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
     return connection
 
 
+def migrate(path: Path) -> None:
+    """Bring a journal of an older format up to date. Raises :class:`JournalError`."""
+    try:
+        connect(path, write=True).close()
+    except (sqlite3.Error, OSError) as error:
+        raise words(error, path) from error
+
+
 def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -294,7 +303,8 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
         if not write:
             raise JournalError(
                 f"the journal is of an older format ({version}): {path}",
-                hint="'ensemble resume' or 'ensemble replay --migrate' brings it up to date",
+                hint="'ensemble resume' brings it up to date; the version that wrote it can "
+                "look at it as it is",
                 code="older-journal",
             )
         for number in range(version, len(MIGRATIONS)):

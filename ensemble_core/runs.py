@@ -369,7 +369,7 @@ def find(state: Path, name: str) -> Path:
     runs = folders(state)
     if name == "last" and runs:
         return runs[-1]
-    if os.sep in name:
+    if os.sep in name or name in (".", ".."):
         folder = Path(name).absolute()
         if folder.name == NAME:
             folder = folder.parent

@@ -80,7 +80,7 @@ class Watcher:
 class Outcome:
     """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
 
-    ``over``: nothing is left to do for a later controller.
+    ``over``: nothing is left to do for a later controller. ``left``: jobs that go on in the queue.
     """
 
     exit_code: int
@@ -90,6 +90,7 @@ class Outcome:
     report: Report
     tag: str
     over: bool = True
+    left: int = 0
 
 
 def new_tag(name: str) -> str:
@@ -223,6 +224,7 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
             over=not self.engine.lost and (not self.engine.busy or not self._leave),
+            left=len(self.engine.in_queue()),
         )
 
     def stop_first(self, reason: str, exit_code: int = 130) -> None:

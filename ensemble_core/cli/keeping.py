@@ -39,6 +39,7 @@ class Kept:
         self.folder = folder
         self.recorder = recorder
         self._lock = lock
+        self._nothing = False
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
         #: Where the executor keeps what it needs to find its jobs again.
@@ -87,6 +88,9 @@ class Kept:
 
     def end(self, outcome: Outcome | None) -> str | None:
         """Write down how the run was left; what went wrong with that, if anything did."""
+        if outcome is None and not self.recorder.seq:
+            self._nothing = True  # the queue could not be opened: nothing ever happened
+            return None
         if outcome is None:
             said: dict[str, Any] = {"over": False, "reason": "the controller failed"}
         else:
@@ -95,6 +99,7 @@ class Kept:
                 "exit_code": outcome.exit_code,
                 "reason": outcome.reason,
                 "natural": outcome.natural,
+                "left": outcome.left > 0,
             }
         try:
             self.recorder.end(time.time(), said)
@@ -107,6 +112,8 @@ class Kept:
 
     def __exit__(self, *_: object) -> None:
         self.recorder.close()
+        if self._nothing:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()
 
 

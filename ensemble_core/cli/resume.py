@@ -85,15 +85,18 @@ def take_up(
 ) -> int:
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
     from ensemble_core.cli.past import Past
-    from ensemble_core.runs import Lock
+    from ensemble_core.journal import NAME, migrate
+    from ensemble_core.runs import Lock, find, state_folder
 
-    with Past(state, run) as past:
-        lock = Lock(past.folder)
-        lock.acquire(take_over=take_over)
-        try:
+    folder = find(state_folder(state), run)
+    lock = Lock(folder)
+    lock.acquire(take_over=take_over)
+    try:
+        migrate(folder / NAME)
+        with Past(state, str(folder)) as past:
             return _take_up(past, lock, look, accept_changes, stop_first)
-        finally:
-            lock.release()
+    finally:
+        lock.release()
 
 
 def _take_up(
@@ -127,6 +130,8 @@ def _take_up(
     executor = record.build(options)
     recovered = past.recover(compare=stop_first is None)
     ensemble: Ensemble = recovered.ensemble
+    # Whoever leaves last tidies the file up, and that is to be the one who writes.
+    past.journal.close()
     recorder = Recorder(past.journal.path)
     try:
         kept = Kept(past.folder, lock, recorder, past.registry)
