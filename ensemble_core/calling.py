@@ -64,16 +64,19 @@ class Caller:
     ) -> None:
         """Make this call on another thread; returns at once. ``handle`` is asked there."""
         task = _Task(call, metrics, rule, handle)
-        if call.kind == "custom":
-            self._custom.put(task)
-            if not self._custom_threads:
-                self._custom_threads = 1
-                self._start("custom functions", self._custom)
-        else:
-            self._slow.put(task)
-            if self._slow_threads < _WORKERS:
+        try:
+            if call.kind == "custom":
+                if not self._custom_threads:
+                    self._start("custom functions", self._custom)
+                    self._custom_threads = 1
+            elif self._slow_threads < _WORKERS:
+                self._start(f"action {self._slow_threads + 1}", self._slow)
                 self._slow_threads += 1
-                self._start(f"action {self._slow_threads}", self._slow)
+        except RuntimeError as error:  # the machine gives no more threads
+            if not (self._custom_threads if call.kind == "custom" else self._slow_threads):
+                self._emit(CallFailed(self._clock(), call.call, f"{call.name}: {error}"))
+                return
+        (self._custom if call.kind == "custom" else self._slow).put(task)
 
     def close(self) -> None:
         """Take no more calls. One that hangs is left behind: its thread ends with the process."""

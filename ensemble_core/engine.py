@@ -12,7 +12,8 @@ These are its laws; the tests hold it to each of them.
    on, also for the next rule of the same event. Then come the metric rules of what the firings
    themselves counted (``submitted``), until there is nothing more.
 3. After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the same
-   event. Jobs that are still there are counted until they are gone.
+   event. Jobs that are still there are counted until they are gone. (A resume hands on again what
+   was submitted before it and was to be left alone.)
 4. A rule fires at most ``repetitions`` times. A resize request that nobody received is asked again
    by the same firing. An exhausted, disabled or cut rule leaves the index and costs nothing.
 5. Each job of ours is counted once, by its outcome: ``submitted = finished + cancelled + active``
@@ -38,6 +39,7 @@ from typing import Any
 
 from ensemble_core.decisions import (
     AddRule,
+    Call,
     Cancel,
     Decision,
     Log,
@@ -118,6 +120,13 @@ class Engine(Reactions):
         """Whether this event can matter. One of a stranger's job cannot, nor need it be kept,
         while no rule has ``scope: queue``."""
         return type(event) is not JobEvent or event.ours or self.rules.strangers
+
+    def rule_of(self, call: Call) -> Mapping[str, Any]:
+        """The rule that asked for a call, as the file had it when it did: the file may have changed
+        since, and call another rule so, or none."""
+        asked = self._calls.get(call.call)
+        state = self.rules.states.get(call.rule or "") if asked is None else asked[0].state
+        return {} if state is None else state.rule.spec
 
     def next_timer(self) -> Timer | None:
         """The earliest time the engine wants to be told of, and what for."""
@@ -208,7 +217,9 @@ class Engine(Reactions):
                 self.errors -= 1
         self._ended_by_loss = None
         self._look_for_end = True
-        self._gauge(event.resources)
+        # An undisturbed run hears of gauges that change, and of no others.
+        gauges = self.metrics.gauges
+        self._gauge({p: v for p, v in event.resources.items() if gauges.get(p) != v})
         cancelled = self._submit_again(event.absent)
         again = tuple(
             job
@@ -221,7 +232,7 @@ class Engine(Reactions):
             self.rules.index.touched.clear()
             return
         for firing, link, call in list(self._calls.values()):
-            again_call = replace(call, attempt=call.attempt + 1)
+            again_call = replace(call, rule=firing.rule, attempt=call.attempt + 1)
             self._calls[call.call] = (firing, link, again_call)
             self._out.append(again_call)
         for request, asked in self._requests.items():
@@ -244,7 +255,8 @@ class Engine(Reactions):
             record = self.table.records.get(name)
             if record is None or record.seen:
                 continue
-            if record.cancelling or self.ended is not None:
+            # Not those of a run that ended and let its jobs be: they were submitted before that.
+            if record.cancelling:
                 self.table.forget(record)
                 if record.link is not None:
                     cancelled.append((record, record.link))
@@ -419,7 +431,8 @@ class Engine(Reactions):
         self._react((f"resize-{event.outcome}",), None, event, fields)
 
     def _on_stop(self, event: StopRequested) -> None:
-        if self.ended is None:
+        # The loss of a queue is an end that a resume takes back; this one is not.
+        if self.ended is None or self.ended is self._ended_by_loss:
             self._end(
                 Terminate(
                     exit_code=event.exit_code,

@@ -1,9 +1,11 @@
 """The durable record of a run: every event, what was decided on it, and where the run stood.
 
 One SQLite file per run. ``recorder.Recorder`` writes it, :class:`Journal` reads it; both go through
-the rows that are defined here. The table ``events`` has one row per event, in the order in which
-the engine took them: ``seq`` counts from 1, ``decisions`` are the engine's answer. What a row says
-was decided is on disk before any of it is performed.
+what is defined here. Events are numbered from 1 in the order in which the engine took them. Those
+that were written together are one row of the table ``events``: ``first`` and ``last`` are their
+numbers, ``list`` is a JSON list with ``[time, type, job, name, data, decisions]`` for each, cut off
+after the last that is not null; ``decisions`` are the engine's answer. What a row says was decided
+is on disk before any of it is performed.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ __all__ = [
     "Text",
     "connect",
     "decisions_text",
-    "event_columns",
     "is_shared_storage",
+    "list_text",
+    "listed",
     "migrate",
+    "rows_of",
     "words",
 ]
 
@@ -54,8 +58,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
         host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
         outcome TEXT);
-    CREATE TABLE events (seq INTEGER PRIMARY KEY, time REAL NOT NULL, type TEXT NOT NULL,
-        job TEXT, name TEXT, data TEXT, decisions TEXT);
+    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL);
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     """,
@@ -81,19 +84,20 @@ class JournalError(EnsembleError):
 
 
 class Row(NamedTuple):
-    """One event as the journal has it. ``decisions`` is the text of a JSON list, or ``None``."""
+    """One event as the journal has it. ``data`` is plain; ``decisions`` is the text of a JSON list,
+    or ``None``."""
 
     seq: int
     time: float
     type: str
     job: str | None
     name: str | None
-    data: str | None
+    data: Mapping[str, Any] | None
     decisions: str | None
 
     def event(self) -> Event:
         """The event itself."""
-        data: dict[str, Any] = json.loads(self.data) if self.data else {}
+        data: dict[str, Any] = dict(self.data or {})
         if self.type in ("job", "stranger"):
             return JobEvent(self.time, self.job or "", self.name or "", data, self.type == "job")
         if self.job is not None:
@@ -159,21 +163,48 @@ def _plain(value: object) -> object:
 _encode = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
 
 
-def event_columns(event: Event) -> tuple[float, str, str | None, str | None, str | None]:
-    """An event as the columns ``time``, ``type``, ``job``, ``name``, ``data``."""
+def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
+    """An event and what was decided on it, as the journal's lists have them."""
     if type(event) is JobEvent:
-        context = event.context
-        data = _encode(dict(context)) if context else None
-        return event.timestamp, "job" if event.ours else "stranger", event.job, event.name, data
-    rest = event.to_dict()
-    del rest["timestamp"], rest["type"]
-    job, name = rest.pop("job", None), rest.pop("name", None)
-    return event.timestamp, event.type, job, name, _encode(rest) if rest else None
+        kind = "job" if event.ours else "stranger"
+        row: list[Any] = [event.timestamp, kind, event.job, event.name]
+        if event.context:
+            row.append(dict(event.context))
+    else:
+        rest = event.to_dict()
+        del rest["timestamp"], rest["type"]
+        row = [event.timestamp, event.type, rest.pop("job", None), rest.pop("name", None)]
+        if rest:
+            row.append(rest)
+    if decisions:
+        if len(row) == 4:
+            row.append(None)
+        row.append([decision.compact() for decision in decisions])
+    return row
+
+
+def list_text(rows: Sequence[Sequence[Any]]) -> str:
+    """Several of what :func:`listed` gives, as the column ``list``."""
+    return _encode(rows)
 
 
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
-    """Decisions as the column ``decisions``: what replay compares, to the byte."""
+    """Decisions as replay compares them: to the byte."""
     return _encode([decision.compact() for decision in decisions]) if decisions else None
+
+
+def rows_of(first: int, last: int, text: str) -> list[Row]:
+    """The rows of one list. Raises ``ValueError`` where it is damaged."""
+    found = json.loads(text)
+    if not isinstance(found, list) or len(found) != last - first + 1:
+        raise ValueError(f"events {first} to {last} are not what was written")
+    rows = []
+    for seq, item in enumerate(found, start=first):
+        time, kind, job, name, data, decisions = (*item, None, None)[:6]
+        rows.append(
+            Row(seq, time, kind, job, name, data, _encode(decisions) if decisions else None)
+        )
+    return rows
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -374,7 +405,8 @@ class Journal:
     def last(self) -> int:
         """The number of events; 0 for none."""
         with self._reading():
-            return int(self._connection.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
+            found = self._query("SELECT last FROM events ORDER BY first DESC LIMIT 1").fetchone()
+            return int(found[0]) if found else 0
 
     def rows(
         self, after: int = 0, until: int | None = None, job: str | None = None
@@ -382,30 +414,37 @@ class Journal:
         """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
 
         Read in portions, so that a run that goes on is not held up. Raises
-        :class:`JournalError` where one is missing.
+        :class:`JournalError` where one is missing or cannot be read.
         """
         limit = until if until is not None else 1 << 62
-        where = "seq > ? AND seq <= ?" + (" AND job = ?" if job is not None else "")
+        mark = json.dumps(job)
         while True:
-            values = (after, limit, job) if job is not None else (after, limit)
             with self._reading():
-                rows = self._connection.execute(
-                    "SELECT seq, time, type, job, name, data, decisions FROM events"
-                    f" WHERE {where} ORDER BY seq LIMIT 2000",
-                    values,
+                lists = self._query(
+                    "SELECT first, last, list FROM events WHERE first <= ? AND first >= coalesce("
+                    "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
+                    (limit, after + 1),
                 ).fetchall()
-            if not rows:
-                return
-            for found in rows:
-                row = Row(*found)
-                if job is None and row.seq != after + 1:
+            before = after
+            for first, last, text in lists:
+                if last <= after:
+                    continue
+                if first > after + 1:
                     raise JournalError(
                         f"the journal is damaged: {self.path}",
                         cause=f"event {after + 1} is missing",
                         code="corrupt",
                     )
-                after = row.seq
-                yield row
+                start, after = after, last
+                if job is not None and mark not in text:
+                    continue
+                with self._reading():
+                    rows = rows_of(first, last, text)
+                for row in rows:
+                    if start < row.seq <= limit and (job is None or row.job == job):
+                        yield row
+            if after == before or after >= limit:
+                return
 
     def texts(self) -> list[Text]:
         """The ensemble file of this run, in its versions, oldest first."""

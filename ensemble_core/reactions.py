@@ -362,6 +362,7 @@ class Reactions:
         """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
         are still there go on where they stood."""
         before, self.ensemble = self.ensemble, ensemble
+        earlier = list(self.rules.states.values())
         self.metrics.adopt(
             ensemble.groups, ensemble.statistics, everything=_asks_for_everything(ensemble)
         )
@@ -386,9 +387,19 @@ class Reactions:
             self.timers.stop("heartbeat", "")
             if ensemble.heartbeat:
                 self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
+        # Rules that were there and say the same have been looked at: what holds by now has woken
+        # them when it came to hold.
+        looked_at = {
+            id(stayed[id(state)])
+            for state in earlier
+            if id(state) in stayed and state.live and stayed[id(state)].rule.spec == state.rule.spec
+        }
         for state in self.rules.states.values():
-            if state.live:
-                self._look_at_once(state)
+            if id(state) not in looked_at:
+                if state.live:
+                    self._look_at_once(state)
+            elif state.watch is not None:
+                state.watch.unread = True
         self._look_for_end = True
 
     def _schedule(self, state: RuleState, now: float) -> None:

@@ -15,17 +15,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ensemble_core.decisions import Decision
-from ensemble_core.events import Event
+from ensemble_core.events import Event, JobEvent
 from ensemble_core.journal import (
     JournalError,
     connect,
-    decisions_text,
     digest,
-    event_columns,
+    list_text,
+    listed,
     words,
 )
 
@@ -33,9 +34,11 @@ __all__ = ["Order", "Recorder"]
 
 Order = Callable[[], None]
 
-#: Rows written by one statement: the powers of two up to this, so that few are ever prepared.
-_MOST_ROWS = 1024
-_COLUMNS = 7
+#: Most events in one list: what is lost at most where a byte of the file is.
+_MOST_IN_LIST = 100
+#: Lists written by one statement. Each statement is a turn of waiting for the interpreter, which
+#: the engine's thread has.
+_MOST_LISTS = 50
 #: Events that may wait to be written before the engine's thread waits for them.
 _MOST_PENDING = 50_000
 #: Events without orders wait this long (seconds) for others to share their commit, up to so many.
@@ -50,15 +53,9 @@ _FORGET_SNAPSHOTS = (
 _Pending = tuple[int, Event, Sequence[Decision], Sequence[Order]]
 
 
-def _insert(rows: int) -> str:
-    one = "(" + ",".join("?" * _COLUMNS) + ")"
-    return (
-        "INSERT OR REPLACE INTO events (seq, time, type, job, name, data, decisions) VALUES "
-        + ",".join([one] * rows)
-    )
-
-
-_INSERTS = {1 << power: _insert(1 << power) for power in range(_MOST_ROWS.bit_length())}
+@cache
+def _insert(lists: int) -> str:
+    return "INSERT OR REPLACE INTO events VALUES " + ",".join(["(?, ?, ?)"] * lists)
 
 
 class Recorder:
@@ -79,10 +76,12 @@ class Recorder:
             self._connection = connect(path, write=True)
             if new:
                 _sync_folder(path.parent)
-            row = self._connection.execute("SELECT max(seq) FROM events").fetchone()
+            row = self._connection.execute(
+                "SELECT last FROM events ORDER BY first DESC LIMIT 1"
+            ).fetchone()
         except (sqlite3.Error, OSError) as error:
             raise words(error, path) from error
-        self.seq = int(row[0] or 0)
+        self.seq = int(row[0]) if row else 0
         self._session = 0
         self._changed = threading.Condition()
         #: The engine's thread adds at one end and the writing thread takes from the other, without
@@ -316,18 +315,20 @@ class Recorder:
 
     def _write(self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
-        rows = len(batch)
-        size, at = _MOST_ROWS, 0
-        while at < rows:
-            while size > rows - at:
-                size >>= 1
-            values: list[object] = []
-            for seq, event, decisions, _ in batch[at : at + size]:
-                values.append(seq)
-                values += event_columns(event)
-                values.append(decisions_text(decisions) if decisions else None)
-            statements.append((_INSERTS[size], values))
-            at += size
+        values: list[object] = []
+        for at in range(0, len(batch), _MOST_IN_LIST):
+            part = batch[at : at + _MOST_IN_LIST]
+            # Most are the first sort; written out, for this is done for every event of every run.
+            rows = [
+                [event.timestamp, "job", event.job, event.name]
+                if type(event) is JobEvent and event.ours and not event.context and not decisions
+                else listed(event, decisions)
+                for _, event, decisions, _ in part
+            ]
+            values += (part[0][0], part[-1][0], list_text(rows))
+        for at in range(0, len(values), 3 * _MOST_LISTS):
+            some = values[at : at + 3 * _MOST_LISTS]
+            statements.append((_insert(len(some) // 3), some))
         if snapshot is not None:
             seq, maker, state = snapshot
             statements.append(

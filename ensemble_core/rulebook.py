@@ -67,10 +67,7 @@ class RuleBook:
 
     def join(self, spec: Mapping[str, Any]) -> RuleState:
         """Add a rule while the run is under way. Raises :class:`EnsembleError`."""
-        number = len(self.states) + 1
-        while f"rule-{number}" in self.states:
-            number += 1
-        rule = self._ensemble.binder.rule(spec, f"rule-{number}")
+        rule = self._ensemble.binder.rule(spec, self._free_id())
         if "start" in rule.trigger.wakes:
             raise EnsembleError(
                 f"rule {rule.id!r} waits for the start, which is over",
@@ -80,6 +77,13 @@ class RuleBook:
         state = RuleState(rule, len(self.states))
         self._add(state)
         return state
+
+    def _free_id(self) -> str:
+        """An id for a rule that has none of its own."""
+        number = len(self.states) + 1
+        while f"rule-{number}" in self.states:
+            number += 1
+        return f"rule-{number}"
 
     def adopt(self, ensemble: Ensemble) -> dict[int, RuleState]:
         """Go on with a changed file; the new states of rules that stay, by the ids of the old.
@@ -114,8 +118,10 @@ class RuleBook:
                     unnamed.remove(before)
             take(RuleState(rule, len(self.states)), before)
         for name, state in earlier.items():
-            if name in own or id(state) in stayed or name in self.states:
+            if name in own or id(state) in stayed:
                 continue
+            if name in self.states:  # a rule of the file has the place that was free when it joined
+                name = self._free_id()
             try:
                 rule = ensemble.binder.rule(state.rule.spec, name)
                 take(RuleState(rule, len(self.states)), state)

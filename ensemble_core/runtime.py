@@ -145,6 +145,7 @@ class Runtime:
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._leave = False
+        self._asked: StopRequested | None = None
         # A clock that was set back must not have things happen before what led to them.
         self._wall = max(time.time(), self.engine.now)
         self._behind = self._wall - time.time()
@@ -173,10 +174,12 @@ class Runtime:
 
         Safe from any thread and from a signal handler.
         """
-        if self.engine.ended is not None:
+        if self._asked is not None or self.engine.ended is not None:
             self._leave = True
+        asked = StopRequested(self.clock(), reason, exit_code)
+        self._asked = self._asked or asked
         # Not through _put: a signal may come while its lock is held.
-        self._inbox.put((StopRequested(self.clock(), reason, exit_code),))
+        self._inbox.put((asked,))
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -235,7 +238,8 @@ class Runtime:
     def _begin(self) -> None:
         """The first event of this controller: the run begins, or is taken up again."""
         if not self.engine.events:
-            self._handle(Started(self.clock(), dict(self._executor.resources())))
+            first = Started(self.clock(), dict(self._executor.resources()))
+            self._handle(self._stop_first or first)
             return
         jobs = self.engine.in_queue()
         sought = {name: record.newest for name, record in jobs}
@@ -327,6 +331,8 @@ class Runtime:
                 self._taken += 1
                 self._handle(event)
                 if self._leave:
+                    if self.engine.ended is None and self._asked is not None:
+                        self._handle(self._asked)  # it waits behind other events
                     return
             dirty = self._tell_time() or dirty
 
@@ -363,10 +369,10 @@ class Runtime:
             self._forget(event.job, orders)
         recorder = self._recorder
         if recorder is None or (recorder.in_trouble and type(event) is StopRequested):
-            # A user who stops a run whose disk is full must not have to wait for the disk.
+            # A user who stops a run whose disk is full must not have to wait for the disk. Said
+            # again when it is on record: jobs that wait for the disk too come to the queue first.
             for order in orders:
                 order()
-            orders = []
         if recorder is None:
             return
         recorder.append(event, decisions, orders)
@@ -406,8 +412,9 @@ class Runtime:
 
     def _last_snapshot(self) -> None:
         """At the end, so that looking at a run that is over needs no history."""
-        if self._since_snapshot:
-            assert self._recorder is not None
+        assert self._recorder is not None
+        # An event that broke off may be in the state, but is not on record.
+        if self._since_snapshot and self.engine.events == self._recorder.seq:
             state = dump(self.engine)
             if state is not None:
                 self._recorder.snapshot(self._maker, state)
@@ -431,7 +438,7 @@ class Runtime:
             return lambda: put(lambda: self._resize(request, delta))
         elif isinstance(decision, Call):
             call, metrics = decision, self.engine.snapshot()
-            rule = Rule(self.engine.rules.states[decision.rule or ""].rule.spec)
+            rule = Rule(self.engine.rule_of(decision))
             return lambda: self._caller.call(call, metrics, rule, lambda: self._executor.handle)
         return None
 

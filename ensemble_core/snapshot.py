@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
-from ensemble_core.errors import EnsembleError
 from ensemble_core.jobs import Job
 from ensemble_core.rules import BoundRule
 from ensemble_core.series import StatisticSpec
@@ -81,7 +80,7 @@ def dump(engine: Engine) -> bytes | None:
     file = io.BytesIO()
     try:
         _Pickler(file, engine.ensemble).dump(engine)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+    except Exception:  # whatever a plugin's statistic raises: the run goes on without a snapshot
         return None
     return file.getvalue()
 
@@ -92,9 +91,7 @@ def load(state: bytes, ensemble: Ensemble) -> Engine | None:
     _Reading.rules = {rule.id: rule for rule in ensemble.rules}
     try:
         engine = pickle.loads(state)  # noqa: S301  (the run's owner wrote it, in the owner's folder)
-    except (EnsembleError, pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError):
-        return None
-    except (AttributeError, ImportError, IndexError):
+    except Exception:  # whatever a plugin's statistic raises: the events themselves are there
         return None
     finally:
         _Reading.ensemble = None

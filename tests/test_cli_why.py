@@ -350,12 +350,16 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     told = played(tmp_path)
     told.keep()
     with sqlite3.connect(told.path) as connection:
-        (seq, text) = connection.execute(
-            "SELECT seq, decisions FROM events WHERE decisions IS NOT NULL ORDER BY seq LIMIT 1, 1"
-        ).fetchone()
-        changed = text.replace('"amg.0"', '"amg.7"')
-        assert changed != text
-        connection.execute("UPDATE events SET decisions = ? WHERE seq = ?", (changed, seq))
+        lists = connection.execute("SELECT first, list FROM events ORDER BY first").fetchall()
+        numbered = [
+            (seq, row)
+            for first, text in lists
+            for seq, row in enumerate(json.loads(text), start=first)
+        ]
+        seq = [number for number, row in numbered if len(row) > 5][1]
+        for first, text in lists:
+            changed = text.replace('"amg.0","group"', '"amg.7","group"')
+            connection.execute("UPDATE events SET list = ? WHERE first = ?", (changed, first))
     connection.close()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1

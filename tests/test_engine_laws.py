@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ensemble_core.decisions import Call, Resize
 from ensemble_core.engine import Engine
 from ensemble_core.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
-from ensemble_core.journal import Row, decisions_text, event_columns
+from ensemble_core.journal import decisions_text, list_text, listed, rows_of
 from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import Story
 
@@ -246,9 +246,11 @@ def test_what_the_journal_keeps_of_a_run_brings_the_engine_to_the_same_place(
     tell(story, seed)
     again, told = Engine(story.ensemble), Engine(story.ensemble)
     for seq, event in enumerate(story.events, start=1):
-        decided = decisions_text(told.handle(event))
-        read = Row(seq, *event_columns(event), decided).event()
-        assert decisions_text(again.handle(read)) == decided
+        decisions = told.handle(event)
+        decided = decisions_text(decisions)
+        (row,) = rows_of(seq, seq, list_text([listed(event, decisions)]))
+        assert row.decisions == decided
+        assert decisions_text(again.handle(row.event())) == decided
     assert again.report() == story.engine.report()
 
 

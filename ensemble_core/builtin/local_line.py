@@ -100,13 +100,7 @@ class Line:
             # It was there and ended just now, or another controller's was faster.
             self._hang_up()
             if time.monotonic() > deadline:
-                raise ExecutorError(
-                    "the keeper of this run's jobs does not answer",
-                    cause=f"nothing came within {_OPENING:g} s",
-                    hint="look for a process 'ensemble-keeper' that is stopped",
-                    code="no-keeper",
-                    transient=True,
-                )
+                raise _mute()
             time.sleep(0.02)
         self.ids = set(answer["jobs"])
         self.gauges = answer["gauges"]
@@ -229,13 +223,7 @@ class Line:
         except (BrokenPipeError, ConnectionResetError):
             pass
         except TimeoutError:
-            raise ExecutorError(
-                "the keeper of this run's jobs does not answer",
-                cause=f"nothing came within {_OPENING:g} s",
-                hint="look for a process 'ensemble-keeper' that is stopped",
-                code="no-keeper",
-                transient=True,
-            ) from None
+            raise _mute() from None
         finally:
             words = said.words() if said is not None else None
         if words is None:
@@ -265,7 +253,10 @@ class Line:
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Which of these the keeper knows; their events follow."""
         self.ask("reattach", dict(jobs))
-        answer = self._answers.get()
+        try:
+            answer = self._answers.get(timeout=_OPENING)
+        except queue.Empty:
+            raise _mute() from None
         if answer is None:
             raise self.broken()
         return dict(answer)
@@ -355,6 +346,16 @@ class _Said:
         text = os.pread(self._fd, 65536, self._began).decode("utf-8", "replace")
         os.close(self._fd)
         return (text.strip().splitlines() or [""])[-1]
+
+
+def _mute() -> ExecutorError:
+    return ExecutorError(
+        "the keeper of this run's jobs does not answer",
+        cause=f"nothing came within {_OPENING:g} s",
+        hint="look for a process 'ensemble-keeper' that is stopped",
+        code="no-keeper",
+        transient=True,
+    )
 
 
 def _short(cause: str) -> ExecutorError:

@@ -121,6 +121,12 @@ def _take_up(
             hint="'ensemble run' starts it anew; 'ensemble status' shows how it went",
             code="run-ended",
         )
+    if not past.journal.texts():
+        raise UsageError(
+            f"run {past.tag} was killed before it began: nothing happened in it",
+            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            code="never-began",
+        )
     past.journal.check_if_small()
     about = past.journal.about
     _go_to(str(about.get("cwd", ".")), past.tag)
