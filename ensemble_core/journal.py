@@ -77,6 +77,10 @@ _SHARED_STORAGE = frozenset(
 _CHECKED_WHOLE = 32 << 20
 
 
+#: What a plugin's event holds deeper than this is not kept.
+_DEEPEST = 40
+
+
 class JournalError(EnsembleError):
     """A journal that cannot be opened, read or written, in words for the run's owner."""
 
@@ -160,7 +164,35 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+_encode_usual = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+
+
+def _tame(value: object, depth: int = 0) -> object:
+    """A value of a plugin's that JSON cannot hold, with text for what it cannot: keys that are
+    neither text nor numbers, and what is inside itself."""
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        return {
+            key if isinstance(key, (str, int, float)) or key is None else str(key): _tame(
+                item, depth + 1
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)) and depth < _DEEPEST:
+        return [_tame(item, depth + 1) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    try:
+        plain = _plain(value)
+    except Exception:  # a plugin's own class: the journal is written all the same
+        return f"<{type(value).__name__}>"
+    return plain if isinstance(plain, (str, int, float, bool)) else f"<{type(value).__name__}>"
+
+
+def _encode(value: object) -> str:
+    try:
+        return _encode_usual(value)
+    except Exception:  # whatever a plugin put into an event: what was decided is to be on record
+        return _encode_usual(_tame(value))
 
 
 def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
@@ -290,14 +322,16 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
+        if salvage and not write:
+            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
+            connection.execute("PRAGMA writable_schema=ON")
+        # Before anything is set: what is not ours, or is from a newer version, is not touched.
+        _check_kind(connection, path, write=write)
         if write:
             shared = is_shared_storage(path.parent)
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
-        elif salvage:
-            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
-            connection.execute("PRAGMA writable_schema=ON")
         _check_version(connection, path, write=write)
     except BaseException:
         connection.close()
@@ -313,7 +347,8 @@ def migrate(path: Path) -> None:
         raise words(error, path) from error
 
 
-def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+def _check_kind(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    """Refuse what is no journal, and one that this version does not know."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -330,6 +365,10 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
             hint="use the version that wrote it, or a later one",
             code="newer-journal",
         )
+
+
+def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version < len(MIGRATIONS):
         if not write:
             raise JournalError(

@@ -71,11 +71,14 @@ class Recorder:
         self.path = path
         self.trouble: Callable[[JournalError | None], None] | None = None
         self.in_trouble = False
+        #: Why the journal could not be written when that was tried last and failed.
+        self._failed: JournalError | None = None
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
-            if new:
-                _sync_folder(path.parent)
+            if new:  # the names of the file, of its folder, and of those that were made with it
+                for folder in [*path.absolute().parents][:4]:
+                    _sync_folder(folder)
             row = self._connection.execute(
                 "SELECT last FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
@@ -139,9 +142,12 @@ class Recorder:
 
     def begin(self, now: float, versions: Mapping[str, str]) -> int:
         """A controller takes the run over; the number of its session, from 1."""
-        (number,) = self._connection.execute(
-            "SELECT 1 + coalesce(max(number), 0) FROM sessions"
-        ).fetchone()
+        try:
+            (number,) = self._connection.execute(
+                "SELECT 1 + coalesce(max(number), 0) FROM sessions"
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise words(error, self.path) from error
         self._execute(
             (
                 "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
@@ -162,8 +168,12 @@ class Recorder:
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """The controller leaves; what was handed over is written first. Raises
-        :class:`JournalError` where that is not possible."""
-        self.stop(None)
+        :class:`JournalError` where that is not possible: then the run has no end yet, for the
+        journal does not have what led to it."""
+        if not self.stop(None):
+            raise self._failed or JournalError(
+                f"the newest events are not in the journal: {self.path}", code="journal"
+            )
         self._execute(
             (
                 "UPDATE sessions SET ended = ?, outcome = ? WHERE number = ?",
@@ -291,10 +301,11 @@ class Recorder:
         while True:
             try:
                 self._write(batch, snapshot)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
+                    self._failed = words(error, self.path)
                     self.in_trouble = True
-                    self._tell(words(error, self.path))
+                    self._tell(self._failed)
                 with self._changed:
                     self._changed.notify_all()
                     if not self._given_up:

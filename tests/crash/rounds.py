@@ -57,7 +57,7 @@ from ensemble_core.recovery import Replay
 
 PLUGIN = Path(disk_queue.__file__)
 #: Seconds after which a controller counts as stuck.
-_PATIENCE = 30.0
+_PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "30"))
 
 
 @dataclass
