@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ class Line:
         self._hello = hello
         self._name = address(run.tag)
         self._splitter = Splitter()
+        #: What came in one piece with the greeting.
+        self._early: list[str] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
         self._said: _Said | None = None
@@ -119,6 +121,7 @@ class Line:
         if hasattr(self, "_sock"):
             self._sock.close()
         self._splitter = Splitter()
+        self._early = []
 
     def _find(self) -> socket.socket | None:
         """A line to the keeper that is there, if one is."""
@@ -213,11 +216,13 @@ class Line:
                 piece = self._sock.recv(_PIECE)
                 if not piece:
                     break
-                for text in self._splitter.feed(piece):
-                    what, answer = decode(text)
+                texts = list(self._splitter.feed(piece))
+                if texts:
+                    what, answer = decode(texts[0])
                     if what == "refused":
                         fields = ("what", "cause", "hint", "code", "transient")
                         raise ExecutorError(**{name: answer[name] for name in fields})
+                    self._early = texts[1:]
                     fields_of: Mapping[str, Any] = answer
                     return fields_of
         except (BrokenPipeError, ConnectionResetError):
@@ -291,15 +296,10 @@ class Line:
 
     def _listen(self) -> None:
         reason, told = "its keeper has ended", False
+        texts: Iterable[str] = self._early
         while True:
-            try:
-                piece = self._sock.recv(_PIECE)
-            except OSError:
-                piece = b""
-            if not piece:
-                break
             events: list[Event] = []
-            for text in self._splitter.feed(piece):
+            for text in texts:
                 message = decode(text)
                 what = message[0]
                 if what == "e":
@@ -318,6 +318,13 @@ class Line:
                     self._answers.put(message[1])
             if events and not self._leaving:
                 self._emit(events)
+            try:
+                piece = self._sock.recv(_PIECE)
+            except OSError:
+                piece = b""
+            if not piece:
+                break
+            texts = self._splitter.feed(piece)
         self.lost = reason
         if not self._leaving and not told:
             self._emit([ExecutorLost(self._run.clock(), "local", reason, self._hint())])
