@@ -104,7 +104,10 @@ class Kept:
         try:
             self.recorder.end(time.time(), said)
         except EnsembleError as error:
-            return f"the end of this run could not be written down: {error}"
+            return (
+                f"the end of this run could not be written down: {error}\n"
+                f"  to go on from what is on record: ensemble resume {self.folder.name}"
+            )
         return None
 
     def __enter__(self) -> Kept:

@@ -35,8 +35,6 @@ from ensemble_core.executor import Emit
 __all__ = ["NAME", "DiskQueue", "Told", "ensemble_executors", "lines_of", "timeline"]
 
 NAME = "queue.jsonl"
-#: Seconds between events that a real queue would call simultaneous.
-_STEP = 1e-5
 _SIZE = 4
 
 
@@ -65,6 +63,8 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> list[Told]:
     """A job's whole life, from the line of its submit and the time at which it was cancelled."""
     name, begun = line["submit"], line["time"]
+    # Between events that a real queue would call simultaneous; or long enough for a kill to fit.
+    step = (1e-5, 1.5e-3)[seed % 2]
     chance = random.Random(f"{seed} {name}")
     waits, runs = chance.uniform(0.0, 0.01), chance.uniform(0.001, line["lasts"])
     if line["lasts"] >= 60.0:
@@ -73,22 +73,22 @@ def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> lis
     rejected = fails and chance.random() < 0.3
     events = [
         Told(begun, "submit", {"queue_id": f"q-{name}"}),
-        Told(begun + _STEP, "depend", {}),
-        Told(begun + 2 * _STEP, "priority", {"priority": 16}),
+        Told(begun + step, "depend", {}),
+        Told(begun + 2 * step, "priority", {"priority": 16}),
     ]
-    at = begun + 3 * _STEP + waits
+    at = begun + 3 * step + waits
     if rejected:
         note = "no node fits"
         events.append(Told(at, "exception", {"type": "exec", "severity": 0, "note": note}))
-        events.append(Told(at + _STEP, "clean", {}))
+        events.append(Told(at + step, "clean", {}))
     else:
         events.append(Told(at, "alloc", {}))
         where = {"stdout": line["output"]} if line.get("output") else {}
-        events.append(Told(at + _STEP, "start", where))
-        at += _STEP + runs
+        events.append(Told(at + step, "start", where))
+        at += step + runs
         events.append(Told(at, "finish", {"status": 256 if fails else 0}))
         events += [
-            Told(at + _STEP * n, e, {}) for n, e in enumerate(("release", "free", "clean"), 1)
+            Told(at + step * n, e, {}) for n, e in enumerate(("release", "free", "clean"), 1)
         ]
     if cancelled is None:
         return events
@@ -96,13 +96,13 @@ def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> lis
     names = [event.name for event in kept]
     if "finish" in names or "exception" in names:
         return events
-    at = max(cancelled, kept[-1].time) + _STEP
+    at = max(cancelled, kept[-1].time) + step
     kept.append(Told(at, "exception", {"type": "cancel", "severity": 0, "note": ""}))
     if "start" in names:
-        kept.append(Told(at + _STEP, "finish", {"status": 15}))
+        kept.append(Told(at + step, "finish", {"status": 15}))
     if "alloc" in names:
-        kept.append(Told(at + 2 * _STEP, "free", {}))
-    kept.append(Told(at + 3 * _STEP, "clean", {}))
+        kept.append(Told(at + 2 * step, "free", {}))
+    kept.append(Told(at + 3 * step, "clean", {}))
     return kept
 
 

@@ -11,10 +11,18 @@ __all__ = ["ENSEMBLES", "LOOSE"]
 
 ENSEMBLES: dict[str, str] = {
     "small": """
-jobs: [{name: work, command: x, count: 2, options: {disk: {lasts: 0.01}}}, {name: tail, command: x}]
+jobs:
+  - {name: work, command: x, count: 2, options: {disk: {lasts: 0.01}}}
+  - {name: server, command: x, options: {disk: {lasts: 3600}}}
+  - {name: tail, command: x, options: {disk: {lasts: 0.01}}}
 rules:
-  - {id: begin, trigger: start, action: {name: submit, label: work}}
-  - {id: done, trigger: metric, name: count.work.success, when: 2, action: {name: submit, label: tail}}
+  - {id: begin, trigger: start, action: [{name: submit, label: server}, {name: submit, label: work}]}
+  - {id: done, trigger: metric, name: count.work.success, when: 2,
+     action: [{name: cancel, label: server}, {name: grow, value: 1}, {name: custom, label: more}]}
+  - {id: raised, trigger: job-exception, repetitions: 9, action: {name: log, message: "{job}"}}
+custom: |
+  def more(**rest):
+      return Action({"name": "submit", "label": "tail"})
 """,
     "retry": """
 jobs:

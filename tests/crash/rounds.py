@@ -396,6 +396,13 @@ def all_calls(folder: Path) -> list[tuple[str, int]]:
 # -- rounds ----------------------------------------------------------------------------------------
 
 
+#: Between what is decided and what is done about it.
+_BETWEEN = (
+    "after a write", "before an order", "after an order", "before a submit", "before a cancel",
+    "before a resize", "before a call", "after a call", "submit a job", "resized", "told",
+)  # fmt: skip
+
+
 class Undisturbed:
     """Runs that nobody killed, by ensemble and seed."""
 
@@ -422,8 +429,11 @@ def plan(chance: random.Random, reached: Counter[str]) -> list[Kill]:
     kills = []
     for _ in range(chance.choice((1, 1, 2, 3, 5))):
         way = chance.random()
-        if way < 0.45:
+        if way < 0.3:
             kills.append(Kill(None, chance.randint(1, max(1, int(reached.total() * 1.1)))))
+        elif way < 0.6:
+            kind = chance.choice(_BETWEEN)
+            kills.append(Kill(kind, chance.randint(1, max(1, reached[kind]))))
         elif way < 0.85:
             kind = chance.choice([*reached, "before Resumed", "after Resumed", "found a job"])
             kills.append(Kill(kind, chance.randint(1, max(1, reached[kind]))))
