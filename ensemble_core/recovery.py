@@ -90,8 +90,11 @@ class Replay:
             engine = Engine(ensemble, shared=shared) if make is None else make(ensemble, shared)
         self.engine = engine
 
-    def steps(self, until: int | None = None) -> Iterator[tuple[Row, Event, list[Decision]]]:
-        """Each event with what the engine decides on it."""
+    def steps(
+        self, until: int | None = None, *, pending: bool = True
+    ) -> Iterator[tuple[Row, Event, list[Decision]]]:
+        """Each event with what the engine decides on it; then, with ``pending``, a change of the
+        file that no event came after yet."""
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:
                 self.engine.adopt(self._loading(self._texts.pop(0)))
@@ -110,7 +113,7 @@ class Replay:
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
             yield row, event, decisions
-        while self._texts and (until is None or self._texts[0].seq <= until):
+        while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self.engine.adopt(self._loading(self._texts.pop(0)))
 
 
@@ -120,8 +123,18 @@ def _versions_at(journal: Journal, seq: int) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items()) or "other versions"
 
 
-def recover(journal: Journal, loading: Loading, maker: str, *, compare: bool = True) -> Recovered:
+def recover(
+    journal: Journal,
+    loading: Loading,
+    maker: str,
+    *,
+    compare: bool = True,
+    pending: bool = True,
+) -> Recovered:
     """The engine as the journal left it: from the newest snapshot that ``maker`` can read.
+
+    ``pending`` false leaves out a change of the file that no event came after, for whoever puts
+    another in its place: it was never in force, and the journal will not have it any more.
 
     Raises :class:`JournalError` where the journal is damaged, :class:`Difference` where the engine
     does not come to the same decisions, and what ``loading`` raises.
@@ -141,8 +154,8 @@ def recover(journal: Journal, loading: Loading, maker: str, *, compare: bool = T
         if engine is None:
             continue
         replay = Replay(journal, loading, after=snapshot.seq, engine=engine, compare=compare)
-        count = sum(1 for _ in replay.steps())
+        count = sum(1 for _ in replay.steps(pending=pending))
         return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)
     replay = Replay(journal, loading, compare=compare)
-    count = sum(1 for _ in replay.steps())
+    count = sum(1 for _ in replay.steps(pending=pending))
     return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)

@@ -199,8 +199,8 @@ class Past:
 
         return maker_of(versions(self.registry))
 
-    def recover(self, *, compare: bool = True) -> Recovered:
-        """The engine as it was left."""
+    def recover(self, *, compare: bool = True, pending: bool = True) -> Recovered:
+        """The engine as it was left; see ``recovery.recover``."""
         from ensemble_core.recovery import recover
 
-        return recover(self.journal, self.loading, self.maker, compare=compare)
+        return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)

@@ -134,7 +134,7 @@ def _take_up(
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
     executor = record.build(options)
-    recovered = past.recover(compare=stop_first is None)
+    recovered = past.recover(compare=stop_first is None, pending=changed is None)
     ensemble: Ensemble = recovered.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
