@@ -315,6 +315,8 @@ class Engine(Reactions):
         if record is None:
             return
         self._link = record.link
+        if event.anew and record.rows is not None:
+            record.rows.pop(event.observer, None)
         self.table.observe(record, event.observer, event.values, event.timestamp)
         fields = dict(event.values)
         if event.clock is not None:

@@ -92,13 +92,21 @@ class JobEvent(Event):
 @dataclass(frozen=True, slots=True)
 class Observed(Event):
     """One row of values that an observer read in a job's output; ``clock`` is the row's own time
-    or step, ``None`` where the output has none."""
+    or step, ``None`` where the output has none. ``anew`` says that the file was begun anew before
+    it: a later controller that reads the file finds this row as its first."""
 
     type: ClassVar[str] = "observed"
     job: str
     observer: str
     values: Mapping[str, float]
     clock: float | None = None
+    anew: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Event.to_dict(self)
+        if not self.anew:  # of nearly every row
+            del data["anew"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)

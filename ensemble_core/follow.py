@@ -52,6 +52,8 @@ class _File:
     since: float | None
     #: Rows that an earlier controller took already.
     taken: int = 0
+    #: It was begun anew, and no row was told since.
+    anew: bool = False
     seen: _Seen | None = None
     stale: _Seen | None = None
     identity: tuple[int, int] | None = None
@@ -344,6 +346,7 @@ class Follower:
             if file.identity is not None and self._began_anew(file, fd, status):
                 file.offset, file.before, file.end, file.taken = 0, b"", None, 0
                 self._observe(file, lambda: _forget(file.observer))
+                file.anew = True
             file.identity = identity
             if ended and file.end is None:
                 # Something that writes on after the job's end must not keep us here for ever.
@@ -376,8 +379,9 @@ class Follower:
                     file.taken -= 1
                 elif row.values:
                     self._batch.append(
-                        Observed(timestamp, file.job, file.name, row.values, row.clock)
+                        Observed(timestamp, file.job, file.name, row.values, row.clock, file.anew)
                     )
+                    file.anew = False
                     if len(self._batch) >= _BATCH:
                         self._flush()
         except (Exception, SystemExit) as error:  # the observer is somebody else's code
