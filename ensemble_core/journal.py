@@ -39,6 +39,7 @@ __all__ = [
     "listed",
     "migrate",
     "rows_of",
+    "storable",
     "words",
 ]
 
@@ -223,6 +224,15 @@ def list_text(rows: Sequence[Sequence[Any]]) -> str:
 def decisions_text(decisions: Sequence[Decision]) -> str | None:
     """Decisions as replay compares them: to the byte."""
     return _encode([decision.compact() for decision in decisions]) if decisions else None
+
+
+def storable(name: str) -> str | bytes:
+    """A file's name as a column may have it: as it is, or its bytes where it is no text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
 
 
 def rows_of(first: int, last: int, text: str) -> list[Row]:
@@ -489,7 +499,7 @@ class Journal:
         """The ensemble file of this run, in its versions, oldest first."""
         with self._reading():
             return [
-                Text(seq, file or "", text, tuple(json.loads(overrides)))
+                Text(seq, os.fsdecode(file or ""), text, tuple(json.loads(overrides)))
                 for seq, file, text, overrides in self._connection.execute(
                     "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
                 )

@@ -27,6 +27,7 @@ from ensemble_core.journal import (
     digest,
     list_text,
     listed,
+    storable,
     words,
 )
 
@@ -136,7 +137,7 @@ class Recorder:
         self._execute(
             (
                 "INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)",
-                (self.seq, file, text, json.dumps(list(overrides))),
+                (self.seq, storable(file), text, json.dumps(list(overrides))),
             )
         )
 
