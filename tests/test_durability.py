@@ -16,6 +16,7 @@ import pytest
 
 from ensemble_core.builtin.local_line import Line
 from ensemble_core.builtin.local_wire import VERSION, encode_event, line
+from ensemble_core.builtin.observers import JsonLines
 from ensemble_core.config import load_text
 from ensemble_core.decisions import Call, Cancel, Decision, Submit
 from ensemble_core.engine import Engine
@@ -23,15 +24,19 @@ from ensemble_core.events import (
     CallReturned,
     Event,
     ExecutorLost,
+    Observed,
     Problem,
     Resources,
     Resumed,
     StopRequested,
+    event_from_dict,
 )
 from ensemble_core.executor import Run
-from ensemble_core.journal import NAME, Journal
+from ensemble_core.follow import Follower
+from ensemble_core.journal import NAME, Journal, Text
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
+from ensemble_core.recovery import recover
 from ensemble_core.runtime import Runtime
 from ensemble_core.series import StatisticSpec
 from ensemble_core.snapshot import dump, load
@@ -451,3 +456,90 @@ def test_what_the_keeper_tells_along_with_its_greeting_is_heard(tmp_path: Path) 
     finally:
         its.close()
         met.close()
+
+
+# -- what jobs wrote ------------------------------------------------------------------------------
+
+
+def test_rows_of_a_file_begun_anew_are_heard_by_the_next_controller(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    def write(count: int, mode: str) -> None:
+        with path.open(mode) as file:
+            file.writelines(f'{{"x": {number}}}\n' for number in range(count))
+
+    def follow(taken: int, rows: int, then: Callable[[], None] = lambda: None) -> list[Observed]:
+        got: list[Any] = []
+        follower = Follower(got.extend, time.time)
+        follower.watch("work.0", "json-lines", JsonLines(), path, taken=taken)
+        until(lambda: len(got) >= rows)
+        then()
+        read = threading.Event()
+        follower.finish("work.0", read.set)
+        assert read.wait(15)
+        follower.close()
+        return got
+
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, observe: {{json-lines: {{fields: [x]}}}}}}]
+rules: [{START}]
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    write(100, "w")
+    for row in follow(0, 100, lambda: write(10, "w")):
+        story.tell(event_from_dict(row.to_dict()))
+    record = story.engine.table.records["work.0"]
+    assert record.rows == {"json-lines": 10}
+    write(50, "a")
+    assert len(follow(record.rows["json-lines"], 50)) == 50
+
+
+# -- the file of a run ----------------------------------------------------------------------------
+
+
+def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) -> None:
+    each = "  - {id: each, trigger: job-success, repetitions: 2, action: {name: log, message: x}}\n"
+    text = f"jobs: [{{name: work, command: x, count: 3}}]\nrules:\n  - {START}\n{each}"
+    story = Story(text)
+
+    def loading(held: Text) -> Any:
+        return load_text(held.text, REGISTRY)
+
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", text, ())
+        story.start()
+        story.play("work.0")
+        story.play("work.1")
+        engine = Engine(loading(Text(0, "", text, ())))
+        for event in story.events:
+            recorder.append(event, engine.handle(event))
+        assert recorder.flush(5)
+    # Accepted, but the queue could not be opened.
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", text.replace(each, ""), ())
+    with Journal(tmp_path / NAME) as journal:
+        engine = recover(journal, loading, "test", pending=False).engine
+    another = text + "  - {trigger: job-fail, action: {name: terminate}}\n"
+    engine.adopt(load_text(another, REGISTRY))
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", another, ())
+        event = Resumed(engine.now, {}, ())
+        recorder.append(event, engine.handle(event))
+        assert recorder.flush(5)
+    assert engine.rules.states["each"].fired == 2
+    with Journal(tmp_path / NAME) as journal:
+        again = recover(journal, loading, "test").engine
+    assert again.rules.states["each"].fired == 2
+    assert again.report() == engine.report()
+
+
+def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) -> None:
+    name = "/caf\udce9.yaml"
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text(name, "jobs: []", ())
+    with Journal(tmp_path / NAME) as journal:
+        (text,) = journal.texts()
+    assert text.file == name
