@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 
 from ensemble_core.builtin.local_line import Line
 from ensemble_core.builtin.local_wire import VERSION, encode_event, line
 from ensemble_core.builtin.observers import JsonLines
+from ensemble_core.cli import resume as resuming
+from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.decisions import Call, Cancel, Decision, Submit
 from ensemble_core.engine import Engine
@@ -28,6 +31,7 @@ from ensemble_core.events import (
     Problem,
     Resources,
     Resumed,
+    Started,
     StopRequested,
     event_from_dict,
 )
@@ -37,6 +41,7 @@ from ensemble_core.journal import NAME, Journal, Text
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
 from ensemble_core.recovery import recover
+from ensemble_core.runs import STOP, stop_asked
 from ensemble_core.runtime import Runtime
 from ensemble_core.series import StatisticSpec
 from ensemble_core.snapshot import dump, load
@@ -543,3 +548,47 @@ def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) ->
     with Journal(tmp_path / NAME) as journal:
         (text,) = journal.texts()
     assert text.file == name
+
+
+# -- stopping a run from elsewhere ----------------------------------------------------------------
+
+
+def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "jobs: [{name: work, command: sleep 60}]\nrules: [" + START + "]\n"
+    file = tmp_path / "e.yaml"
+    file.write_text(text)
+    folder = tmp_path / "state" / "runs" / "run-20260101T120000-aaaaaa"
+    folder.mkdir(parents=True)
+    (folder / STOP).write_text("left from before\n")
+    story = Story(text)
+    with recording(folder / NAME) as recorder:
+        recorder.describe(
+            {
+                "tag": folder.name,
+                "executor": {"name": "local", "options": {"slots": 1, "grace": 0.2}},
+                "cwd": str(tmp_path),
+                "output": str(folder / "output"),
+            }
+        )
+        recorder.text(str(file), text, ())
+        event = Started(story.now, {})
+        recorder.append(event, story.tell(event))
+        assert recorder.flush(5)
+    changed = resuming._changed
+
+    def meanwhile(*given: Any) -> Any:
+        assert stop_asked(folder) is None
+        (folder / STOP).write_text("somebody elsewhere\n")
+        return changed(*given)
+
+    monkeypatch.setattr(resuming, "_changed", meanwhile)
+    result = CliRunner().invoke(
+        main, ["resume", folder.name, "--state", str(tmp_path / "state")], standalone_mode=False
+    )
+    assert "cancelled by somebody elsewhere" in result.output
+    with Journal(folder / NAME) as journal:
+        outcome = journal.sessions()[-1].outcome
+    assert outcome is not None
+    assert (outcome["over"], outcome["exit_code"]) == (True, 130)

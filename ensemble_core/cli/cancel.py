@@ -67,7 +67,13 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
     while lock.controller() is not None:
         time.sleep(_LOOK)
     info = look(folder)
-    said = f"run {folder.name} has ended: {info.reason or 'its controller has gone'}"
+    if info.state == "ended":
+        said = f"run {folder.name} has ended: {info.reason}"
+    else:
+        said = (
+            f"the controller of run {folder.name} has gone before the run had ended; "
+            f"'ensemble cancel {folder.name}' cancels what is left of it"
+        )
     say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
     return 0 if info.state == "ended" else 1
 

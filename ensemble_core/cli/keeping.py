@@ -34,7 +34,6 @@ class Kept:
         from ensemble_core.cli.past import versions
         from ensemble_core.journal import is_shared_storage
         from ensemble_core.recovery import maker_of
-        from ensemble_core.runs import STOP
 
         self.folder = folder
         self.recorder = recorder
@@ -46,8 +45,6 @@ class Kept:
         self.executor_folder = folder / "executor"
         #: The kind of network file system that the journal lies on, if it does.
         self.storage = is_shared_storage(folder)
-        with contextlib.suppress(OSError):
-            (folder / STOP).unlink()
 
     @classmethod
     def new(

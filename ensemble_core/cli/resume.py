@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from pathlib import Path
@@ -86,12 +87,16 @@ def take_up(
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
     from ensemble_core.cli.past import Past
     from ensemble_core.journal import NAME, migrate
-    from ensemble_core.runs import Lock, find, state_folder
+    from ensemble_core.runs import STOP, Lock, find, state_folder
 
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
+        # What an earlier controller was asked. At once: from here on it is this one that is asked,
+        # and to read a long history takes a while.
+        with contextlib.suppress(OSError):
+            (folder / STOP).unlink()
         migrate(folder / NAME)
         with Past(state, str(folder)) as past:
             return _take_up(past, lock, look, accept_changes, stop_first)
