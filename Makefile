@@ -9,6 +9,7 @@ SHELL := /bin/sh
 
 PYTHON ?=
 ONLY ?=
+SOAK ?=
 export PYTHON
 
 VENV := $(abspath $(or $(UV_PROJECT_ENVIRONMENT),.venv))
@@ -35,6 +36,9 @@ format: $(READY) ## mend what ruff can mend, and format
 bench: $(READY) ## the benchmarks: ratios, each measured in one run
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
+soak: $(READY) ## kill and resume 1,000 runs (about ten minutes; SOAK="--executor local --seed 7")
+	@$(BIN)/python scripts/soak.py $(SOAK)
+
 setup: $(READY) ## make or update .venv
 
 clean: ## remove the environment, builds and caches (never the folder runs)
@@ -50,4 +54,4 @@ $(READY): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) scripts/se
 
 missing:
 
-.PHONY: missing help demo test lint format bench setup clean
+.PHONY: missing help demo test lint format bench soak setup clean

@@ -51,7 +51,8 @@ from ensemble_core.cli import (  # noqa: F401  (so that children need not)
 )
 from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.past import Past
-from ensemble_core.decisions import decision_from_dict
+from ensemble_core.decisions import Fired, Submit
+from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import Row
 from ensemble_core.recovery import Replay
 
@@ -165,20 +166,21 @@ def tag_of(folder: Path) -> str | None:
     return None
 
 
-def play(folder: Path, seed: int, kills: Sequence[Kill], round_: Round) -> tuple[int, Counter[str]]:
-    """Run to the end, being killed on the way."""
+def play(
+    folder: Path, text: str, args: Sequence[str], kills: Sequence[Kill], round_: Round
+) -> tuple[int, Counter[str]]:
+    """Run to the end, being killed on the way; the exit code and the places that were reached."""
     folder.mkdir(parents=True)
-    (folder / "e.yaml").write_text(ENSEMBLES[round_.name].lstrip())
-    args = arguments(folder, seed)
+    (folder / "e.yaml").write_text(text.lstrip())
+    command = args
     for number, kill in enumerate([*kills, Kill()]):
-        code, reached = controller(folder, args, kill, f"{seed} {number}")
+        code, reached = controller(folder, command, kill, f"{round_.seed} {number}")
         if code != -signal.SIGKILL:
             break
         round_.killed.append(str(kill))
         tag = tag_of(folder)
-        if tag is None:
-            continue
-        args = ["resume", tag, "--state", "state"]
+        if tag is not None:
+            command = ["resume", tag, "--state", "state"]
     said = last_words(folder)
     if (
         code == 2
@@ -187,9 +189,7 @@ def play(folder: Path, seed: int, kills: Sequence[Kill], round_: Round) -> tuple
     ):
         # Killed before anything happened: there is nothing to resume, it is started anew.
         shutil.rmtree(folder / "state")
-        if disk_queue.lines_of(folder):
-            round_.other.append("a run that never began has submitted something")
-        return controller(folder, arguments(folder, seed), Kill(), f"{seed} again")
+        return controller(folder, args, Kill(), f"{round_.seed} again")
     ended = re.search(r"has ended, with exit code (\d+)", said)
     if code == 2 and round_.killed and ended:
         code = int(ended.group(1))  # killed after its end was on record
@@ -205,39 +205,24 @@ def last_words(folder: Path) -> str:
 
 
 @dataclass
-class Facts:
-    """What is known of a run that is over."""
+class Record:
+    """What the journal has of a run, and what deciding it anew comes to."""
 
-    code: int
-    submits: Counter[str]
-    truth: dict[str, Counter[str]]
-    durations: dict[str, list[float]]
     report: dict[str, Any]
     metrics: dict[str, float]
     fired: Counter[str]
     rows: list[Row]
-    withdrawn: set[str]
-    asked_for: list[str]
+    #: Our ids of the jobs whose submission was decided.
+    decided: set[str]
 
 
-def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
-    """Read the queue's file and the journal, and decide everything anew from that."""
-    lines = disk_queue.lines_of(folder)
-    submits = Counter(line["submit"] for line in lines if "submit" in line)
-    cancels: dict[str, float] = {}
-    for line in lines:
-        if "cancel" in line:
-            cancels.setdefault(line["cancel"], line["time"])
-    truth: dict[str, Counter[str]] = {}
-    durations: dict[str, list[float]] = {}
-    for line in lines:
-        if "submit" in line:
-            judge(seed, line, cancels, truth, durations)
+def on_record(folder: Path, code: int, round_: Round) -> Record:
+    """Read a run's journal, and decide everything anew from that."""
     tag = tag_of(folder)
     assert tag is not None
     rows: list[Row] = []
     fired: Counter[str] = Counter()
-    withdrawn: set[str] = set()
+    decided: set[str] = set()
     with Past(str(folder / "state"), tag) as past:
         past.journal.check()
         replay = Replay(past.journal, past.loading, compare=True)
@@ -245,14 +230,11 @@ def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
             for row, _, decisions in replay.steps():
                 rows.append(row)
                 for decision in decisions:
-                    told = decision.to_dict()
-                    if told["type"] == "fired":
-                        fired[told["rule"]] += 1
-                    elif told["type"] == "cancel":
-                        withdrawn.update(told["jobs"])
-                    elif told["type"] == "terminate":
-                        withdrawn.update(told["cancel"])
-        except Exception as error:
+                    if isinstance(decision, Fired):
+                        fired[str(decision.rule)] += 1
+                    elif isinstance(decision, Submit):
+                        decided.update(job.id for job in decision.jobs)
+        except EnsembleError as error:
             round_.replay_differences.append(f"{error}")
         report = replay.engine.report().to_dict()
         kept = past.recover().engine
@@ -264,20 +246,45 @@ def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
         outcome = sessions[-1].outcome or {}
         if not outcome.get("over") or outcome.get("exit_code") != code:
             round_.other.append(f"exit code {code}, but the journal says {outcome}")
-        ids = {
-            job.id
-            for row in rows
-            for data in json.loads(row.decisions or "[]")
-            if data["type"] == "submit"
-            for job in decision_from_dict(data).jobs  # type: ignore[attr-defined]
-        }
-        round_.lost += sorted(ids - submits.keys() - withdrawn)
-        round_.other += [f"{job} was submitted, but never decided" for job in submits.keys() - ids]
         metrics = dict(replay.engine.snapshot())
-    asked_for = [line["asked for"] for line in lines if "asked for" in line]
-    return Facts(
-        code, submits, truth, durations, report, metrics, fired, rows, withdrawn, asked_for
-    )
+    for rule in report["rules"]:
+        if rule["fired"] != fired[rule["id"]] or rule["fired"] > rule["repetitions"]:
+            round_.fired_again.append(
+                f"{rule['id']}: {fired[rule['id']]} decided, {rule['fired']} counted"
+            )
+    return Record(report, metrics, fired, rows, decided)
+
+
+@dataclass
+class Facts:
+    """What is known of a run that is over."""
+
+    code: int
+    record: Record
+    submits: Counter[str]
+    truth: dict[str, Counter[str]]
+    durations: dict[str, list[float]]
+
+
+def facts(folder: Path, seed: int, code: int, round_: Round) -> Facts:
+    """Read the queue's file and the journal."""
+    record = on_record(folder, code, round_)
+    lines = disk_queue.lines_of(folder)
+    submits = Counter(line["submit"] for line in lines if "submit" in line)
+    cancels: dict[str, float] = {}
+    for line in lines:
+        if "cancel" in line:
+            cancels.setdefault(line["cancel"], line["time"])
+        elif "asked for" in line:
+            round_.other.append(f"{line['asked for']} was asked for although it was forgotten")
+    truth: dict[str, Counter[str]] = {}
+    durations: dict[str, list[float]] = {}
+    for line in lines:
+        if "submit" in line:
+            judge(seed, line, cancels, truth, durations)
+    surplus = submits.keys() - record.decided
+    round_.other += [f"{job} was submitted, but never decided" for job in surplus]
+    return Facts(code, record, submits, truth, durations)
 
 
 def judge(
@@ -308,12 +315,7 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
     """Hold a run to what must be so for any, and to the one that was not disturbed."""
     round_.jobs += len(found.submits)
     round_.doubled += [job for job, count in found.submits.items() if count > 1]
-    round_.other += [f"{job} was asked for once it was over" for job in found.asked_for]
-    for rule in found.report["rules"]:
-        if rule["fired"] != found.fired[rule["id"]] or rule["fired"] > rule["repetitions"]:
-            fired = found.fired[rule["id"]]
-            round_.fired_again.append(f"{rule['id']}: {fired} decided, {rule['fired']} counted")
-    for group in found.report["groups"]:
+    for group in found.record.report["groups"]:
         name = group["name"]
         truth = found.truth.get(name, Counter())
         never = group["submitted"] - sum(truth.values())
@@ -329,32 +331,35 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
             round_.other.append(f"{name}: mean duration {told}, in the queue {times}")
     if reference is None:
         return
-    missing = sorted(reference.submits.keys() - found.submits.keys())
-    if missing:
-        round_.lost += [job for job in missing if job not in round_.lost]
-    surplus = sorted(found.submits.keys() - reference.submits.keys())
+    compare(found.code, found.record, found.submits, reference, round_)
+    for path, value in reference.record.metrics.items():
+        if path.startswith(("count.", "sum.watched", "min.watched", "mean.watched-x")):
+            other = found.record.metrics.get(path)
+            if other is None or not math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12):
+                round_.other.append(f"metric {path}: {other}, undisturbed {value}")
+
+
+def compare(
+    code: int, record: Record, submits: Counter[str], reference: Facts, round_: Round
+) -> None:
+    """Hold jobs, rules and counts to those of the undisturbed run."""
+    round_.lost += sorted(reference.submits.keys() - submits.keys())
+    surplus = sorted(submits.keys() - reference.submits.keys())
     if surplus:
         round_.other.append(f"submitted {surplus}, which the undisturbed run did not")
-    if found.code != reference.code:
-        round_.other.append(f"exit code {found.code}, undisturbed {reference.code}")
-    for rule in reference.fired | found.fired:
-        if found.fired[rule] > reference.fired[rule]:
-            round_.fired_again.append(
-                f"{rule} fired {found.fired[rule]} times, undisturbed {reference.fired[rule]}"
-            )
-        elif found.fired[rule] < reference.fired[rule]:
-            round_.other.append(
-                f"{rule} fired {found.fired[rule]} times, undisturbed {reference.fired[rule]}"
-            )
-    for here, there in zip(found.report["groups"], reference.report["groups"], strict=True):
+    if code != reference.code:
+        round_.other.append(f"exit code {code}, undisturbed {reference.code}")
+    expected = reference.record.fired
+    for rule in expected | record.fired:
+        said = f"{rule} fired {record.fired[rule]} times, undisturbed {expected[rule]}"
+        if record.fired[rule] > expected[rule]:
+            round_.fired_again.append(said)
+        elif record.fired[rule] < expected[rule]:
+            round_.other.append(said)
+    for here, there in zip(record.report["groups"], reference.record.report["groups"], strict=True):
         for key in ("submitted", "success", "failed", "cancelled"):
             if here[key] != there[key]:
                 round_.other.append(f"{here['name']}: {here[key]} {key}, undisturbed {there[key]}")
-    for path, value in reference.metrics.items():
-        if path.startswith(("count.", "sum.watched", "min.watched", "mean.watched-x")):
-            other = found.metrics.get(path)
-            if other is None or not math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12):
-                round_.other.append(f"metric {path}: {other}, undisturbed {value}")
 
 
 def calls(folder: Path) -> Counter[tuple[str, str | None]]:
@@ -375,7 +380,7 @@ def check_calls(folder: Path, undisturbed: Path, found: Facts, round_: Round) ->
         if call[0] == "decide" and count > 1:
             round_.other.append(f"{call} was called {count} times as if for the first time")
     returned = Counter(
-        row.data["call"] for row in found.rows if row.type == "call-returned" and row.data
+        row.data["call"] for row in found.record.rows if row.type == "call-returned" and row.data
     )
     for call_id, count in returned.items():
         if count > 1:
@@ -415,7 +420,8 @@ class Undisturbed:
         if key not in self._kept:
             round_ = Round(name, seed)
             folder = self._base / f"{name}-{seed}-undisturbed"
-            code, reached = play(folder, seed, (), round_)
+            text, args = ENSEMBLES[name], arguments(folder, seed)
+            code, reached = play(folder, text, args, (), round_)
             found = facts(folder, seed, code, round_)
             check(found, None, round_)
             if not round_.good:
@@ -454,7 +460,8 @@ def one_round(
     try:
         reference, reached, where = undisturbed.get(name, queue_seed)
         chosen = kills if kills is not None else plan(random.Random(f"{name} {seed}"), reached)
-        code, _ = play(folder, queue_seed, chosen, round_)
+        text, args = ENSEMBLES[name], arguments(folder, queue_seed)
+        code, _ = play(folder, text, args, chosen, round_)
         found = facts(folder, queue_seed, code, round_)
         check(found, None if name in LOOSE else reference, round_)
         if name not in LOOSE:

@@ -1,0 +1,110 @@
+"""Kills and resumes controllers for hours: ``make soak``, or ``scripts/soak.py --help``.
+
+Each round is one run whose controllers are killed with SIGKILL at chosen places or moments and
+resumed until it is over; it is then compared with what the queue knows and with a run that nobody
+killed. Prints how many jobs were lost or submitted twice, how many rules fired again and how many
+replays differ; exit code 1 if any of these is not 0. What was wrong is kept in ``--base``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+CRASH = Path(__file__).resolve().parent.parent / "tests" / "crash"
+BAD = ("lost", "doubled", "fired_again", "replay_differences", "other")
+WORDS = {
+    "lost": "lost",
+    "doubled": "submitted twice",
+    "fired_again": "rules fired again",
+    "replay_differences": "replays that differ",
+    "other": "otherwise wrong",
+}
+#: Ensembles of the queue that is a file; each seed is one round of each.
+ENSEMBLES = 12
+
+
+class Soak:
+    """What came of all rounds so far. Filled by a thread for each process."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def take(self, found: dict[str, Any]) -> None:
+        with self._lock:
+            self.counts["rounds"] += 1
+            self.counts["kills"] += len(found["killed"])
+            self.counts["jobs"] += found["jobs"]
+            for kind in BAD:
+                self.counts[kind] += len(found[kind])
+            if not found["good"]:
+                print(json.dumps(found, indent=1), flush=True)
+            if self.counts["rounds"] % 50 == 0:
+                print(self, flush=True)
+
+    def follow(self, command: list[str]) -> None:
+        """Run a process that prints a line for each round."""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.take(json.loads(line))
+        if process.returncode not in (0, 1):
+            with self._lock:
+                self.counts["other"] += 1
+                print(f"{' '.join(command)} ended with {process.returncode}", flush=True)
+
+    def __str__(self) -> str:
+        told = [f"{self.counts[name]} {name}" for name in ("rounds", "kills", "jobs")]
+        told += [f"{self.counts[kind]} {WORDS[kind]}" for kind in BAD]
+        return f"{time.monotonic() - self._began:.0f} s: {', '.join(told)}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1000, help="in all (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
+    parser.add_argument(
+        "--executor",
+        choices=["file", "local", "flux"],
+        default="file",
+        help="a queue that is a file (default), this machine, or the Flux instance around",
+    )
+    parser.add_argument("--processes", type=int, default=2, help="at once (2)")
+    parser.add_argument("--base", type=Path, help="folder for the runs")
+    chosen = parser.parse_args()
+    base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
+    each = -(-chosen.rounds // chosen.processes)
+    if chosen.executor == "file":
+        each = -(-each // ENSEMBLES)
+    soak = Soak()
+    threads = []
+    for number in range(chosen.processes):
+        script = ["rounds.py"] if chosen.executor == "file" else ["real.py", chosen.executor]
+        command = [
+            sys.executable, str(CRASH / script[0]), *script[1:],
+            "--seed", str(chosen.seed + number * each), "--rounds", str(each),
+            "--base", str(base / str(number)),
+        ]  # fmt: skip
+        threads.append(threading.Thread(target=soak.follow, args=(command,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    print(soak)
+    wrong = sum(soak.counts[kind] for kind in BAD)
+    if wrong:
+        print(f"what was wrong is in {base}")
+    return 1 if wrong or not soak.counts["rounds"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Rounds like those of ``rounds.py`` on executors that run real jobs, which tell of themselves.
+
+    python real.py local --seed 7 --rounds 3
+
+Each job appends its id to a file when it runs: each line must be there exactly once. ``flux`` needs
+an instance around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rounds import Facts, Kill, Round, compare, on_record, plan, play
+
+TEXT = """
+jobs:
+  - {name: work, command: [sh, -c, "echo {id} >> ran; sleep 0.0{index}; test {index} != 2"], count: 5}
+  - {name: again, command: [sh, -c, "echo {id} >> ran; sleep 0.02; test {index} != 0"]}
+  - {name: server, command: [sh, -c, "echo {id} >> ran; exec sleep 600"]}
+  - {name: tail, command: [sh, -c, "echo {id} >> ran"], count: 2}
+rules:
+  - {id: begin, trigger: start, action: [{name: submit, label: server}, {name: submit, label: work}]}
+  - {id: failed, trigger: job-fail, repetitions: 9, action: {name: submit, label: again}}
+  - {id: done, trigger: metric, name: count.work.finished, when: 5, action: {name: custom, label: more}}
+  - {id: over, trigger: job-success, name: tail, repetitions: 2, action: {name: log, message: "{job}"}}
+  - {id: stop, trigger: metric, name: count.tail.success, when: 2, action: {name: cancel, label: server}}
+  - {id: told, trigger: job-cancel, repetitions: 9, action: {name: log, message: "{job}"}}
+custom: |
+  def more(**rest):
+      return Action({"name": "submit", "label": "tail"})
+"""
+
+
+def arguments(executor: str) -> list[str]:
+    options = ["--slots", "8"] if executor == "local" else []
+    return ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
+
+
+def ran(folder: Path) -> Counter[str]:
+    """How often each job ran."""
+    path = folder / "ran"
+    return Counter(path.read_text().split() if path.exists() else ())
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes that still work in this folder, after a moment."""
+    deadline = time.monotonic() + 15.0
+    while True:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    inside = os.readlink(entry / "cwd") == str(folder)
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+                if inside or str(folder) in command:
+                    found.append(f"{entry.name}: {command}")
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def one(
+    folder: Path, executor: str, kills: Sequence[Kill], round_: Round
+) -> tuple[Facts, Counter[str]]:
+    code, reached = play(folder, TEXT, arguments(executor), kills, round_)
+    record = on_record(folder, code, round_)
+    counts = ran(folder)
+    round_.jobs += len(counts)
+    round_.doubled += [job for job, count in counts.items() if count > 1]
+    round_.lost += sorted(record.decided - counts.keys())
+    round_.other += [f"left behind: {each}" for each in left_behind(folder)]
+    return Facts(code, record, counts, {}, {}), reached
+
+
+def rounds(base: Path, executor: str, seed: int, count: int) -> Iterator[Round]:
+    first = Round(f"{executor}, undisturbed", seed)
+    reference, reached = one(base / "undisturbed", executor, (), first)
+    yield first
+    for number in range(seed, seed + count):
+        round_ = Round(executor, number)
+        folder = base / f"{executor}-{number}"
+        try:
+            kills = plan(random.Random(f"{executor} {number}"), reached)
+            found, _ = one(folder, executor, kills, round_)
+            compare(found.code, found.record, found.submits, reference, round_)
+        except Exception as error:  # also of a round that broke off, the seed is to be told
+            round_.other.append("".join(traceback.format_exception(error)))
+        if round_.good:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            round_.other.append(f"see {folder}")
+        yield round_
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("executor", choices=["local", "flux"])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--base", type=Path)
+    chosen = parser.parse_args()
+    os.environ["ENSEMBLE_DEBUG"] = "1"
+    base = (chosen.base or Path(tempfile.mkdtemp(prefix="crash-"))).absolute()
+    good = True
+    for each in rounds(base, chosen.executor, chosen.seed, chosen.rounds):
+        good = good and each.good
+        print(json.dumps({**asdict(each), "good": each.good}), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
