@@ -256,6 +256,22 @@ class Recorder:
     # -- the writing thread --------------------------------------------------------------------
 
     def _main(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # ours or an order's: nobody must wait for a thread that is gone
+            self._failed = JournalError(
+                f"the journal's writer broke down: {self.path}",
+                cause=repr(error),
+                hint="this is a fault of Ensemble or a plugin; please report it",
+                code="broken",
+            )
+            with self._changed:
+                self.in_trouble = self._given_up = True
+                self._working = False
+                self._changed.notify_all()
+            self._tell(self._failed)
+
+    def _work(self) -> None:
         while True:
             with self._changed:
                 self._working = False
@@ -307,6 +323,7 @@ class Recorder:
                     self._failed = words(error, self.path)
                     self.in_trouble = True
                     self._tell(self._failed)
+                snapshot = None  # what it is good for is not worth the room that events need
                 with self._changed:
                     self._changed.notify_all()
                     if not self._given_up:

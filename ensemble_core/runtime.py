@@ -23,6 +23,7 @@ from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import (
     Event,
+    ExecutorLost,
     JobEvent,
     Problem,
     ResizeOutcome,
@@ -295,6 +296,11 @@ class Runtime:
 
     def _tell_of_journal(self, error: JournalError | None) -> None:
         """The journal cannot be written, or can be again. Called on its writing thread."""
+        if error is not None and error.code == "broken":
+            # Nothing more would be performed: better an end that can be resumed.
+            hint = "'ensemble resume' goes on from what is on record"
+            self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
+            return
         if error is None:
             message = "the journal can be written again: the run goes on"
         else:

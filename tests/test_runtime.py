@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ensemble_core import recorder
 from ensemble_core.config import load_text
 from ensemble_core.decisions import Decision, Fired, Log, Submit
 from ensemble_core.errors import ExecutorError, UsageError
@@ -25,6 +26,7 @@ from ensemble_core.events import (
 from ensemble_core.executor import Executor
 from ensemble_core.hookspecs import ActionPlugin, CallContext
 from ensemble_core.jobs import Job
+from ensemble_core.journal import NAME
 from ensemble_core.plugins import discover
 from ensemble_core.rules import Action, Rule
 from ensemble_core.runtime import Outcome, Runtime, Watcher
@@ -556,3 +558,32 @@ def test_rules_as_objects_read_like_the_file() -> None:
         "count.a.success",
         Action(name="submit", label="b"),
     )
+
+
+def test_a_journal_that_breaks_down_ends_the_run_so_that_it_can_be_resumed(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: work, command: x}]
+rules: [{trigger: start, action: {name: submit, label: work}}]
+"""
+    executor = FakeExecutor()
+    journal = recorder.Recorder(tmp_path / NAME)
+
+    def broken(*_: object) -> None:
+        raise ValueError("no such thing")
+
+    journal._write = broken  # type: ignore[method-assign]
+    journal.begin(0.0, {})
+    runtime = Runtime(
+        load_text(text, REGISTRY),
+        executor,
+        actions=REGISTRY.actions,
+        observers=REGISTRY.observers,
+        folder=tmp_path / "out",
+        recorder=journal,
+    )
+    outcome = runtime.run()
+    journal.close()
+    assert not outcome.over
+    assert outcome.exit_code == 1
+    assert "writer broke down" in outcome.reason
+    assert executor.submitted == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -42,6 +43,8 @@ __all__ = ["Loop"]
 PATIENCE = 120.0
 #: Seconds between attempts to reopen the journal, and how many attempts there are.
 _AGAIN, _ATTEMPTS = 0.5, 240
+#: Seconds that a job that was checked may still be on its way to the job manager.
+_BATCHED = 0.25
 
 
 class Loop:
@@ -63,6 +66,7 @@ class Loop:
         window: int = WINDOW,
     ) -> None:
         self._flux = flux
+        self._uri = uri
         self._run = run
         self._emit = emit
         self._events = events
@@ -124,6 +128,7 @@ class Loop:
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Which of these jobs the instance knows; news of those follow."""
+        self._let_submits_arrive()
         answered = threading.Event()
         met: set[str] = set()
 
@@ -141,6 +146,23 @@ class Loop:
                 transient=True,
             )
         return {job: job in met for job in jobs}
+
+    def _let_submits_arrive(self) -> None:
+        """Wait for jobs that an earlier controller sent and that the instance is still taking in:
+        what it does not know yet would be submitted a second time."""
+        handle = self._flux.Flux(self._uri) if self._uri else self._flux.Flux()
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                stages = handle.rpc("job-ingest.stats-get", {}).get()["pipeline"].values()
+                busy = sum(stage["running"] + stage["backlog"] for stage in stages)
+            except (OSError, LookupError, TypeError, AttributeError):
+                break  # another version's words, or not for us
+            if not busy:
+                break
+            time.sleep(_AGAIN)
+        # What passed the checks is handed on in batches of some milliseconds.
+        time.sleep(_BATCHED)
 
     # -- opening -------------------------------------------------------------------------------
 
