@@ -235,6 +235,14 @@ def storable(name: str) -> str | bytes:
     return name
 
 
+def _fits(job: object, name: object, data: object) -> bool:
+    return (
+        (job is None or type(job) is str)
+        and (name is None or type(name) is str)
+        and (data is None or type(data) is dict)
+    )
+
+
 def rows_of(first: int, last: int, text: str) -> list[Row]:
     """The rows of one list. Raises ``ValueError`` where it is damaged."""
     found = json.loads(text)
@@ -243,6 +251,8 @@ def rows_of(first: int, last: int, text: str) -> list[Row]:
     rows = []
     for seq, item in enumerate(found, start=first):
         time, kind, job, name, data, decisions = (*item, None, None)[:6]
+        if type(time) not in (float, int) or type(kind) is not str or not _fits(job, name, data):
+            raise ValueError(f"event {seq} is not what was written")
         rows.append(
             Row(seq, time, kind, job, name, data, _encode(decisions) if decisions else None)
         )
@@ -277,7 +287,11 @@ def words(error: BaseException, path: Path) -> JournalError:
     if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
         hint = "free some space, or name another folder with --state"
         return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
-    unreadable = isinstance(error, ValueError) or "malformed" in text or "decode" in text
+    unreadable = (
+        isinstance(error, (ValueError, TypeError, AttributeError))
+        or "malformed" in text
+        or "decode" in text
+    )
     if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
         return JournalError(
             f"the journal is damaged: {path}",
@@ -435,7 +449,8 @@ class Journal:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError) as error:
+        # A damaged value may be of any type, or nothing.
+        except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as error:
             raise words(error, self.path) from error
 
     def _query(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -469,11 +484,12 @@ class Journal:
         mark = json.dumps(job)
         while True:
             with self._reading():
-                lists = self._query(
+                found = self._query(
                     "SELECT first, last, list FROM events WHERE first <= ? AND first >= coalesce("
                     "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
                     (limit, after + 1),
                 ).fetchall()
+                lists = [(int(first), int(last), str(text)) for first, last, text in found]
             before = after
             for first, last, text in lists:
                 if last <= after:
@@ -499,7 +515,7 @@ class Journal:
         """The ensemble file of this run, in its versions, oldest first."""
         with self._reading():
             return [
-                Text(seq, os.fsdecode(file or ""), text, tuple(json.loads(overrides)))
+                Text(int(seq), os.fsdecode(file or ""), str(text), tuple(json.loads(overrides)))
                 for seq, file, text, overrides in self._connection.execute(
                     "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
                 )
@@ -510,14 +526,14 @@ class Journal:
         with self._reading():
             return [
                 Session(
-                    number,
-                    seq,
-                    began,
-                    host,
-                    pid,
-                    json.loads(versions),
-                    ended,
-                    json.loads(outcome) if outcome else None,
+                    int(number),
+                    int(seq),
+                    float(began),
+                    str(host),
+                    int(pid),
+                    dict(json.loads(versions)),
+                    None if ended is None else float(ended),
+                    dict(json.loads(outcome)) if outcome else None,
                 )
                 for number, seq, began, host, pid, versions, ended, outcome in self._query(
                     "SELECT number, seq, began, host, pid, versions, ended, outcome"
@@ -532,7 +548,7 @@ class Journal:
                 "SELECT seq, maker, digest, state FROM snapshots ORDER BY seq DESC"
             ).fetchall()
         for seq, maker, checksum, state in found:
-            if digest(state) == checksum:
+            if isinstance(state, bytes) and digest(state) == checksum:
                 yield Snapshot(seq, maker, state)
 
     def check(self) -> None:

@@ -268,15 +268,24 @@ class DiskQueue(Executor):
         return events
 
 
+class BlindQueue(DiskQueue):
+    """The same queue behind an executor that cannot find jobs again."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize"})
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return Executor.reattach(self, jobs)
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
-    """The executor ``disk``."""
+    """The executors ``disk`` and ``blind``."""
     return [
         ExecutorPlugin(
-            name="disk",
+            name=name,
             summary="Pretends to run jobs, and keeps a record of what it was told",
-            build=lambda options: DiskQueue(**options),
-            capabilities=DiskQueue.capabilities,
+            build=lambda options, kind=kind: kind(**options),  # type: ignore[misc]
+            capabilities=kind.capabilities,
             options={
                 "type": "object",
                 "additionalProperties": False,
@@ -293,4 +302,5 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
                 "properties": {"lasts": {"type": "number"}, "fails": {"type": "number"}},
             },
         )
+        for name, kind in (("disk", DiskQueue), ("blind", BlindQueue))
     ]
