@@ -26,9 +26,14 @@ ENSEMBLES = (
 
 
 def rounds(base: Path, *args: str) -> list[dict[str, Any]]:
-    """What came of each round, all of which must be as they should."""
+    """What came of each round of the queue that is a file."""
     command = [sys.executable, str(CRASH / "rounds.py"), "--seed", str(SEED), "--base", str(base)]
-    done = subprocess.run([*command, *args], capture_output=True, text=True, check=False)
+    return rounds_of([*command, *args])
+
+
+def rounds_of(command: list[str]) -> list[dict[str, Any]]:
+    """What came of each round, all of which must be as they should."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     wrong = [each for each in found if not each["good"]]
     assert not wrong, "\n\n".join(json.dumps(each, indent=1) for each in wrong)
@@ -56,3 +61,12 @@ def test_a_run_may_be_killed_at_every_write_and_between_decision_and_performance
     found = rounds(tmp_path, "--every", str(step), "--start", str(SEED % step), "small")
     assert len(found) > 100 // step
     assert sum(bool(each["killed"]) for each in found) > len(found) // 2
+
+
+@pytest.mark.timeout(120 + 10 * COUNT)
+def test_jobs_on_this_machine_run_once_whenever_their_controller_is_killed(tmp_path: Path) -> None:
+    """Each appends its id to a file; their keeper outlives controllers, and leaves nothing behind."""
+    command = [sys.executable, str(CRASH / "real.py"), "local", "--base", str(tmp_path)]
+    found = rounds_of([*command, "--seed", str(SEED), "--rounds", str(2 * COUNT)])
+    assert len(found) == 2 * COUNT + 1
+    assert {each["jobs"] for each in found} == {10}
