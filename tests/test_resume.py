@@ -281,16 +281,16 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("damaged")).killed("told", 12)
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("damage", "seed"),
+    [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 8)],
+)
 def test_a_damaged_journal_is_told_in_words(
     damage: Callable[[bytearray, random.Random], None],
     seed: int,
     cut_off: Place,
     place: Place,
 ) -> None:
-    if seed > 1 and damage in (empty, text):
-        pytest.skip("the same as before")
     shutil.copytree(cut_off.state, place.state)
     chance = random.Random(seed)
     # Half of it all in one file, half with its newest part beside it.
