@@ -26,6 +26,7 @@ from ensemble_core.events import Event, JobEvent, event_from_dict
 
 __all__ = [
     "NAME",
+    "PERFORMED",
     "Journal",
     "JournalError",
     "Row",
@@ -45,6 +46,10 @@ __all__ = [
 
 #: The file's name in the run's folder.
 NAME = "journal.db"
+
+#: Beside it: the newest event of which something was performed, as text. Not synced, so it may be
+#: behind after a power cut, but it is never ahead of what is on disk.
+PERFORMED = "performed"
 
 #: "Ense" in a database's header: that this is a journal and no other program's file.
 _APPLICATION = 0x456E7365
@@ -558,6 +563,24 @@ class Journal:
             found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {found}")
+
+    def check_newest(self) -> None:
+        """Raises :class:`JournalError` where something was performed that is not on record (any
+        more): who went on from here would do it again."""
+        try:
+            performed = int(self.path.with_name(PERFORMED).read_bytes() or b"0")
+        except (OSError, ValueError):
+            return
+        last = self.last()
+        if performed > last:
+            raise JournalError(
+                f"the newest part of the journal is missing: {self.path}",
+                cause=f"it ends with event {last}, but what was decided at event {performed} was "
+                f"carried out already; {self.path.name}-wal was removed, damaged or not copied",
+                hint="put that file back; without it a resume would submit jobs again that the "
+                "queue has. 'ensemble cancel' cancels those that are known here",
+                code="cut-short",
+            )
 
     def check_if_small(self) -> None:
         """:meth:`check`, where that takes no time worth mentioning."""

@@ -7,6 +7,7 @@ not on disk, and the more there is to do, the more shares one commit. Used by th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -22,6 +23,7 @@ from typing import Any
 from ensemble_core.decisions import Decision
 from ensemble_core.events import Event, JobEvent
 from ensemble_core.journal import (
+    PERFORMED,
     JournalError,
     connect,
     digest,
@@ -87,6 +89,7 @@ class Recorder:
             raise words(error, path) from error
         self.seq = int(row[0]) if row else 0
         self._session = 0
+        self._marks: int | None = None
         self._changed = threading.Condition()
         #: The engine's thread adds at one end and the writing thread takes from the other, without
         #: a lock: there is one for each event.
@@ -185,6 +188,9 @@ class Recorder:
     def close(self) -> None:
         """Give the file back. What was not written by then is given up."""
         self.stop(0.0)
+        if self._marks is not None:
+            os.close(self._marks)
+            self._marks = None
         try:
             self._connection.close()
         except sqlite3.Error:
@@ -286,10 +292,22 @@ class Recorder:
                 batch = [self._pending.popleft() for _ in range(len(self._pending))]
             if not self._write_at_last(batch, snapshot):
                 return
+            self._mark(batch)
             for item in batch:
                 if item[3]:
                     for order in item[3]:
                         order()
+
+    def _mark(self, batch: Sequence[_Pending]) -> None:
+        """Note outside the journal up to where it must be whole, for what now is performed."""
+        for seq, _, _, orders in reversed(batch):
+            if orders:
+                with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
+                    if self._marks is None:
+                        place = self.path.with_name(PERFORMED)
+                        self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    os.pwrite(self._marks, b"%-20d\n" % seq, 0)
+                return
 
     def _wait(self) -> None:
         """Wait, with the lock held, for something to write. What nobody waits for (events without

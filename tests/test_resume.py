@@ -250,6 +250,23 @@ def test_a_journal_of_an_older_version_is_brought_up_to_date(
     check_right(place, place.ensemble("resume", "last"))
 
 
+def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -> None:
+    """Else the jobs that were decided there would be submitted a second time."""
+    place.killed("told", 12)
+    newest = place.journal.with_name(f"{NAME}-wal")
+    whole = newest.read_bytes()
+    before = place.submitted()
+    for share in (0.7, 0.4):
+        newest.write_bytes(whole[: int(len(whole) * share)])
+        result = place.ensemble("resume", "last")
+        assert result.exit_code == 2, result.output
+        assert "the newest part of the journal is missing" in result.output
+        assert "-wal" in result.output
+    assert place.submitted() == before
+    assert place.ensemble("cancel", "last").exit_code in (0, 1)
+    assert place.submitted() == before
+
+
 def flip(data: bytearray, chance: random.Random) -> None:
     for _ in range(chance.choice((1, 8, 200))):
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -133,6 +133,8 @@ def _take_up(
             code="never-began",
         )
     past.journal.check_if_small()
+    if stop_first is None:
+        past.journal.check_newest()
     about = past.journal.about
     _go_to(str(about.get("cwd", ".")), past.tag)
     changed = None if stop_first is not None else _changed(past, accept_changes)

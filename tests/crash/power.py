@@ -1,5 +1,5 @@
 """Writes a journal by itself, for a test that follows each of its system calls:
-``power.py FOLDER MODE``. Each order writes its event's number to the file ``performed``."""
+``power.py FOLDER MODE``. Each order writes its event's number to the file ``orders``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     if mode == "truncate":
         setattr(journal, "is_shared_storage", lambda path: "nfs4")  # noqa: B010  (for mypy)
-    performed = os.open(folder / "performed", os.O_WRONLY | os.O_CREAT)
+    performed = os.open(folder / "orders", os.O_WRONLY | os.O_CREAT)
     recorder = Recorder(folder / journal.NAME)
     recorder.describe({"tag": "run"})
     recorder.text("e.yaml", "jobs: []", ())
