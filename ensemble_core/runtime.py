@@ -244,12 +244,13 @@ class Runtime:
             return
         jobs = self.engine.in_queue()
         sought = {name: record.newest for name, record in jobs}
-        if self._stop_first is not None:
-            self._handle(self._stop_first)
         # First this: their starts may come as soon as the queue is asked.
         for _, record in jobs:
             self._intake.resume(record.job, record.submitted, record.files, record.rows or {})
         found = self._find_again(sought)
+        # After the queue was asked: a cancel would go to it from another thread at the same time.
+        if self._stop_first is not None:
+            self._handle(self._stop_first)
         absent = tuple(
             name for name, newest in sought.items() if not newest and found.get(name) is False
         )
