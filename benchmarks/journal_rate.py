@@ -24,11 +24,12 @@ from ensemble_core.ensemble import Ensemble
 from ensemble_core.events import Event, JobEvent
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.jobs import Job
-from ensemble_core.journal import NAME, Journal, is_shared_storage
+from ensemble_core.journal import NAME, Journal
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
 from ensemble_core.recovery import recover
 from ensemble_core.runtime import Runtime, Watcher
+from ensemble_core.storage import shared_storage
 
 REGISTRY = discover()
 MAKER = "benchmark"
@@ -166,7 +167,7 @@ def main() -> None:
     ensemble = load_text(FILE, REGISTRY, file="benchmark.yaml")
     home = Path(tempfile.mkdtemp(prefix="ensemble-journal-", dir=options.state))
     try:
-        storage = is_shared_storage(home)
+        storage = shared_storage(home)
         print(f"journals on {storage or 'a local file system'}: {home}")
         ratios = []
         for number in range(options.rounds):

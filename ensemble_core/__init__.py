@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ensemble_core.observer import Observer, Row
     from ensemble_core.rules import Action, Firing, Rule, Trigger
     from ensemble_core.series import Statistic, TimedStatistic
+    from ensemble_core.storage import shared_storage
 
     __version__: str
 else:
@@ -81,6 +82,7 @@ else:
         "series": ("Statistic", "TimedStatistic"),
         "observer": ("Observer", "Row"),
         "rules": ("Action", "Firing", "Rule", "Trigger"),
+        "storage": ("shared_storage",),
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -141,4 +143,5 @@ __all__ = [
     "UsageError",
     "__version__",
     "hookimpl",
+    "shared_storage",
 ]

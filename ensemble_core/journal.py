@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ensemble_core.decisions import Decision
 from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event, JobEvent, event_from_dict
+from ensemble_core.storage import shared_storage
 
 __all__ = [
     "NAME",
@@ -35,7 +36,6 @@ __all__ = [
     "Text",
     "connect",
     "decisions_text",
-    "is_shared_storage",
     "list_text",
     "listed",
     "migrate",
@@ -69,15 +69,6 @@ MIGRATIONS: tuple[str, ...] = (
         state BLOB NOT NULL);
     """,
 )
-
-#: File systems whose files several machines write: no shared memory there, and locks by message.
-_SHARED_STORAGE = frozenset(
-    {
-        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "fuse.glusterfs", "fuse.sshfs",
-        "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs",
-        "vast", "virtiofs", "wekafs",
-    }
-)  # fmt: skip
 
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
@@ -267,22 +258,6 @@ def rows_of(first: int, last: int, text: str) -> list[Row]:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def is_shared_storage(path: Path) -> str | None:
-    """The type of the network file system that ``path`` lies on, ``None`` on a local one."""
-    try:
-        device = os.stat(path).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-            for line in mounts:
-                before, _, after = line.partition(" - ")
-                if before.split()[2] == number:
-                    kind = after.split()[0]
-                    return kind if kind in _SHARED_STORAGE else None
-    except (OSError, IndexError):
-        return None
-    return None
-
-
 def words(error: BaseException, path: Path) -> JournalError:
     """What SQLite or the system says of a journal, as an error that says what to do."""
     text = str(error)
@@ -357,7 +332,7 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
         # Before anything is set: what is not ours, or is from a newer version, is not touched.
         _check_kind(connection, path, write=write)
         if write:
-            shared = is_shared_storage(path.parent)
+            shared = shared_storage(path.parent)
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")

@@ -172,7 +172,7 @@ def test_what_was_performed_is_on_record_whenever_the_power_goes(
 ) -> None:
     mode, folder, found = written
     if mode == "truncate":
-        monkeypatch.setattr(journal_module, "is_shared_storage", lambda path: "nfs4")
+        monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
     chance = random.Random(4)
     cuts = 0
     for number, (disk, performed, _) in enumerate(replayed(found, folder)):

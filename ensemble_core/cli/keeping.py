@@ -32,8 +32,8 @@ class Kept:
 
     def __init__(self, folder: Path, lock: Lock, recorder: Recorder, registry: Registry) -> None:
         from ensemble_core.cli.past import versions
-        from ensemble_core.journal import is_shared_storage
         from ensemble_core.recovery import maker_of
+        from ensemble_core.storage import shared_storage
 
         self.folder = folder
         self.recorder = recorder
@@ -44,7 +44,7 @@ class Kept:
         #: Where the executor keeps what it needs to find its jobs again.
         self.executor_folder = folder / "executor"
         #: The kind of network file system that the journal lies on, if it does.
-        self.storage = is_shared_storage(folder)
+        self.storage = shared_storage(folder)
 
     @classmethod
     def new(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.past import run_argument, state_option
+from ensemble_core.cli.parameters import check_showing, showing_options
+from ensemble_core.cli.past import run_argument, state_option, telling
 
 if TYPE_CHECKING:
     from ensemble_core.cli.past import Past
@@ -33,16 +34,7 @@ __all__ = ["resume"]
     help="Believe that the controller is gone, where nothing else can tell.",
 )
 @state_option
-@click.option("--debug", is_flag=True, help="Print every event.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and failed jobs.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one event or decision a line, as JSON."
-)
-@click.option(
-    "--progress/--no-progress",
-    default=None,
-    help="Whether to keep a live table on a terminal.  [default: on a terminal]",
-)
+@showing_options
 def resume(
     run: str,
     accept_changes: bool,
@@ -59,20 +51,10 @@ def resume(
     asked what became of each job that was not over; only what never arrived is submitted. The exit
     code is the run's, as of 'ensemble run'.
     """
-    from ensemble_core.cli.complaints import flatten
-    from ensemble_core.cli.json_lines import dump
-    from ensemble_core.errors import EnsembleError
-
-    if quiet and (debug or as_json):
-        raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
+    check_showing(debug=debug, quiet=quiet, as_json=as_json)
     look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
-    try:
+    with telling(as_json):
         return take_up(run, state, look, accept_changes=accept_changes, take_over=take_over)
-    except EnsembleError as error:
-        if as_json:
-            for each in flatten(error):
-                click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
-        raise
 
 
 def take_up(
@@ -112,11 +94,7 @@ def _take_up(
     from ensemble_core.cli.showing import Showing
     from ensemble_core.errors import UsageError
     from ensemble_core.recorder import Recorder
-    from ensemble_core.runs import look as look_at
 
-    info = look_at(past.folder)
-    if info.problem:
-        past.journal.check()
     sessions = past.journal.sessions()
     outcome = sessions[-1].outcome if sessions else None
     if outcome is not None and outcome.get("over"):

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import click
 
-from ensemble_core.cli.parameters import executor_option, plugin_option, set_option
-from ensemble_core.cli.past import state_option
+from ensemble_core.cli.parameters import (
+    check_showing,
+    executor_option,
+    plugin_option,
+    set_option,
+    showing_options,
+)
+from ensemble_core.cli.past import state_option, telling
 
 __all__ = ["run"]
 
@@ -30,16 +36,7 @@ __all__ = ["run"]
 @click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
 @set_option
 @plugin_option
-@click.option("--debug", is_flag=True, help="Print every event.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and failed jobs.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one event or decision a line, as JSON."
-)
-@click.option(
-    "--progress/--no-progress",
-    default=None,
-    help="Whether to keep a live table on a terminal.  [default: on a terminal]",
-)
+@showing_options
 @click.option(
     "--output",
     "folder",
@@ -82,18 +79,16 @@ def run(
     """
     from ensemble_core import config
     from ensemble_core.cli.choose import choose, read_options
-    from ensemble_core.cli.complaints import flatten
     from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.keeping import Kept
     from ensemble_core.cli.showing import Showing
     from ensemble_core.config.source import read
-    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.errors import UsageError
     from ensemble_core.runs import fit, state_folder
+    from ensemble_core.runtime import new_tag
 
-    if quiet and (debug or as_json):
-        raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
-    try:
+    check_showing(debug=debug, quiet=quiet, as_json=as_json)
+    with telling(as_json):
         registry = discover(plugins)
         choice = choose(registry, executor)
         named = {"slots": slots, "min_slots": min_slots, "max_slots": max_slots}
@@ -115,8 +110,6 @@ def run(
         showing = Showing(
             ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
         )
-        from ensemble_core.runtime import new_tag
-
         tag = new_tag(fit(ensemble.name))
         home = state_folder(state)
         output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
@@ -134,8 +127,3 @@ def run(
         }
         with Kept.new(home, about, registry, text, list(overrides)) as kept:
             return showing.run(registry, built, output, tag, kept)
-    except EnsembleError as error:
-        if as_json:
-            for each in flatten(error):
-                click.echo(dump({**each.to_dict(), "exit_code": error.exit_code}))
-        raise

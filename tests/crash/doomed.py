@@ -106,7 +106,7 @@ def arm(chance: random.Random) -> None:
     runtime._SNAPSHOT_SHARE = 0
     runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
     if chance.random() < 0.3:
-        _replace(journal, "is_shared_storage", lambda original: lambda path: "nfs4")
+        _replace(journal, "shared_storage", lambda original: lambda path: "nfs4")
     _replace(recorder, "connect", _connecting)
     _replace(recorder.Recorder, "append", _orders)
     _replace(runtime.Runtime, "_handle", _handling)

@@ -21,7 +21,7 @@ def note(performed: int, seq: int) -> None:
 def main() -> None:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     if mode == "truncate":
-        setattr(journal, "is_shared_storage", lambda path: "nfs4")  # noqa: B010  (for mypy)
+        setattr(journal, "shared_storage", lambda path: "nfs4")  # noqa: B010  (for mypy)
     performed = os.open(folder / "orders", os.O_WRONLY | os.O_CREAT)
     recorder = Recorder(folder / journal.NAME)
     recorder.describe({"tag": "run"})

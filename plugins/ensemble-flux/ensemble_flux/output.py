@@ -11,47 +11,18 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from ensemble_core import Job
+from ensemble_core import Job, shared_storage
 
-__all__ = ["NETWORK", "Output", "filesystem", "remove_empty", "seen_by_all"]
-
-#: Types of file systems that the nodes of a cluster share.
-NETWORK = frozenset(
-    {
-        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "nfs", "nfs4",
-        "orangefs", "panfs", "pvfs2", "smb3", "vast", "virtiofs", "wekafs",
-    }
-)  # fmt: skip
-
-
-def filesystem(path: str, mounts: str = "/proc/self/mounts") -> str:
-    """The type of the file system that a path is on; empty where that cannot be known."""
-    path = os.path.realpath(path)
-    best, kind = "", ""
-    try:
-        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind
+__all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
     """Whether the jobs on these hosts see the same folder as this process on ``here``."""
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
-    kind = filesystem(path)
-    return kind in NETWORK or kind.startswith("fuse.")
+    return shared_storage(path) is not None
 
 
 @dataclass(slots=True)

@@ -7,57 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux.output import Output, filesystem, remove_empty, seen_by_all
+from ensemble_flux.output import Output, remove_empty, seen_by_all
 
 from ensemble_core import Job
-
-MOUNTS = """\
-/dev/sda1 / ext4 rw 0 0
-tmpfs /tmp tmpfs rw 0 0
-server:/home /home nfs4 rw 0 0
-lustre@tcp:/x /scratch/big\\040one lustre rw 0 0
-sshfs /home/ada/far fuse.sshfs rw 0 0
-"""
 
 
 def job(number: int = 0, **fields: Any) -> Job:
     return Job(id=f"a.{number}", group="a", index=number, command=("a",), **fields)
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> str:
-    file = tmp_path / "mounts"
-    file.write_text(MOUNTS)
-    return str(file)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/", "ext4"),
-        ("/home2/x", "ext4"),
-        ("/home/ada/runs", "nfs4"),
-        ("/home/ada/far/x", "fuse.sshfs"),
-        ("/scratch/big one/run", "lustre"),
-    ],
-)
-def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
-    path: str, kind: str, mounts: str
-) -> None:
-    assert filesystem(path, mounts) == kind
-    assert filesystem(path, "/there/is/none") == ""
-
-
 def test_a_folder_is_seen_by_all_on_one_host_and_on_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert seen_by_all("/any", ["n1", "n1.cluster"], "n1")
-    monkeypatch.setattr("ensemble_flux.output.filesystem", lambda path: "ext4")
+    monkeypatch.setattr("ensemble_flux.output.shared_storage", lambda path: None)
     assert not seen_by_all("/any", ["n1", "n2"], "n1")
     assert not seen_by_all("/any", ["n2"], "login")
-    for kind in ("lustre", "nfs4", "fuse.sshfs"):
-        monkeypatch.setattr("ensemble_flux.output.filesystem", lambda path, kind=kind: kind)
-        assert seen_by_all("/any", ["n1", "n2"], "login")
+    monkeypatch.setattr("ensemble_flux.output.shared_storage", lambda path: "nfs4")
+    assert seen_by_all("/any", ["n1", "n2"], "login")
 
 
 def test_output_that_no_job_names_a_file_for_is_kept_in_the_runs_folder(tmp_path: Path) -> None:

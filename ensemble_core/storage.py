@@ -1,0 +1,48 @@
+"""What a folder lies on: whether other machines write there too, and whether they see it at all.
+
+Asked by the journal, for SQLite shares no memory across a network, and by executors whose jobs run
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["filesystem", "shared_storage"]
+
+#: Types of file systems that several machines share.
+_NETWORK = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "ncpfs", "nfs",
+        "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vast", "virtiofs", "wekafs",
+    }
+)  # fmt: skip
+
+
+def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") -> str:
+    """The type of the file system that a path is on; empty where that cannot be known."""
+    path = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def shared_storage(path: str | os.PathLike[str]) -> str | None:
+    """The type of the network file system that a path is on; ``None`` on a local one.
+
+    One of user space (``fuse.…``) counts: whatever it is, it is not to be relied upon as a disk is.
+    """
+    kind = filesystem(path)
+    return kind if kind in _NETWORK or kind.startswith("fuse.") else None
