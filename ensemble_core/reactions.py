@@ -358,16 +358,17 @@ class Reactions:
                 self.table.fill_gauges()
             self.rules.index.touched.append(watch)
 
-    def adopt(self, ensemble: Ensemble) -> None:
+    def adopt(self, ensemble: Ensemble) -> list[str]:
         """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
-        are still there go on where they stood."""
+        are still there go on where they stood. The rules that joined while the run was under way
+        and that speak of what the new file does not have: they are gone."""
         before, self.ensemble = self.ensemble, ensemble
         earlier = list(self.rules.states.values())
         self.metrics.adopt(
             ensemble.groups, ensemble.statistics, everything=_asks_for_everything(ensemble)
         )
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
-        stayed = self.rules.adopt(ensemble)
+        stayed, dropped = self.rules.adopt(ensemble)
         self.table.adopt(before.groups, ensemble.groups, self.rules.index)
         for firing, _, _ in self._calls.values():
             firing.state = stayed.get(id(firing.state), firing.state)
@@ -379,10 +380,9 @@ class Reactions:
         for rule, every in intervals.items():
             if now_every.get(rule) != every:
                 self.timers.stop("interval", rule)
-        for rule in now_every.keys() - intervals.keys() | {
-            rule for rule, every in intervals.items() if now_every.get(rule) not in (None, every)
-        }:
-            self._schedule(self.rules.states[rule], self.now)
+        for rule, period in now_every.items():
+            if intervals.get(rule) != period:
+                self._schedule(self.rules.states[rule], self.now)
         if ensemble.heartbeat != before.heartbeat:
             self.timers.stop("heartbeat", "")
             if ensemble.heartbeat:
@@ -401,6 +401,7 @@ class Reactions:
             elif state.watch is not None:
                 state.watch.unread = True
         self._look_for_end = True
+        return dropped
 
     def _schedule(self, state: RuleState, now: float) -> None:
         every = state.rule.trigger.every

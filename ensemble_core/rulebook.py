@@ -85,8 +85,9 @@ class RuleBook:
             number += 1
         return f"rule-{number}"
 
-    def adopt(self, ensemble: Ensemble) -> dict[int, RuleState]:
-        """Go on with a changed file; the new states of rules that stay, by the ids of the old.
+    def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
+        """Go on with a changed file; the new states of rules that stay, by the ids of the old, and
+        the names of those that had joined and cannot stay.
 
         A rule is the same if it has the same ``id``, or, where it has none of its own, says the
         same. Rules that joined while the run was under way stay, as far as the new file lets them.
@@ -99,6 +100,7 @@ class RuleBook:
         self.states, self._paths, self._failure_rules = {}, {}, []
         self.strangers = False
         stayed: dict[int, RuleState] = {}
+        dropped: list[str] = []
 
         def take(state: RuleState, before: RuleState | None) -> None:
             if before is not None:
@@ -126,8 +128,8 @@ class RuleBook:
                 rule = ensemble.binder.rule(state.rule.spec, name)
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
-                continue  # it speaks of what the new file does not have
-        return stayed
+                dropped.append(state.rule.id)  # it speaks of what the new file does not have
+        return stayed, dropped
 
     def switch(self, rule_id: str, enabled: bool) -> RuleState | None:
         """Switch a rule on or off; the state if that made it live."""

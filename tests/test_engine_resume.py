@@ -267,3 +267,37 @@ def test_a_heartbeat_and_intervals_of_a_changed_file_are_told_of() -> None:
     assert (timer.kind, timer.when) == ("interval", story.now + 5)
     story.engine.adopt(Story(BEFORE).ensemble)
     assert story.engine.next_timer() is None
+
+
+def test_a_joined_rule_that_a_changed_file_has_no_place_for_is_named() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}, {name: more, command: y}]
+rules:
+  - {trigger: start, action: [{name: submit, label: work}, {name: custom, label: f}]}
+custom: |
+  def f(**kwargs):
+      return None
+"""
+    )
+    (call,) = [one for one in story.start() if isinstance(one, Call)]
+    rules = (
+        {
+            "rule": {
+                "id": "later",
+                "trigger": "job-fail",
+                "action": {"name": "submit", "label": "more"},
+            }
+        },
+        {
+            "rule": {
+                "id": "stays",
+                "trigger": "job-success",
+                "action": {"name": "log", "message": "x"},
+            }
+        },
+    )
+    story.tell(CallReturned(story.now, call.call, rules))
+    text = "jobs: [{name: work, command: x}]\nrules: [{trigger: start, action: {name: submit, label: work}}]"
+    assert story.engine.adopt(Story(text).ensemble) == ["later"]
+    assert list(story.engine.rules.states) == ["rule-1", "stays"]

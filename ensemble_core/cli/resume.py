@@ -128,7 +128,12 @@ def _take_up(
         kept = Kept(past.folder, lock, recorder, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
-            recovered.engine.adopt(ensemble)
+            for rule in recovered.engine.adopt(ensemble):
+                click.echo(
+                    f"warning: rule {rule}, which joined while the run was under way, speaks of "
+                    "what the changed file does not have: it is gone",
+                    err=True,
+                )
             recorder.text(changed.file, changed.text, changed.overrides)
         kept.begin()
         choice = Choice(str(past.executor["name"]), record, "", "as the run began", options)
