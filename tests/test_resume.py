@@ -193,6 +193,17 @@ def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
     assert fired == {"begin": 1, "each": 3}
 
 
+def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
+    place.killed("told", 4)
+    more = "  - {id: late, trigger: start, action: {name: log, message: never}}\n"
+    assert "rules:\n" in YAML
+    (place.folder / "e.yaml").write_text(YAML.replace("rules:\n", f"rules:\n{more}"))
+    result = place.ensemble("resume", "last", "--accept-changes")
+    check_right(place, result)
+    assert "rule late waits for the start, which is over: it never fires" in result.output
+    assert "rule begin waits" not in result.output
+
+
 def test_a_changed_file_that_is_wrong_is_refused_and_changes_nothing(place: Place) -> None:
     place.killed("told", 4)
     (place.folder / "e.yaml").write_text(YAML.replace("label: next", "label: nxt"))

@@ -15,6 +15,7 @@ from ensemble_core.cli.past import run_argument, state_option, telling
 
 if TYPE_CHECKING:
     from ensemble_core.cli.past import Past
+    from ensemble_core.engine import Engine
     from ensemble_core.ensemble import Ensemble
     from ensemble_core.journal import Text
 
@@ -128,12 +129,7 @@ def _take_up(
         kept = Kept(past.folder, lock, recorder, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
-            for rule in recovered.engine.adopt(ensemble):
-                click.echo(
-                    f"warning: rule {rule}, which joined while the run was under way, speaks of "
-                    "what the changed file does not have: it is gone",
-                    err=True,
-                )
+            _adopt(recovered.engine, ensemble)
             recorder.text(changed.file, changed.text, changed.overrides)
         kept.begin()
         choice = Choice(str(past.executor["name"]), record, "", "as the run began", options)
@@ -149,6 +145,22 @@ def _take_up(
         )
     finally:
         recorder.close()
+
+
+def _adopt(engine: Engine, ensemble: Ensemble) -> None:
+    """Go on with a changed file; say which rules can have no effect any more."""
+    for rule in engine.adopt(ensemble):
+        click.echo(
+            f"warning: rule {rule}, which joined while the run was under way, speaks of what the "
+            "changed file does not have: it is gone",
+            err=True,
+        )
+    for state in engine.rules.states.values():
+        if engine.events and "start" in state.rule.trigger.wakes and not state.fired:
+            click.echo(
+                f"warning: rule {state.rule.id} waits for the start, which is over: it never fires",
+                err=True,
+            )
 
 
 def _go_to(folder: str, tag: str) -> None:
