@@ -105,11 +105,17 @@ class Cancel(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize(Decision):
-    """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes."""
+    """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes.
+
+    ``attempt`` is above 1 where the same ``request`` was made before and its answer is not known:
+    it could not be delivered, or the controller that made it was gone. An executor answers a
+    request that it knows and does not carry it out twice.
+    """
 
     type: ClassVar[str] = "resize"
     request: str
     delta: int
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ from ensemble_core.firing import EngineFiring
 from ensemble_core.jobs import Job
 from ensemble_core.jobtable import JobRecord, Link, Strangers
 from ensemble_core.metrics import MetricsView
-from ensemble_core.reactions import NOTHING, Reactions
+from ensemble_core.reactions import NOTHING, Reactions, Request
 from ensemble_core.report import GroupReport, Report
 from ensemble_core.timers import Timer
 
@@ -191,7 +191,7 @@ class Engine(Reactions):
 
     def _recover(self, event: Event, error: Exception) -> None:
         """An event broke off in the middle: what was decided stands, and the run goes on."""
-        self._via = self._again = None
+        self._via = None
         self._beating = False
         self._look_for_end = True
         self._error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
@@ -235,17 +235,24 @@ class Engine(Reactions):
             again_call = replace(call, rule=firing.rule, attempt=call.attempt + 1)
             self._calls[call.call] = (firing, link, again_call)
             self._out.append(again_call)
-        for request, asked in self._requests.items():
-            self._out.append(
-                Resize(
-                    rule=asked.firing.rule,
-                    firing=asked.firing.number,
-                    request=request,
-                    delta=asked.delta,
-                )
-            )
+        for request, asked in list(self._requests.items()):
+            self._ask_again(request, asked)
         self._withdrawn += cancelled
         self._react((), None, event, {})
+
+    def _ask_again(self, request: str, asked: Request) -> None:
+        """The same request once more: who knows it answers and does not carry it out twice."""
+        asked = asked._replace(attempt=asked.attempt + 1)
+        self._requests[request] = asked
+        self._out.append(
+            Resize(
+                rule=asked.firing.rule,
+                firing=asked.firing.number,
+                request=request,
+                delta=asked.delta,
+                attempt=asked.attempt,
+            )
+        )
 
     def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
@@ -360,9 +367,7 @@ class Engine(Reactions):
         elif event.timer == "retry":
             request = self._retries.pop(event.key, None)
             if request is not None and request.firing.state.enabled:
-                self._again = request
-                self._perform(request.firing, [request.firing.resize(request.delta)])
-                self._again = None
+                self._ask_again(event.key, request)
             self._look_for_end = True
 
     def _on_returned(self, event: CallReturned) -> None:
@@ -413,9 +418,9 @@ class Engine(Reactions):
         self._link = request.firing.link
         if event.outcome == "undelivered":
             self._retries[event.request] = request
-            delay = min(_LONGEST_RETRY, 2.0 ** min(request.tries, 6))
+            delay = min(_LONGEST_RETRY, 2.0 ** min(request.attempt - 1, 6))
             self.timers.once(self.now + delay, "retry", event.request)
-            if not request.tries:
+            if request.attempt == 1:
                 word = "grow" if request.delta > 0 else "shrink"
                 self._out.append(
                     Log(

@@ -88,7 +88,12 @@ class Executor(ABC):
         """Cancel jobs by our ids."""
 
     def resize(self, request: str, delta: int) -> None:
-        """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome."""
+        """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome.
+
+        A request may come again, under the same name: after it was not delivered (an
+        :class:`ExecutorError` that is ``transient``), or after its controller was gone before it
+        knew the answer. One that was carried out is answered again, not carried out twice.
+        """
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:

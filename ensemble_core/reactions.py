@@ -43,11 +43,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Request(NamedTuple):
-    """A resize that was asked for and not answered yet; ``tries`` counts the earlier attempts."""
+    """A resize that was asked for and not answered yet; ``attempt`` counts from 1."""
 
     firing: EngineFiring
     delta: int
-    tries: int
+    attempt: int
 
 
 def _asks_for_everything(ensemble: Ensemble) -> bool:
@@ -90,7 +90,6 @@ class Reactions:
         self._via: Link | None = None
         self._requests: dict[str, Request] = {}
         self._retries: dict[str, Request] = {}
-        self._again: Request | None = None
         self._serial = 0
         self._limit_told = False
         self._pacer = Pacer(ensemble.limits.submits_per_second)
@@ -315,8 +314,7 @@ class Reactions:
                 return
             self._calls[decision.call] = (firing, link, decision)
         elif isinstance(decision, Resize):
-            tries = self._again.tries + 1 if self._again else 0
-            self._requests[decision.request] = Request(firing, decision.delta, tries)
+            self._requests[decision.request] = Request(firing, decision.delta, decision.attempt)
         elif isinstance(decision, SetGroup):
             state = self.table.groups[decision.group]
             state.group = self.ensemble.binder.group(state.group, decision.fields)

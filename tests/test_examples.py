@@ -97,7 +97,12 @@ class Ran:
 
     def cancelled(self) -> list[str]:
         """The jobs that rules cancelled."""
-        return [job for line in self.lines if line["type"] == "cancel" for job in line["jobs"]]
+        return [
+            job
+            for line in self.lines
+            if line["type"] == "cancel" and line["rule"] is not None
+            for job in line["jobs"]
+        ]
 
     def place(self, kind: str, **fields: object) -> int:
         """Where the first line of this kind with these fields stands."""
@@ -233,7 +238,11 @@ def heartbeat(ran: Ran) -> None:
 
 def grow_shrink(ran: Ran) -> None:
     assert ran.fired == {"rule-1": 1, "too-slow": 2, "done": 1, "granted": 2, "denied": 1}
-    asked = [line["delta"] for line in ran.lines if line["type"] == "resize" and "delta" in line]
+    asked = [
+        line["delta"]
+        for line in ran.lines
+        if line["type"] == "resize" and "delta" in line and line["attempt"] == 1
+    ]
     told = [
         (line["outcome"], line["size"])
         for line in ran.lines

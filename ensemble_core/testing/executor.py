@@ -357,6 +357,22 @@ class ExecutorContract:
                 assert event.outcome in ("granted", "denied", "timeout", "undelivered")
                 assert event.outcome != "granted" or event.size is not None
 
+    def test_a_resize_that_is_asked_again_is_answered_again_and_not_carried_out_twice(
+        self, session: Session
+    ) -> None:
+        if "resize" not in session.executor.capabilities:
+            return
+        outcomes = []
+        for attempt in (1, 2):
+            session.executor.resize("request-1", 1)
+            session.wait(
+                lambda attempt=attempt: len(self.answers(session)) == attempt,  # type: ignore[misc]  # mypy cannot infer a bound default
+                f"answer {attempt} to the same request",
+            )
+            outcomes.append([e for e in session.events if isinstance(e, ResizeOutcome)][-1])
+        first, second = outcomes
+        assert (first.outcome, first.size) == (second.outcome, second.size)
+
     def answers(self, session: Session) -> list[str]:
         """The resize requests that were answered so far."""
         return [e.request for e in session.events if isinstance(e, ResizeOutcome)]

@@ -199,6 +199,7 @@ class FakeExecutor(Executor):
         self.cancelled: list[str] = []
         self.resized: list[tuple[str, int]] = []
         self.events: list[Event] = []
+        self._answers: dict[str, tuple[Literal["granted", "denied"], str]] = {}
         self.refuse: ExecutorError | None = None
         self.closed = False
         self.run: Run | None = None
@@ -239,19 +240,15 @@ class FakeExecutor(Executor):
 
     def resize(self, request: str, delta: int) -> None:
         self.resized.append((request, delta))
-        size = self.nodes + delta
-        granted = 1 <= size <= self.max_nodes
-        if granted:
-            self.nodes = size
-        self._send(
-            ResizeOutcome(
-                self._clock(),
-                request,
-                "granted" if granted else "denied",
-                size=self.nodes,
-                reason="" if granted else f"{size} is not within 1 to {self.max_nodes}",
-            )
-        )
+        if request not in self._answers:
+            size = self.nodes + delta
+            granted = 1 <= size <= self.max_nodes
+            if granted:
+                self.nodes = size
+            reason = "" if granted else f"{size} is not within 1 to {self.max_nodes}"
+            self._answers[request] = ("granted" if granted else "denied", reason)
+        outcome, reason = self._answers[request]
+        self._send(ResizeOutcome(self._clock(), request, outcome, size=self.nodes, reason=reason))
 
     def resources(self) -> Mapping[str, float]:
         running = sum(state == "running" for state in self._states.values())
