@@ -36,6 +36,7 @@ __all__ = [
     "Text",
     "connect",
     "decisions_text",
+    "event_text",
     "list_text",
     "listed",
     "migrate",
@@ -161,7 +162,12 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-_encode_usual = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+#: Text as JSON has it, with its quotation marks.
+_quote = json.encoder.encode_basestring_ascii
+#: Times beyond are not numbers that every reader of JSON takes (``inf``, ``nan``).
+_HUGE = 1e300
+
+_encode_usual = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False).encode
 
 
 def _tame(value: object, depth: int = 0) -> object:
@@ -212,9 +218,25 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
     return row
 
 
-def list_text(rows: Sequence[Sequence[Any]]) -> str:
-    """Several of what :func:`listed` gives, as the column ``list``."""
-    return _encode(rows)
+def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
+    """The same as text. What most events are is written out here, for this is done for each."""
+    time = event.timestamp
+    if type(event) is JobEvent and event.ours and type(time) is float and -_HUGE < time < _HUGE:
+        try:
+            head = f'[{time!r},"job",{_quote(event.job)},{_quote(event.name)}'
+        except TypeError:  # a plugin's event, with names that are no text
+            return _encode(listed(event, decisions))
+        context = event.context
+        if not decisions:
+            return f"{head},{_encode(dict(context))}]" if context else f"{head}]"
+        shown = [decision.compact() for decision in decisions]
+        return f"{head},{_encode([dict(context) if context else None, shown])[1:]}"
+    return _encode(listed(event, decisions))
+
+
+def list_text(texts: Sequence[str]) -> str:
+    """Several of what :func:`event_text` gives, as the column ``list``."""
+    return f"[{','.join(texts)}]"
 
 
 def decisions_text(decisions: Sequence[Decision]) -> str | None:

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.decisions import Decision
-from ensemble_core.events import Event, JobEvent
+from ensemble_core.events import Event
 from ensemble_core.journal import (
     PERFORMED,
     JournalError,
     connect,
     digest,
+    event_text,
     list_text,
-    listed,
     storable,
     words,
 )
@@ -53,7 +53,8 @@ _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
 )
 
-_Pending = tuple[int, Event, Sequence[Decision], Sequence[Order]]
+#: An event; with what was decided on it and what carries that out, where there is any.
+_Pending = Event | tuple[Event, Sequence[Decision], Sequence[Order]]
 
 
 @cache
@@ -88,6 +89,8 @@ class Recorder:
         except (sqlite3.Error, OSError) as error:
             raise words(error, path) from error
         self.seq = int(row[0]) if row else 0
+        #: The newest event that the writing thread took over.
+        self._taken = self.seq
         self._session = 0
         self._marks: int | None = None
         self._changed = threading.Condition()
@@ -203,7 +206,7 @@ class Recorder:
     ) -> None:
         """Take one more event, what was decided on it, and what carries that out."""
         self.seq += 1
-        self._pending.append((self.seq, event, decisions, orders))
+        self._pending.append((event, decisions, orders) if decisions or orders else event)
         if orders:
             self._urgent = True
         if self._asleep or (orders and self._dozing):
@@ -290,23 +293,25 @@ class Recorder:
                 # A snapshot is of the state after an event that is there already.
                 snapshot, self._snapshot = self._snapshot, None
                 batch = [self._pending.popleft() for _ in range(len(self._pending))]
-            if not self._write_at_last(batch, snapshot):
+            first, self._taken = self._taken + 1, self._taken + len(batch)
+            if not self._write_at_last(first, batch, snapshot):
                 return
-            self._mark(batch)
+            self._mark(first, batch)
             for item in batch:
-                if item[3]:
-                    for order in item[3]:
+                if isinstance(item, tuple):
+                    for order in item[2]:
                         order()
 
-    def _mark(self, batch: Sequence[_Pending]) -> None:
+    def _mark(self, first: int, batch: Sequence[_Pending]) -> None:
         """Note outside the journal up to where it must be whole, for what now is performed."""
-        for seq, _, _, orders in reversed(batch):
-            if orders:
+        for at in range(len(batch) - 1, -1, -1):
+            item = batch[at]
+            if isinstance(item, tuple) and item[2]:
                 with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
                     if self._marks is None:
                         place = self.path.with_name(PERFORMED)
                         self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                    os.pwrite(self._marks, b"%-20d\n" % seq, 0)
+                    os.pwrite(self._marks, b"%-20d\n" % (first + at), 0)
                 return
 
     def _wait(self) -> None:
@@ -329,13 +334,13 @@ class Recorder:
         self._dozing = False
 
     def _write_at_last(
-        self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
+        self, first: int, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
     ) -> bool:
         """Write until that succeeds; false where it was given up."""
         delay = _RETRY_FIRST
         while True:
             try:
-                self._write(batch, snapshot)
+                self._write(first, batch, snapshot)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._failed = words(error, self.path)
@@ -360,19 +365,18 @@ class Recorder:
         if self.trouble is not None:
             self.trouble(error)
 
-    def _write(self, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None) -> None:
+    def _write(
+        self, first: int, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
+    ) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):
             part = batch[at : at + _MOST_IN_LIST]
-            # Most are the first sort; written out, for this is done for every event of every run.
-            rows = [
-                [event.timestamp, "job", event.job, event.name]
-                if type(event) is JobEvent and event.ours and not event.context and not decisions
-                else listed(event, decisions)
-                for _, event, decisions, _ in part
+            texts = [
+                event_text(item[0], item[1]) if isinstance(item, tuple) else event_text(item)
+                for item in part
             ]
-            values += (part[0][0], part[-1][0], list_text(rows))
+            values += (first + at, first + at + len(part) - 1, list_text(texts))
         for at in range(0, len(values), 3 * _MOST_LISTS):
             some = values[at : at + 3 * _MOST_LISTS]
             statements.append((_insert(len(some) // 3), some))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ensemble_core.decisions import Call, Resize
 from ensemble_core.engine import Engine
 from ensemble_core.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
-from ensemble_core.journal import decisions_text, list_text, listed, rows_of
+from ensemble_core.journal import decisions_text, event_text, list_text, rows_of
 from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import Story
 
@@ -248,7 +248,7 @@ def test_what_the_journal_keeps_of_a_run_brings_the_engine_to_the_same_place(
     for seq, event in enumerate(story.events, start=1):
         decisions = told.handle(event)
         decided = decisions_text(decisions)
-        (row,) = rows_of(seq, seq, list_text([listed(event, decisions)]))
+        (row,) = rows_of(seq, seq, list_text([event_text(event, decisions)]))
         assert row.decisions == decided
         assert decisions_text(again.handle(row.event())) == decided
     assert again.report() == story.engine.report()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from ensemble_core import journal as journal_module
-from ensemble_core.decisions import Log, decision_from_dict
-from ensemble_core.events import PluginEvent, Started
+from ensemble_core.decisions import Decision, Log, decision_from_dict
+from ensemble_core.events import JobEvent, PluginEvent, Started
 from ensemble_core.journal import (
     MIGRATIONS,
     NAME,
@@ -20,6 +21,8 @@ from ensemble_core.journal import (
     JournalError,
     connect,
     decisions_text,
+    event_text,
+    listed,
     migrate,
 )
 from ensemble_core.recorder import Recorder
@@ -165,3 +168,15 @@ def test_a_damaged_list_of_sessions_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(JournalError):
         recorder.begin(3.0, {})
     recorder.close()
+
+
+@pytest.mark.parametrize("decisions", [(), (Log(message="x", level="warning"),)])
+@pytest.mark.parametrize("context", [{}, {"status": 0}, {"note": 'a "b"\n\u20ac', "at": 0.1}])
+@pytest.mark.parametrize("job", ["sim.0", 'od"d\\\u20ac.0', 7])
+@pytest.mark.parametrize("time", [1795263651.8033245, 5, 1e-300, float("inf")])
+def test_what_is_written_out_for_speed_is_what_any_event_is_written_as(
+    time: float, job: str, context: dict[str, object], decisions: tuple[Decision, ...]
+) -> None:
+    event = JobEvent(time, job, "finish", context)
+    usual = json.dumps(listed(event, decisions), separators=(",", ":"))
+    assert event_text(event, decisions) == usual

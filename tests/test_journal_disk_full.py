@@ -170,14 +170,14 @@ def test_the_disk_is_full_at_any_write_and_has_space_again_later(
     monkeypatch.setattr(recorder_module, "_RETRY_FIRST", 0.02)
     write, count, full = Recorder._write, 0, threading.Event()
 
-    def limited(self: Recorder, batch: Any, snapshot: Any) -> None:
+    def limited(self: Recorder, first: int, batch: Any, snapshot: Any) -> None:
         nonlocal count
-        if any(decisions for _, _, decisions, _ in batch) and not full.is_set():
+        if any(isinstance(item, tuple) for item in batch) and not full.is_set():
             if count == number:
                 limit_pages(self, 0)
                 full.set()
             count += 1
-        write(self, batch, snapshot)
+        write(self, first, batch, snapshot)
 
     monkeypatch.setattr(Recorder, "_write", limited)
     going = started()
@@ -207,12 +207,12 @@ def test_a_file_may_become_no_larger(
     try:
         write, lowered = Recorder._write, threading.Event()
 
-        def lowering(self: Recorder, batch: Any, snapshot: Any) -> None:
+        def lowering(self: Recorder, first: int, batch: Any, snapshot: Any) -> None:
             if self.seq > 8 and not lowered.is_set():
                 size = os.path.getsize(f"{self.path}-wal")
                 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, before[1]))
                 lowered.set()
-            write(self, batch, snapshot)
+            write(self, first, batch, snapshot)
 
         monkeypatch.setattr(Recorder, "_write", lowering)
         going = started()
