@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ensemble_core.decisions import Decision
+    from ensemble_core.decisions import Decision, WhenBusy
     from ensemble_core.errors import (
         EnsembleError,
         ExecutorError,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         CallContext,
         ExecutorPlugin,
         ObserverPlugin,
+        ResizerPlugin,
         StatisticPlugin,
         TriggerPlugin,
         hookimpl,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ensemble_core.jobs import Job, JobGroup, JobState
     from ensemble_core.metrics import MetricsView
     from ensemble_core.observer import Observer, Row
+    from ensemble_core.resizer import Resized, Resizer
     from ensemble_core.rules import Action, Firing, Rule, Trigger
     from ensemble_core.series import Statistic, TimedStatistic
     from ensemble_core.storage import shared_storage
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _HOMES = {
-        "decisions": ("Decision",),
+        "decisions": ("Decision", "WhenBusy"),
         "errors": (
             "EnsembleError",
             "ExecutorError",
@@ -73,6 +75,7 @@ else:
             "CallContext",
             "ExecutorPlugin",
             "ObserverPlugin",
+            "ResizerPlugin",
             "StatisticPlugin",
             "TriggerPlugin",
             "hookimpl",
@@ -81,6 +84,7 @@ else:
         "metrics": ("MetricsView",),
         "series": ("Statistic", "TimedStatistic"),
         "observer": ("Observer", "Row"),
+        "resizer": ("Resized", "Resizer"),
         "rules": ("Action", "Firing", "Rule", "Trigger"),
         "storage": ("shared_storage",),
     }
@@ -131,6 +135,9 @@ __all__ = [
     "PluginEvent",
     "Problem",
     "ResizeOutcome",
+    "Resized",
+    "Resizer",
+    "ResizerPlugin",
     "Resources",
     "Row",
     "Rule",
@@ -141,6 +148,7 @@ __all__ = [
     "Trigger",
     "TriggerPlugin",
     "UsageError",
+    "WhenBusy",
     "__version__",
     "hookimpl",
     "shared_storage",

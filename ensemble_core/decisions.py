@@ -28,8 +28,12 @@ __all__ = [
     "SetGroup",
     "Submit",
     "Terminate",
+    "WhenBusy",
     "decision_from_dict",
 ]
+
+#: What becomes of nodes that are to be given back while jobs run on them.
+WhenBusy = Literal["wait", "skip", "force"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -109,13 +113,16 @@ class Resize(Decision):
 
     ``attempt`` is above 1 where the same ``request`` was made before and its answer is not known:
     it could not be delivered, or the controller that made it was gone. An executor answers a
-    request that it knows and does not carry it out twice.
+    request that it knows and does not carry it out twice. ``when_busy`` says what becomes of nodes
+    that are to be given back while jobs run on them: they go when they are idle (``wait``), stay
+    (``skip``), or go at once, and their jobs fail (``force``).
     """
 
     type: ClassVar[str] = "resize"
     request: str
     delta: int
     attempt: int = 1
+    when_busy: WhenBusy = "wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

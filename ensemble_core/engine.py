@@ -251,6 +251,7 @@ class Engine(Reactions):
                 request=request,
                 delta=asked.delta,
                 attempt=asked.attempt,
+                when_busy=asked.when_busy,
             )
         )
 

@@ -16,6 +16,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.jobs import Job
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.decisions import WhenBusy
     from ensemble_core.events import Event
 
 __all__ = ["Emit", "Executor", "Run"]
@@ -87,8 +88,12 @@ class Executor(ABC):
     def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel jobs by our ids."""
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome.
+
+        ``when_busy`` says what becomes of nodes that are to be given back while jobs run on them:
+        they go when they are idle (``wait``), stay (``skip``: it is granted in part, or denied
+        where none is idle), or go at once (``force``) where the queue can do that.
 
         A request may come again, under the same name: after it was not delivered (an
         :class:`ExecutorError` that is ``transient``), or after its controller was gone before it

@@ -20,6 +20,7 @@ from ensemble_core.decisions import (
     SetGroup,
     Submit,
     Terminate,
+    WhenBusy,
 )
 from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event
@@ -90,9 +91,14 @@ class EngineFiring:
             reason=reason or f"terminated by rule {self.rule}",
         )
 
-    def resize(self, delta: int) -> Decision:
-        request = self._engine.new_id("resize")
-        return Resize(rule=self.rule, firing=self.number, request=request, delta=delta)
+    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
+        return Resize(
+            rule=self.rule,
+            firing=self.number,
+            request=self._engine.new_id("resize"),
+            delta=delta,
+            when_busy=when_busy,
+        )
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         return SetGroup(rule=self.rule, firing=self.number, group=group, fields=dict(fields))

@@ -39,6 +39,7 @@ import pluggy
 from ensemble_core.executor import Executor
 from ensemble_core.jobs import Job
 from ensemble_core.observer import Observer
+from ensemble_core.resizer import Resizer
 from ensemble_core.rules import Action, Plan, Rule, Trigger
 from ensemble_core.series import Statistic, StatisticSpec, TimedStatistic
 
@@ -48,6 +49,7 @@ __all__ = [
     "CallContext",
     "ExecutorPlugin",
     "ObserverPlugin",
+    "ResizerPlugin",
     "StatisticPlugin",
     "TriggerPlugin",
     "hookimpl",
@@ -203,6 +205,21 @@ class ObserverPlugin:
     build: Callable[[Job, Mapping[str, Any]], Observer]
     options: Schema = field(default_factory=lambda: _NOTHING)
     variables: Callable[[Mapping[str, Any]], frozenset[str] | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizerPlugin:
+    """The record of a resizer: what gives members of the ensemble service more or fewer nodes.
+
+    ``options`` is a JSON Schema of an object: what ``ensemble-server start --option KEY=VALUE`` may
+    set. ``build`` is given the checked options, and raises :class:`EnsembleError` with a hint where
+    it cannot work.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Mapping[str, Any]], Resizer]
+    options: Schema = field(default_factory=lambda: _NOTHING)
 
 
 @hookspec
@@ -462,6 +479,56 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
                 build=lambda job, options: Energies(options.get("log")),
                 options={"type": "object", "properties": {"log": log}},
                 variables=lambda options: frozenset({"energy"}),
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
+    """Resizers: what ``ensemble-server start --resizer NAME`` changes the sizes of members with.
+
+    The docstring of :class:`~ensemble_core.resizer.Resizer` is the contract. This one keeps the
+    sizes in memory, for a rehearsal:
+
+    ```python
+    from ensemble_core import Resized, Resizer, ResizerPlugin, hookimpl
+
+
+    class Paper(Resizer):
+        def __init__(self, most):
+            self.most, self.sizes = most, {}
+
+        def resize(self, member, delta):
+            before = self.sizes.get(member, 1)
+            granted = min(max(before + delta, 1), self.most)
+            if granted == before:
+                return Resized(
+                    outcome="denied",
+                    before=before,
+                    asked=before + delta,
+                    granted=before,
+                    reason=f"between 1 and {self.most} nodes",
+                    code="out-of-bounds",
+                )
+            self.sizes[member] = granted
+            outcome = "granted" if granted == before + delta else "partial"
+            return Resized(outcome=outcome, before=before, asked=before + delta, granted=granted)
+
+        def size(self, member):
+            return self.sizes.get(member, 1)
+
+
+    @hookimpl
+    def ensemble_resizers():
+        most = {"description": "Most nodes.", "type": "integer", "minimum": 1, "default": 8}
+        return [
+            ResizerPlugin(
+                name="paper",
+                summary="sizes in memory, for a rehearsal",
+                build=lambda options: Paper(options["most"]),
+                options={"type": "object", "properties": {"most": most}},
             )
         ]
     ```

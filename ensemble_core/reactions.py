@@ -23,6 +23,7 @@ from ensemble_core.decisions import (
     SetGroup,
     Submit,
     Terminate,
+    WhenBusy,
 )
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import EnsembleError
@@ -48,6 +49,7 @@ class Request(NamedTuple):
     firing: EngineFiring
     delta: int
     attempt: int
+    when_busy: WhenBusy
 
 
 def _asks_for_everything(ensemble: Ensemble) -> bool:
@@ -314,7 +316,9 @@ class Reactions:
                 return
             self._calls[decision.call] = (firing, link, decision)
         elif isinstance(decision, Resize):
-            self._requests[decision.request] = Request(firing, decision.delta, decision.attempt)
+            self._requests[decision.request] = Request(
+                firing, decision.delta, decision.attempt, decision.when_busy
+            )
         elif isinstance(decision, SetGroup):
             state = self.table.groups[decision.group]
             state.group = self.ensemble.binder.group(state.group, decision.fields)

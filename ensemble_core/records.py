@@ -15,6 +15,7 @@ from ensemble_core.hookspecs import (
     ActionPlugin,
     ExecutorPlugin,
     ObserverPlugin,
+    ResizerPlugin,
     StatisticPlugin,
     TriggerPlugin,
 )
@@ -31,6 +32,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_actions": ("action", ActionPlugin),
     "ensemble_metrics": ("statistic", StatisticPlugin),
     "ensemble_observers": ("observer", ObserverPlugin),
+    "ensemble_resizers": ("resizer", ResizerPlugin),
 }
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -84,7 +86,15 @@ def check_record(record: object) -> None:
         raise PluginError(f"{_spoken(record)} is no record of a plugin")
     shown = f"{kind} {record.name!r}"  # type: ignore[attr-defined]  # every record has a name
     assert isinstance(
-        record, (ExecutorPlugin, TriggerPlugin, ActionPlugin, StatisticPlugin, ObserverPlugin)
+        record,
+        (
+            ExecutorPlugin,
+            TriggerPlugin,
+            ActionPlugin,
+            StatisticPlugin,
+            ObserverPlugin,
+            ResizerPlugin,
+        ),
     )
     _check_name(record.name, kind)
     summary: object = record.summary
@@ -106,6 +116,7 @@ def check_record(record: object) -> None:
         TriggerPlugin: ("name", "options"),
         StatisticPlugin: ("options",),
         ObserverPlugin: ("job", "options"),
+        ResizerPlugin: ("options",),
     }[type(record)]
     if not callable(record.build):
         raise PluginError(f"{shown}: 'build' is {_spoken(record.build)}, expected a function")
@@ -124,7 +135,7 @@ def check_record(record: object) -> None:
         _check_names(record.fields, f"{shown}: fields")
     elif isinstance(record, StatisticPlugin):
         _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
-    else:
+    elif isinstance(record, ObserverPlugin):
         _check_call(record.variables, ("options",), f"{shown}: variables")
 
 

@@ -25,20 +25,38 @@ from ensemble_core.hookspecs import (
     ActionPlugin,
     ExecutorPlugin,
     ObserverPlugin,
+    ResizerPlugin,
     StatisticPlugin,
     TriggerPlugin,
 )
 
 __all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Record", "Records", "Registry"]
 
-Record = ExecutorPlugin | TriggerPlugin | ActionPlugin | StatisticPlugin | ObserverPlugin
-Kind = Literal["executor", "trigger", "action", "statistic", "observer"]
-_R = TypeVar("_R", ExecutorPlugin, TriggerPlugin, ActionPlugin, StatisticPlugin, ObserverPlugin)
+Record = (
+    ExecutorPlugin | TriggerPlugin | ActionPlugin | StatisticPlugin | ObserverPlugin | ResizerPlugin
+)
+Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer"]
+_R = TypeVar(
+    "_R",
+    ExecutorPlugin,
+    TriggerPlugin,
+    ActionPlugin,
+    StatisticPlugin,
+    ObserverPlugin,
+    ResizerPlugin,
+)
 
 #: The distribution whose records keep their bare names.
 BUILTIN = "ensemble-core"
 #: The kinds of records, in the order in which they are shown.
-KINDS: tuple[Kind, ...] = ("executor", "trigger", "action", "statistic", "observer")
+KINDS: tuple[Kind, ...] = (
+    "executor",
+    "trigger",
+    "action",
+    "statistic",
+    "observer",
+    "resizer",
+)
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 #: What is known to exist and may not be installed: (kind, name) → distribution.
@@ -46,6 +64,7 @@ _ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("executor", "flux"): "ensemble-flux",
     ("executor", "minicluster"): "ensemble-minicluster",
     ("observer", "lammps"): "ensemble-lammps",
+    ("resizer", "kubernetes"): "ensemble-minicluster",
 }
 
 
@@ -200,6 +219,7 @@ class Registry:
         self.actions: Records[ActionPlugin] = self._collect("action", ActionPlugin)
         self.statistics: Records[StatisticPlugin] = self._collect("statistic", StatisticPlugin)
         self.observers: Records[ObserverPlugin] = self._collect("observer", ObserverPlugin)
+        self.resizers: Records[ResizerPlugin] = self._collect("resizer", ResizerPlugin)
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [
@@ -237,6 +257,8 @@ class Registry:
     @overload
     def records(self, kind: Literal["observer"]) -> Records[ObserverPlugin]: ...
     @overload
+    def records(self, kind: Literal["resizer"]) -> Records[ResizerPlugin]: ...
+    @overload
     def records(self, kind: Kind) -> Records[Any]: ...
     def records(self, kind: Kind) -> Records[Any]:
         """The records of one kind, given in the singular."""
@@ -246,6 +268,7 @@ class Registry:
             "action": self.actions,
             "statistic": self.statistics,
             "observer": self.observers,
+            "resizer": self.resizers,
         }[kind]  # type: ignore[return-value]  # one Records per kind has no common supertype
 
     @overload
@@ -258,6 +281,8 @@ class Registry:
     def lookup(self, kind: Literal["statistic"], name: str) -> StatisticPlugin: ...
     @overload
     def lookup(self, kind: Literal["observer"], name: str) -> ObserverPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["resizer"], name: str) -> ResizerPlugin: ...
     @overload
     def lookup(self, kind: Kind, name: str) -> Record: ...
     def lookup(self, kind: Kind, name: str) -> Record:

@@ -16,7 +16,7 @@ from ensemble_core.conditions import Condition
 from ensemble_core.errors import Location
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
-    from ensemble_core.decisions import Decision
+    from ensemble_core.decisions import Decision, WhenBusy
     from ensemble_core.events import Event
 
 __all__ = ["Action", "BoundAction", "BoundRule", "Firing", "Plan", "Rule", "Trigger"]
@@ -163,8 +163,8 @@ class Firing(Protocol):
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         """End the run; by default what is still active is cancelled."""
 
-    def resize(self, delta: int) -> Decision:
-        """Ask for more or fewer nodes."""
+    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
+        """Ask for more or fewer nodes; of ``when_busy`` see the decision ``Resize``."""
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         """Change fields of a group for its later submits."""

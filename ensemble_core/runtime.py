@@ -441,8 +441,8 @@ class Runtime:
             if ids:
                 return lambda: put(lambda: self._cancel(ids))
         elif isinstance(decision, Resize):
-            request, delta = decision.request, decision.delta
-            return lambda: put(lambda: self._resize(request, delta))
+            resize = decision
+            return lambda: put(lambda: self._resize(resize))
         elif isinstance(decision, Call):
             call, metrics = decision, self.engine.snapshot()
             rule = Rule(self.engine.rule_of(decision))
@@ -481,9 +481,10 @@ class Runtime:
             message = f"{len(jobs)} jobs could not be cancelled: {error}"
             self.emit((Problem(self.clock(), message, "error"),))
 
-    def _resize(self, request: str, delta: int) -> None:
+    def _resize(self, resize: Resize) -> None:
+        request = resize.request
         try:
-            self._executor.resize(request, delta)
+            self._executor.resize(request, resize.delta, when_busy=resize.when_busy)
         except EnsembleError as error:
             outcome = "undelivered" if error.transient else "denied"
             self.emit(

@@ -12,7 +12,7 @@ import pytest
 
 from ensemble_core import recorder
 from ensemble_core.config import load_text
-from ensemble_core.decisions import Decision, Fired, Log, Submit
+from ensemble_core.decisions import Decision, Fired, Log, Submit, WhenBusy
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.events import (
     CallFailed,
@@ -383,11 +383,11 @@ def test_a_resize_that_cannot_be_delivered_is_asked_again(tmp_path: Path) -> Non
     class Deaf(FakeExecutor):
         deaf = 1
 
-        def resize(self, request: str, delta: int) -> None:
+        def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
             if self.deaf:
                 self.deaf -= 1
                 raise ExecutorError("no route to host", transient=True)
-            super().resize(request, delta)
+            super().resize(request, delta, when_busy=when_busy)
 
     text = """
 jobs: [{name: sim, command: sim}]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ensemble_core.config import load_text
+from ensemble_core.decisions import WhenBusy
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.events import Event, ExecutorLost, JobEvent, Observed
 from ensemble_core.executor import Run
@@ -105,7 +106,7 @@ def test_an_executor_that_exits_fails_its_jobs_and_the_run_ends(tmp_path: Path) 
 class BadResize(FakeExecutor):
     capabilities: ClassVar[frozenset[str]] = FakeExecutor.capabilities | {"resize"}
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         raise KeyError("nodes")
 
 
@@ -147,7 +148,7 @@ class Slow(FakeExecutor):
     entered = threading.Event()
     released = threading.Event()
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.entered.set()
         self.released.wait(60)
 

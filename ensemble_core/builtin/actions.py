@@ -62,7 +62,9 @@ def _grow(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _shrink(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.resize(-int(options.get("value", 1)))]
+    return [
+        firing.resize(-int(options.get("value", 1)), when_busy=options.get("when_busy", "wait"))
+    ]
 
 
 def _set(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
@@ -106,7 +108,7 @@ def _options(required: Iterable[str] = (), **properties: Mapping[str, Any]) -> d
     }
 
 
-def _nodes(what: str) -> dict[str, Any]:
+def _nodes(what: str, **more: Any) -> dict[str, Any]:
     return _options(
         value={
             "description": f"How many nodes {what}.",
@@ -115,8 +117,20 @@ def _nodes(what: str) -> dict[str, Any]:
             "maximum": 1_000_000,
             "pattern": "^0*[1-9][0-9]{0,5}$",
             "default": 1,
-        }
+        },
+        **more,
     )
+
+
+#: For ``shrink``.
+_WHEN_BUSY = {
+    "when_busy": {
+        "description": "What becomes of nodes that jobs run on: they go when they are idle (wait), "
+        "stay (skip), or go at once, so that their jobs fail (force, where the queue can do that).",
+        "enum": ["wait", "skip", "force"],
+        "default": "wait",
+    }
+}
 
 
 _RULES = _options(
@@ -195,7 +209,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         name="shrink",
         summary="give nodes back",
         plan=_shrink,
-        options=_nodes("to give back"),
+        options=_nodes("to give back", **_WHEN_BUSY),
         needs=frozenset({"resize"}),
     )
     yield ActionPlugin(

@@ -51,6 +51,7 @@ from ensemble_core.jobs import Job
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
     from ensemble_core.builtin.local_line import Line
+    from ensemble_core.decisions import WhenBusy
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
 
@@ -182,8 +183,8 @@ class LocalExecutor(Executor):
     def cancel(self, jobs: Sequence[str]) -> None:
         self._opened().ask("cancel", list(jobs))
 
-    def resize(self, request: str, delta: int) -> None:
-        self._opened().ask("resize", request, delta)
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        self._opened().ask("resize", request, delta, when_busy)
 
     def resources(self) -> Mapping[str, float]:
         if self._line is None:

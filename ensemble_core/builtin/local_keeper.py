@@ -8,9 +8,10 @@ kills them.
 
 What is said is JSON lines (``local_wire``). The controller begins with ``["hello",{...}]`` and is
 answered ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Then it sends ``submit``
-``[job,…]``, ``cancel`` ``[id,…]``, ``resize`` ``request`` ``delta``, ``reattach`` ``{id:time}``
-(answered ``["known",{id:bool}]``, then events), ``forget`` ``[id,…]`` and ``close`` (answered
-``["bye"]``). What the keeper sends beside that are events.
+``[job,…]``, ``cancel`` ``[id,…]``, ``resize`` ``request`` ``delta`` ``when_busy``,
+``reattach`` ``{id:time}`` (answered ``["known",{id:bool}]``, then events),
+``forget`` ``[id,…]`` and ``close`` (answered ``["bye"]``). What the keeper sends beside that are
+events.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class Keeper:
         elif what == "cancel":
             self._loop.take(("cancel", message[1]))
         elif what == "resize":
-            self._loop.take(("resize", message[1], message[2]))
+            self._loop.take(("resize", message[1], message[2], message[3]))
         elif what == "forget":
             self._loop.take(("forget", message[1]))
         elif what == "reattach":

@@ -32,6 +32,7 @@ from ensemble_core.builtin.local_start import Starter
 from ensemble_core.builtin.local_tell import Deliver, Teller
 from ensemble_core.builtin.local_watch import Timer, Watcher
 from ensemble_core.builtin.local_wire import encode_job
+from ensemble_core.decisions import WhenBusy
 from ensemble_core.events import ExecutorLost
 from ensemble_core.executor import Run
 from ensemble_core.jobs import Job
@@ -41,7 +42,7 @@ __all__ = ["Loop", "Request"]
 Request = (
     tuple[Literal["submit"], Sequence[Job]]
     | tuple[Literal["cancel"], Sequence[str]]
-    | tuple[Literal["resize"], str, int]
+    | tuple[Literal["resize"], str, int, WhenBusy]
     | tuple[Literal["forget"], Sequence[str]]
     | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
     | tuple[Literal["close"], Callable[[], None]]
@@ -240,7 +241,7 @@ class Loop:
                 for name in request[1]:
                     self._cancel(name, "cancelled")
             elif request[0] == "resize":
-                self._resize(request[1], request[2])
+                self._resize(request[1], request[2], request[3])
             elif request[0] == "forget":
                 self._forget(request[1])
             elif request[0] == "reattach":
@@ -310,15 +311,21 @@ class Loop:
             else:
                 self._reaper.end_now(record)
 
-    def _resize(self, request: str, delta: int) -> None:
+    def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self.slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
         if done is not None:  # asked by a controller that did not live to hear the answer
             self.teller.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
-        change = slots.resize(delta)
+        # A slot in use goes when its job ends, or stays; no job is ended for it.
+        spared = 0
+        if when_busy == "skip" and delta < 0:
+            spared = max(0, -delta - max(0, slots.free))
+        change = slots.resize(delta + spared)
         reason = ""
-        if change != delta:
+        if spared:
+            reason = f"{spared} of them are in use"
+        elif change != delta:
             if delta > 0:
                 reason = f"--max-slots is {slots.largest}"
             else:

@@ -20,6 +20,7 @@ from ensemble_core.decisions import (
     SetGroup,
     Submit,
     Terminate,
+    WhenBusy,
 )
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
@@ -121,9 +122,11 @@ class FakeFiring:
             )
         )
 
-    def resize(self, delta: int) -> Decision:
+    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
         request = f"resize-{len(self.decided) + 1}"
-        return self._decide(Resize(rule=self._rule, firing=1, request=request, delta=delta))
+        return self._decide(
+            Resize(rule=self._rule, firing=1, request=request, delta=delta, when_busy=when_busy)
+        )
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         self._groups[group] = replace(self._group(group), **fields)
@@ -238,7 +241,7 @@ class FakeExecutor(Executor):
                 self._tell(job, "finish", status=15)
             self._end(job, ran=state == "running")
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.resized.append((request, delta))
         if request not in self._answers:
             size = self.nodes + delta

@@ -28,6 +28,7 @@ from ensemble_core import (
     JobEvent,
     ResizeOutcome,
     Run,
+    WhenBusy,
     hookimpl,
 )
 from ensemble_core.executor import Emit
@@ -177,7 +178,7 @@ class DiskQueue(Executor):
                     self._follow(job, told)
             reach("cancelled a job")
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         done = self._resizes.get(request)
         if done is None:
             size = _SIZE + sum(line["delta"] for line in self._resizes.values() if line["granted"])

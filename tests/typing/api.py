@@ -43,6 +43,7 @@ from ensemble_core import (
     Trigger,
     TriggerPlugin,
     UsageError,
+    WhenBusy,
     hookimpl,
 )
 from ensemble_core.testing import ActionContract, FakeFiring, ObserverContract, StatisticContract
@@ -222,7 +223,7 @@ class Nowhere(Executor):
     def cancel(self, jobs: Sequence[str]) -> None:
         raise ExecutorError("the queue is gone", hint="start it again")
 
-    def resize(self, request: str, delta: int) -> None:
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         outcome = ResizeOutcome(self.run.clock(), request=request, outcome="denied")
         self.emit([outcome])
 

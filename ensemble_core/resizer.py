@@ -1,0 +1,55 @@
+"""The resizer: what gives a member of the ensemble service more or fewer nodes.
+
+The docstring of :class:`Resizer` is the contract. The service calls resizers; members only say how
+many nodes they want, never of which object.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Resized", "Resizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """The answer to a request for another size, in nodes.
+
+    ``before`` is the size that was found, ``asked`` the size that was asked for and ``granted`` the
+    size that will be. ``partial`` is less than was asked, within the bounds. ``code`` is for
+    programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …) and ``reason`` for
+    people; both are empty for what was granted as asked. ``transient`` says of a denial that the
+    same may be granted later.
+    """
+
+    outcome: Literal["granted", "partial", "denied"]
+    before: int = 0
+    asked: int = 0
+    granted: int = 0
+    reason: str = ""
+    code: str = ""
+    transient: bool = False
+
+
+class Resizer(ABC):
+    """Changes the sizes of members. The contract:
+
+    - Methods are called from the service's worker threads; of one member, never two at once.
+    - ``resize`` answers with a :class:`Resized`, also where the object is not there, may not be
+      touched, or nobody can be reached: it raises nothing. It returns when the new size is on
+      record, not when the nodes have come. It leaves a size that is not to change alone.
+    - Which object belongs to a member is the resizer's business, set up by who runs the service.
+    """
+
+    @abstractmethod
+    def resize(self, member: str, delta: int) -> Resized:
+        """Make ``member`` (``NAMESPACE/NAME``) ``delta`` nodes larger, or smaller when negative."""
+
+    def size(self, member: str) -> int | None:
+        """How many nodes ``member`` is to have now; ``None`` where that cannot be known."""
+        return None
+
+    def close(self) -> None:
+        """Give back what was taken; nothing is called afterwards."""

@@ -1,0 +1,1 @@
+"""What `make proto` generates from ``protos/``: the wire, and nothing else."""

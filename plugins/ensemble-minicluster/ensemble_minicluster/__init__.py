@@ -1,0 +1,1 @@
+"""Flux MiniClusters in Kubernetes for Ensemble."""

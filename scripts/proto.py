@@ -1,0 +1,61 @@
+"""Rebuild what is generated from ``protos/``: what ``make proto`` runs. ``--check`` only says
+whether what is committed is what the protos give (exit code 1 if not)."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = "ensemble_core/service/proto"
+#: Each proto with the name it is generated under.
+PROTOS = {
+    "protos/ensemble_operator.proto": "ensemble_operator.proto",
+    "protos/ensemble/v1/ensemble.proto": "ensemble.proto",
+}
+
+
+def generate(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / HOME
+        source.mkdir(parents=True)
+        for path, name in PROTOS.items():
+            (source / name).write_bytes((ROOT / path).read_bytes())
+        code = protoc.main(
+            [
+                "protoc",
+                f"-I{folder}",
+                f"-I{files('grpc_tools') / '_proto'}",
+                f"--python_out={target}",
+                f"--grpc_python_out={target}",
+                f"--mypy_out=quiet:{target}",
+                *(str(source / name) for name in PROTOS.values()),
+            ]
+        )
+    if code:
+        raise SystemExit(code)
+
+
+def main() -> int:
+    if sys.argv[1:] != ["--check"]:
+        generate(ROOT)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder))
+        stale = [
+            made.name
+            for made in sorted((Path(folder) / HOME).iterdir())
+            if not (ROOT / HOME / made.name).exists()
+            or made.read_bytes() != (ROOT / HOME / made.name).read_bytes()
+        ]
+    if stale:
+        print(f"not what the protos give: {', '.join(stale)}; run 'make proto'")
+    return bool(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
