@@ -1,0 +1,397 @@
+"""Who may do what: names of members, identities, and the file of tokens.
+
+A token is shown once, when it is made; the file keeps its SHA-256. The command line writes the file
+and a running service reads it again when it changes. Loads neither gRPC nor protobuf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ensemble_core.errors import EnsembleError, UsageError
+
+__all__ = ["Identity", "Role", "Token", "TokenFile", "Unknown", "member_name", "namespace_name"]
+
+Role = Literal["member", "controller", "viewer", "admin"]
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+#: A token says which line of the file is meant, so that only one secret is compared.
+_TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
+_VERSION = 1
+#: Seconds for which the file is believed not to have changed.
+_GLANCE = 0.2
+_LARGEST = 16_000_000
+
+
+def namespace_name(text: str) -> str:
+    """A namespace as it may be written, or :class:`UsageError`: a label of RFC 1123."""
+    return _label(text, "namespace", text)
+
+
+def member_name(text: str) -> str:
+    """A member's name in full, ``NAMESPACE/NAME``; ``NAME`` alone is in ``default``.
+
+    Raises :class:`UsageError` for a part that is no label of RFC 1123, and for too many parts.
+    """
+    namespace, slash, name = text.partition("/")
+    if not slash:
+        namespace, name = "default", text
+    if "/" in name:
+        raise UsageError(
+            f"{_shown(text)} is not the name of a member",
+            cause="it has more than one slash",
+            hint="a member is NAMESPACE/NAME, or NAME for one in 'default'",
+            code="bad-member",
+        )
+    return f"{_label(namespace, 'member', text)}/{_label(name, 'member', text)}"
+
+
+def _label(part: str, what: str, whole: str) -> str:
+    if _LABEL.fullmatch(part):
+        return part
+    if not part:
+        cause = "a part of it is empty" if whole else "it is empty"
+    elif len(part) > 63:
+        cause = f"a part of it has {len(part)} characters, and 63 are the most"
+    else:
+        cause = "only a-z, 0-9 and '-' may be in it, and '-' neither first nor last"
+    raise UsageError(
+        f"{_shown(whole)} is not the name of a {what}",
+        cause=cause,
+        hint="a member is NAMESPACE/NAME, or NAME for one in 'default'"
+        if what == "member"
+        else "for example: default",
+        code=f"bad-{what}",
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 140 else text[:137] + "...")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a call comes from, and what that may do.
+
+    ``namespace`` is empty for an admin, who may do all but be a member; ``member`` is the full name
+    of the one member that a member's credential stands for. ``id`` names the token in logs.
+    """
+
+    role: Role
+    namespace: str
+    member: str | None = None
+    id: str = ""
+
+    def __str__(self) -> str:
+        whom = self.member or self.namespace
+        return f"{self.role} {whom}" if whom else self.role
+
+    def may_be(self, member: str) -> bool:
+        """Whether it may connect as ``member``: only with that member's own token."""
+        return self.role == "member" and self.member == member
+
+    def may_see(self, member: str) -> bool:
+        """Whether it may know of ``member`` and how it stands."""
+        if self.role == "member":
+            return self.member == member
+        return self._covers(member)
+
+    def may_steer(self, member: str) -> bool:
+        """Whether it may submit jobs to ``member`` and cancel them."""
+        return self.role in ("controller", "admin") and self._covers(member)
+
+    def may_resize(self, member: str) -> bool:
+        """Whether it may ask for more or fewer nodes of ``member``; a member may of itself."""
+        return self.may_be(member) or self.may_steer(member)
+
+    def may_run(self, tag: str) -> bool:
+        """Whether it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
+        return self.role in ("controller", "admin") and _TAG.fullmatch(tag) is not None
+
+    @property
+    def owner(self) -> str:
+        """What runs of this identity are filed under: nobody with another one may touch them."""
+        return self.namespace
+
+    def _covers(self, member: str) -> bool:
+        return self.role == "admin" or member.startswith(f"{self.namespace}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One line of the file. Times are seconds since the epoch; ``expires`` 0 is never."""
+
+    id: str
+    role: Role
+    namespace: str
+    member: str | None
+    sha256: str
+    created: float
+    expires: float = 0.0
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.role, self.namespace, self.member, self.id)
+
+    def expired(self, now: float) -> bool:
+        """Whether it counts no more."""
+        return bool(self.expires) and now >= self.expires
+
+
+class Unknown(EnsembleError):
+    """A credential that stands for nobody: missing, wrong, removed or expired."""
+
+
+class TokenFile:
+    """The tokens of a service, in ``path`` (mode 0600, replaced as a whole).
+
+    ``identify`` is called for each call that a running service takes, and looks at the file again
+    when it has changed; ``add`` and ``remove`` may be called by another process meanwhile. A file
+    that cannot be read any more changes nothing: ``trouble`` says so.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.trouble = ""
+        self._clock = clock
+        self._tokens: Mapping[str, Token] = {}
+        self._seen: tuple[int, ...] | None = None
+        self._next_glance = 0.0
+
+    # -- asked by the service -------------------------------------------------------------------
+
+    def identify(self, text: str) -> Identity:
+        """Whom the token stands for. Raises :class:`Unknown`, which never shows the token."""
+        now = self._clock()
+        self._glance()
+        match = _TOKEN.fullmatch(text)
+        token = self._tokens.get(match[1]) if match else None
+        # Compared in any case: the time taken does not tell which tokens there are.
+        expected = token.sha256 if token else "0" * 64
+        right = hmac.compare_digest(_digest(text), expected)
+        if match is None:
+            raise Unknown(
+                "this is not a token of the ensemble service",
+                cause="tokens begin with 'ensemble-'",
+                hint="'ensemble-server token add' makes one",
+                code="bad-token",
+            )
+        if token is None or not right:
+            raise Unknown(
+                "the token is wrong, or was removed",
+                hint="'ensemble-server token list' shows which there are",
+                code="wrong-token",
+            )
+        if token.expired(now):
+            raise Unknown(
+                f"the token {token.id} has expired",
+                cause=f"it was good until {_when(token.expires)}",
+                hint="'ensemble-server token add' makes a new one",
+                code="expired-token",
+            )
+        return token.identity
+
+    def stands(self, identity: Identity) -> bool:
+        """Whether the token of this identity still counts; asked of connections that last."""
+        self._glance()
+        token = self._tokens.get(identity.id)
+        return token is not None and not token.expired(self._clock()) and token.identity == identity
+
+    def _glance(self) -> None:
+        """Read the file if it has changed; not more often than is of use."""
+        now = time.monotonic()
+        if now < self._next_glance:
+            return
+        self._next_glance = now + _GLANCE
+        try:
+            seen = _mark(os.stat(self.path))
+        except FileNotFoundError:
+            seen = ()
+        except OSError as error:
+            self.trouble = f"{self.path}: {error.strerror}"
+            return
+        if seen == self._seen:
+            return
+        try:
+            self._tokens = self._read()
+        except EnsembleError as error:
+            self.trouble = f"{error.what}: {error.cause}"
+        else:
+            self.trouble = ""
+        self._seen = seen
+
+    # -- asked by the command line --------------------------------------------------------------
+
+    def tokens(self) -> list[Token]:
+        """All tokens, oldest first. Raises :class:`EnsembleError` where they cannot be read."""
+        return sorted(self._read().values(), key=lambda token: (token.created, token.id))
+
+    def add(self, role: Role, name: str = "", *, expires: float = 0.0) -> tuple[str, Token]:
+        """A new token, in clear and as it is kept.
+
+        ``name`` is the member for ``member``, the namespace for ``controller`` and ``viewer``, and
+        nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never.
+        """
+        member = member_name(name) if role == "member" else None
+        namespace = (
+            member.partition("/")[0] if member else "" if role == "admin" else namespace_name(name)
+        )
+        with self._locked():
+            tokens = self._read()
+            ident = secrets.token_hex(4)
+            while ident in tokens:
+                ident = secrets.token_hex(4)
+            text = f"ensemble-{ident}-{secrets.token_urlsafe(32)}"
+            token = Token(
+                id=ident,
+                role=role,
+                namespace=namespace,
+                member=member,
+                sha256=_digest(text),
+                created=self._clock(),
+                expires=expires,
+            )
+            self._write({**tokens, ident: token})
+        return text, token
+
+    def remove(self, ident: str) -> Token:
+        """Take a token away; calls that come with it are refused from then on."""
+        with self._locked():
+            tokens = self._read()
+            if ident not in tokens:
+                raise UsageError(
+                    f"there is no token {_shown(ident)}",
+                    hint="'ensemble-server token list' shows their IDs",
+                    code="no-such-token",
+                )
+            token = tokens.pop(ident)
+            self._write(tokens)
+        return token
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def _read(self) -> dict[str, Token]:
+        try:
+            with open(self.path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise self._broken("others may write to it", f"chmod 600 {self.path}")
+                data = file.read(_LARGEST + 1)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._broken(error.strerror or str(error)) from None
+        try:
+            if len(data) > _LARGEST:
+                raise ValueError(f"it is larger than {_LARGEST} bytes")
+            document = json.loads(data)
+            if document["version"] != _VERSION:
+                raise ValueError(f"it is of version {document['version']!r}, not {_VERSION}")
+            return {token.id: token for token in map(_token, document["tokens"])}
+        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise self._broken(words) from None
+
+    def _broken(self, cause: str, hint: str | None = None) -> EnsembleError:
+        return UsageError(
+            f"the file of tokens {self.path} cannot be used",
+            cause=cause,
+            hint=hint,
+            code="bad-token-file",
+        )
+
+    def _write(self, tokens: Mapping[str, Token]) -> None:
+        document = {"version": _VERSION, "tokens": [asdict(token) for token in tokens.values()]}
+        write_private(self.path, json.dumps(document, indent=1).encode() + b"\n")
+        self._seen, self._next_glance = None, 0.0
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time. The lock is a file beside: the file itself is replaced."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._broken(error.strerror or str(error)) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put ``data`` into a file that only its owner reads, as a whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with open(descriptor, "wb") as file:  # mkstemp's files are 0600
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise EnsembleError(
+            f"cannot write {path}", cause=error.strerror or str(error), code="cannot-write"
+        ) from None
+
+
+def _token(data: Any) -> Token:
+    """One line of the file, checked: what it grants follows from it."""
+    token = Token(**data)
+    if token.role not in get_args(Role):
+        raise ValueError(f"a token has the unknown role {token.role!r}")
+    if not re.fullmatch(r"[0-9a-f]{8}", token.id) or not re.fullmatch(
+        r"[0-9a-f]{64}", token.sha256
+    ):
+        raise ValueError("a token's id or sha256 is malformed")
+    if not all(type(each) in (int, float) for each in (token.created, token.expires)):
+        raise ValueError("a token's times are not numbers")
+    if (token.role == "member") != (token.member is not None):
+        raise ValueError("a token has a member and is not a member's, or is one's and has none")
+    if token.member is not None and member_name(token.member) != token.member:
+        raise ValueError(f"a token's member {token.member!r} has no namespace")
+    if token.member is not None and token.member.partition("/")[0] != token.namespace:
+        raise ValueError(f"a token of {token.member!r} is for another namespace")
+    if token.role == "admin" and token.namespace:
+        raise ValueError("an admin's token has a namespace")
+    if token.role != "admin":
+        namespace_name(token.namespace)
+    return token
+
+
+def _mark(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
