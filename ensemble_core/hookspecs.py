@@ -78,7 +78,9 @@ class ExecutorPlugin:
     ``options: {NAME: …}``; where it is empty, anything goes. ``capabilities`` are those
     of the executor it builds.
     ``available`` says whether it can work here and why or why not, without side effects; where no
-    executor is named, the available one of highest ``priority`` is used.
+    executor is named, the available one of highest ``priority`` is used. ``members`` says that the
+    ``executor`` of a job group names one of its members; its option ``members`` is then a list of
+    the names that the file has, with an empty one where a group names none.
     """
 
     name: str
@@ -90,6 +92,7 @@ class ExecutorPlugin:
     shared: bool = False
     available: Callable[[], tuple[bool, str]] | None = None
     priority: int = 0
+    members: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

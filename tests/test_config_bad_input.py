@@ -260,7 +260,7 @@ def test_grow_on_an_executor_that_cannot_resize_says_which_can(registry: Registr
     (error,) = caught.value.errors
     assert place(error) == (4, 37)
     assert error.what == "'grow' needs an executor that can resize; 'queue' cannot"
-    assert error.hint == "'local' can"
+    assert error.hint == "'local', 'remote' can"
     assert load_text(text, registry, executor=registry.executors["local"]).heartbeat == 60
 
 
@@ -541,3 +541,38 @@ def test_what_was_set_on_the_command_line_is_the_place_of_its_errors(registry: R
         "--set jobs.sleep.cuont=1": "unknown-key",
         "--set nonsense": "bad-override",
     }
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+def executor_error(registry: Registry, name: str, chosen: str | None) -> EnsembleError | None:
+    text = f"jobs:\n  - {{name: sim, command: x, executor: {name}}}\nrules: []\n"
+    record = None if chosen is None else registry.executors[chosen]
+    try:
+        load_text(text, registry, file="f.yaml", executor=record)
+    except FileErrors as caught:
+        found = [error for error in caught.errors if place(error) == (2, 39)]
+        return found[0] if found else None
+    return None
+
+
+@pytest.mark.parametrize("name", ["left", "left/right", "local", "remote", "a-1"])
+def test_a_group_may_name_a_member_where_the_executor_has_members(
+    registry: Registry, name: str
+) -> None:
+    assert executor_error(registry, name, "remote") is None
+
+
+@pytest.mark.parametrize("name", ["Left", "a/b/c", "/a", "a/", "a_b", "-a", "a" * 64])
+def test_a_name_that_no_member_can_have_is_refused(registry: Registry, name: str) -> None:
+    error = executor_error(registry, name, "remote")
+    assert error is not None
+    assert error.code == "bad-member"
+
+
+def test_a_member_named_for_an_executor_without_members_is_refused(registry: Registry) -> None:
+    error = executor_error(registry, "left", "local")
+    assert error is not None
+    assert error.code == "no-such-executor"
+    assert "--executor remote" in str(error.hint)

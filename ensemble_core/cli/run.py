@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from ensemble_core.cli.parameters import (
     showing_options,
 )
 from ensemble_core.cli.past import state_option, telling
+
+if TYPE_CHECKING:
+    from ensemble_core.ensemble import Ensemble
 
 __all__ = ["run"]
 
@@ -34,6 +38,12 @@ __all__ = ["run"]
 @click.option("--slots", type=int, metavar="N", help="Cores to run on (executor local).")
 @click.option("--min-slots", type=int, metavar="N", help="Fewest slots that shrink may leave.")
 @click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
+@click.option("--host", metavar="HOST", help="Where the ensemble service is (remote, minicluster).")
+@click.option("--port", type=int, metavar="PORT", help="The port of the ensemble service.")
+@click.option(
+    "--name", metavar="NAME", help="The members' namespace (remote), or the MiniCluster's own name."
+)
+@click.option("--mock", is_flag=True, help="Rehearse without the ensemble service (minicluster).")
 @set_option
 @plugin_option
 @showing_options
@@ -58,6 +68,10 @@ def run(
     slots: int | None,
     min_slots: int | None,
     max_slots: int | None,
+    host: str | None,
+    port: int | None,
+    name: str | None,
+    mock: bool,
     overrides: tuple[str, ...],
     plugins: tuple[str, ...],
     debug: bool,
@@ -91,13 +105,23 @@ def run(
     with telling(as_json):
         registry = discover(plugins)
         choice = choose(registry, executor)
-        named = {"slots": slots, "min_slots": min_slots, "max_slots": max_slots}
+        named = {
+            "slots": slots,
+            "min_slots": min_slots,
+            "max_slots": max_slots,
+            "host": host,
+            "port": port,
+            "name": name,
+            "mock": mock or None,
+        }
         chosen = read_options(choice.record, options, named)
         choice = replace(choice, options=chosen)
         text = read(file)
         ensemble = config.load_text(
             text, registry, file=file, executor=choice.record, overrides=list(overrides)
         )
+        if choice.record.members:
+            chosen.setdefault("members", members_of(ensemble))
         try:
             built = choice.record.build(chosen)
         except (ValueError, TypeError) as error:
@@ -127,3 +151,8 @@ def run(
         }
         with Kept.new(home, about, registry, text, list(overrides)) as kept:
             return showing.run(registry, built, output, tag, kept)
+
+
+def members_of(ensemble: Ensemble) -> list[str]:
+    """The members that job groups name; an empty name where a group names none."""
+    return sorted({group.executor or "" for group in ensemble.groups.values()})

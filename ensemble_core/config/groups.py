@@ -7,6 +7,7 @@ group's fields, in the file or while a run is under way.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +26,8 @@ __all__ = ["as_written", "change_group", "make_group"]
 _MOST_JOBS = 1_000_000
 _NUMBERS = ("count", "nodes", "tasks", "cores_per_task", "gpus_per_task", "urgency")
 _TEXTS = ("workdir", "stdout", "stderr")
+#: A member of the ensemble service: NAME or NAMESPACE/NAME.
+_MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 
 
@@ -75,17 +78,44 @@ def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: J
             hint="make the sweep or the count smaller",
             code="out-of-range",
         )
-    chosen = context.executor
-    if chosen is not None and group.executor is not None:
-        record = context.registry.executors[group.executor]
-        if record is not chosen and record.name != chosen.name:
+    if group.executor is not None and "executor" in spec:
+        _check_executor(context, (*path, "executor"), group.name, group.executor)
+
+
+def _check_executor(context: Context, path: Path, group: str, name: str) -> None:
+    """A group's executor is that of the run, or one of the members that it steers."""
+    chosen, executors = context.executor, context.registry.executors
+    if chosen is not None:
+        if name in executors and executors[name].name == chosen.name:
+            return
+        if chosen.members:
+            if not _MEMBER.fullmatch(name):
+                context.report(
+                    path,
+                    f"the job group {group!r} asks for the member {name!r}, which no member can be "
+                    "called",
+                    hint="a member is NAME or NAMESPACE/NAME: small letters, digits and -",
+                    code="bad-member",
+                )
+            return
+    if name in executors:
+        if chosen is not None:
             context.report(
-                (*path, "executor"),
-                f"the job group {group.name!r} asks for the executor {group.executor!r}, "
+                path,
+                f"the job group {group!r} asks for the executor {name!r}, "
                 f"and this run has {chosen.name!r}",
-                hint=f"run with --executor {group.executor}, or remove the key",
+                hint=f"run with --executor {name}, or remove the key",
                 code="other-executor",
             )
+        return
+    having = [known for known, record in executors.items() if record.members]
+    possible = bool(having) and _MEMBER.fullmatch(name) is not None
+    if chosen is None and possible and not get_close_matches(name, executors, 1):
+        return  # a member of the run that this file is for; that is known when it runs
+    hint = context.registry.explain_missing("executor", name)
+    if possible:
+        hint += f"; with --executor {having[0]} it would name a member"
+    context.report(path, f"there is no executor {name!r}", hint=hint, code="no-such-executor")
 
 
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:

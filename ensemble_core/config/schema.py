@@ -37,7 +37,7 @@ def compose(registry: Registry) -> dict[str, Any]:
     _compose_named(definitions, "action", "name", registry.actions)
     _compose_named(definitions, "statistic", "statistic", registry.statistics)
     job = definitions["job"]
-    job["properties"]["executor"]["enum"] = sorted(registry.executors)
+    job["properties"]["executor"]["examples"] = sorted(registry.executors)
     job["properties"]["options"]["properties"] = {
         name: _job_options(name, registry.executors[name].job_options, definitions)
         for name in sorted(registry.executors)

@@ -32,6 +32,7 @@ async def member_stream(
     link = hub.join(who, first.hello, clock())
     last = clock()
     loop = asyncio.get_running_loop()
+    watch: asyncio.TimerHandle
 
     async def read() -> None:
         nonlocal last
@@ -40,13 +41,13 @@ async def member_stream(
             hub.from_member(link, message, last)
 
     def look() -> None:
-        nonlocal timer
+        nonlocal watch
         if clock() - last > SILENCE:
             reason = f"nothing was heard of {link.name} for {SILENCE:g} s"
             link.outbox.close(Refused("DEADLINE_EXCEEDED", reason))
-        timer = loop.call_later(SILENCE / 4, look)
+        watch = loop.call_later(SILENCE / 4, look)
 
-    timer = loop.call_later(SILENCE / 4, look)
+    watch = loop.call_later(SILENCE / 4, look)
     reader = asyncio.create_task(_until_over(link, read()))
     try:
         while (taken := link.outbox.take()) is not None:
@@ -55,7 +56,7 @@ async def member_stream(
             if not taken:
                 await link.outbox.wait()
     finally:
-        timer.cancel()
+        watch.cancel()
         hub.leave(link)
         reader.cancel()
 
