@@ -1,0 +1,155 @@
+"""What Flux says of its nodes, and how they are drained, through the composed executor's handle.
+
+Nodes are known by their ranks: in a MiniCluster, rank and pod index are the same. Nothing of Flux
+is imported: a handle is whatever has ``rpc``. For one thread; used by the one that resizes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ensemble_core import ExecutorError
+
+__all__ = ["MARK", "Look", "Nodes", "shown", "to_ranks"]
+
+#: What the reason of each drain of ours begins with.
+MARK = "ensemble gives this node back"
+#: Seconds that Flux may take to answer.
+_PATIENCE = 20.0
+
+
+def to_ranks(text: str | None) -> set[int]:
+    """The ranks of an idset (RFC 22).
+
+    >>> sorted(to_ranks("0-2,7")), to_ranks("")
+    ([0, 1, 2, 7], set())
+    """
+    found: set[int] = set()
+    for part in (text or "").strip("[]").split(","):
+        if part:
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def to_idset(ranks: Iterable[int]) -> str:
+    """Ranks as an idset.
+
+    >>> to_idset([3, 1, 2, 7])
+    '1-3,7'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def shown(ranks: Iterable[int]) -> str:
+    """Ranks for people.
+
+    >>> shown([3]), shown([2, 3])
+    ('rank 3', 'ranks 2-3')
+    """
+    text = to_idset(ranks)
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The nodes at one moment, by rank. ``drained`` has the reasons."""
+
+    online: frozenset[int]
+    drained: Mapping[int, str]
+    excluded: frozenset[int]
+    busy: frozenset[int]
+
+    @property
+    def usable(self) -> int:
+        """How many nodes jobs may run on: what the gauge ``nodes.up`` says."""
+        return len(self.online - self.drained.keys() - self.excluded)
+
+    def ours(self, ranks: Iterable[int], mark: str = MARK) -> list[int]:
+        """Those of these ranks that were drained for a shrink, by whose reason begins so."""
+        return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(mark)]
+
+
+class Nodes:
+    """The nodes of the instance that ``handle`` gives access to.
+
+    ``handle`` is asked in the thread that uses this object. Methods raise :class:`ExecutorError`.
+    """
+
+    def __init__(self, handle: Callable[[], object]) -> None:
+        self._handle = handle
+
+    @property
+    def reachable(self) -> bool:
+        """Whether there is a handle to ask with."""
+        return hasattr(self._get(), "rpc")
+
+    def look(self) -> Look:
+        """The nodes now."""
+        status = self._ask("resource.status")
+        drained = {
+            rank: str((drain or {}).get("reason") or "")
+            for ranks, drain in (status.get("drain") or {}).items()
+            for rank in to_ranks(ranks)
+        }
+        allocated = self._ask("resource.sched-status").get("allocated") or {}
+        busy: set[int] = set()
+        for entry in (allocated.get("execution") or {}).get("R_lite") or ():
+            busy |= to_ranks(str(entry["rank"]))
+        return Look(
+            online=frozenset(to_ranks(status.get("online"))),
+            drained=drained,
+            excluded=frozenset(to_ranks(status.get("exclude"))),
+            busy=frozenset(busy),
+        )
+
+    def drain(self, ranks: Iterable[int], reason: str) -> None:
+        """Let no more jobs start there. Those that are drained already keep their reasons."""
+        targets = to_idset(ranks)
+        if targets:
+            # "update" leaves alone what somebody else has drained meanwhile.
+            self._ask("resource.drain", {"targets": targets, "reason": reason, "mode": "update"})
+
+    def undrain(self, ranks: Iterable[int]) -> None:
+        """Let jobs start there again."""
+        targets = to_idset(ranks)
+        if targets:
+            self._ask("resource.undrain", {"targets": targets})
+
+    def _get(self) -> Any:
+        try:
+            return self._handle()
+        except OSError as error:
+            raise ExecutorError(
+                "the Flux instance cannot be reached", cause=_words(error), code="no-instance"
+            ) from None
+
+    def _ask(self, topic: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            # Rank 0 knows of the others, whichever this process is at.
+            future = self._get().rpc(topic, payload, 0)
+            future.wait_for(_PATIENCE)
+            answer = future.get()
+        except OSError as error:
+            raise ExecutorError(
+                f"Flux refused {topic}",
+                cause=_words(error),
+                hint="only the owner of an instance may drain its nodes"
+                if isinstance(error, PermissionError)
+                else None,
+                code="flux-refused",
+            ) from None
+        return answer or {}
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or (os.strerror(error.errno) if error.errno else str(error))

@@ -1,0 +1,93 @@
+"""What a user may set of the executor ``minicluster``, as a JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["OPTIONS", "PASSED_ON"]
+
+_TEXT = {"type": "string", "minLength": 1}
+_NODES = {"type": "integer", "minimum": 1}
+
+#: Options that are those of the executor that jobs go to.
+PASSED_ON = ("uri", "queue", "bank", "output", "events")
+
+#: What ``--option KEY=VALUE`` may set.
+OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "name": {
+            "description": "The member whose nodes are asked for: NAMESPACE/NAME, or NAME for one "
+            "in 'default'. Needed without mock.",
+            **_TEXT,
+        },
+        "host": {
+            "description": "Where the ensemble service is.",
+            "default": "localhost",
+            **_TEXT,
+        },
+        "port": {
+            "description": "The port of the ensemble service.",
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 65535,
+            "default": 50051,
+        },
+        "token_file": {
+            "description": "A file with this member's token; default: ENSEMBLE_TOKEN, else the "
+            "file that ENSEMBLE_TOKEN_FILE names.",
+            **_TEXT,
+        },
+        "ca": {
+            "description": "The certificate of the authority that vouches for the service; "
+            "default: ENSEMBLE_CA.",
+            **_TEXT,
+        },
+        "insecure": {
+            "description": "Speak to a service on another machine without TLS.",
+            "type": "boolean",
+            "default": False,
+        },
+        "arrival_timeout": {
+            "description": "Seconds that nodes may take to come up in Flux once they are granted, "
+            "or to go.",
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "default": 600,
+        },
+        "drain_timeout": {
+            "description": "Seconds that a shrink waits for jobs on the nodes that are to go.",
+            "type": "number",
+            "minimum": 0,
+            "default": 3600,
+        },
+        "settle_time": {
+            "description": "Seconds after which a node that was up before it was asked for is "
+            "taken for a new one, and not for one on its way out.",
+            "type": "number",
+            "minimum": 0,
+            "default": 35,
+        },
+        "mock": {
+            "description": "Ask no service: sizes are made up, within min_size and max_size. Jobs "
+            "go to Flux, or where there is none to this machine, a core for each node.",
+            "type": "boolean",
+            "default": False,
+        },
+        "size": {"description": "Nodes to begin with (mock); default: min_size.", **_NODES},
+        "min_size": {"description": "Fewest nodes (mock).", "default": 1, **_NODES},
+        "max_size": {"description": "Most nodes (mock).", "default": 8, **_NODES},
+        "compose": {
+            "description": "The executor that jobs go to; default: flux, or with mock and without "
+            "Flux local.",
+            **_TEXT,
+        },
+        "uri": {"description": "As of executor flux: the instance.", **_TEXT},
+        "queue": {"description": "As of executor flux: the queue for jobs.", **_TEXT},
+        "bank": {"description": "As of executor flux: the bank for jobs.", **_TEXT},
+        "output": {"description": "As of executor flux: where output goes.", **_TEXT},
+        "events": {"description": "As of executor flux: where events come from.", **_TEXT},
+    },
+}
