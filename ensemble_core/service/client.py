@@ -394,6 +394,8 @@ def fault(error: grpc.RpcError, target: str) -> EnsembleError:
     words, hint, transient = _FAULTS.get(code.name, ("did not answer as it should", None, False))
     if code is grpc.StatusCode.UNAVAILABLE:
         hint = _why_away(details)
+    elif "larger than max" in details:
+        words, transient = "takes no message of this size", False
     return ExecutorError(
         f"the service at {target} {words}",
         cause=" ".join(details.split())[:500],
@@ -438,9 +440,6 @@ def _why_away(details: str) -> str:
         )
     if "ssl" in lower or "handshake" in lower or "wrong version" in lower or "tls" in lower:
         return "does one side speak TLS and the other not? give ca.crt with --ca or ENSEMBLE_CA"
-    if "socket closed" in lower or "connection reset" in lower or "settings frame" in lower:
-        return (
-            "if the service speaks TLS, give its ca.crt with --ca or ENSEMBLE_CA; else it may be "
-            "stopping"
-        )
-    return "is it running there? 'ensemble-server start' starts one"
+    if "the service stops" in lower or "not connected" in lower:
+        return "ask again in a while"
+    return "is it running there? If it speaks TLS, give its ca.crt with --ca or ENSEMBLE_CA"
