@@ -22,16 +22,8 @@ from typing import Any
 
 from ensemble_core.decisions import Decision
 from ensemble_core.events import Event
-from ensemble_core.journal import (
-    PERFORMED,
-    JournalError,
-    connect,
-    digest,
-    event_text,
-    list_text,
-    storable,
-    words,
-)
+from ensemble_core.journal import PERFORMED, JournalError, connect, digest, storable, words
+from ensemble_core.rows import event_text, list_text
 
 __all__ = ["Order", "Recorder"]
 

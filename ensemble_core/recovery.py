@@ -15,7 +15,8 @@ from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event
-from ensemble_core.journal import Journal, JournalError, Row, Text, decisions_text
+from ensemble_core.journal import Journal, JournalError, Text
+from ensemble_core.rows import Row, decisions_text
 from ensemble_core.snapshot import FORMAT, load
 
 __all__ = ["Difference", "Recovered", "Replay", "maker_of", "recover"]

@@ -17,10 +17,11 @@ from ensemble_core.decisions import Decision
 from ensemble_core.engine import Engine
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.events import CallReturned, Event, ExecutorLost, Resumed, Started
-from ensemble_core.journal import NAME, decisions_text
+from ensemble_core.journal import NAME
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
 from ensemble_core.recovery import maker_of
+from ensemble_core.rows import decisions_text
 from ensemble_core.snapshot import dump
 from ensemble_core.testing import Story
 from ensemble_core.tracing import TracingEngine, Verdict

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ensemble_core.decisions import Call, Resize
 from ensemble_core.engine import Engine
 from ensemble_core.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
-from ensemble_core.journal import decisions_text, event_text, list_text, rows_of
+from ensemble_core.rows import decisions_text, event_text, list_text, rows_of
 from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import Story
 

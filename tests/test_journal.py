@@ -14,18 +14,9 @@ import pytest
 from ensemble_core import journal as journal_module
 from ensemble_core.decisions import Decision, Log, decision_from_dict
 from ensemble_core.events import JobEvent, PluginEvent, Started
-from ensemble_core.journal import (
-    MIGRATIONS,
-    NAME,
-    Journal,
-    JournalError,
-    connect,
-    decisions_text,
-    event_text,
-    listed,
-    migrate,
-)
+from ensemble_core.journal import MIGRATIONS, NAME, Journal, JournalError, connect, migrate
 from ensemble_core.recorder import Recorder
+from ensemble_core.rows import decisions_text, event_text, listed
 
 
 def written(path: Path, events: int = 5) -> Path:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ensemble_core.cli.past import Past
     from ensemble_core.decisions import Decision
     from ensemble_core.ensemble import Ensemble
-    from ensemble_core.journal import Journal, Row
+    from ensemble_core.journal import Journal
+    from ensemble_core.rows import Row
 
 __all__ = ["events"]
 

@@ -220,12 +220,12 @@ class FakeExecutor(Executor):
         twice = [job.id for job in jobs if job.id in self._states]
         if twice or len({job.id for job in jobs}) < len(jobs):
             raise AssertionError(f"submitted twice: {twice or [job.id for job in jobs]}")
-        self.submitted += jobs
         for job in jobs:
             self._states[job.id] = "waiting"
             self._tell(job.id, "submit", queue_id=f"fake-{len(self._states)}")
             self._tell(job.id, "depend")
             self._tell(job.id, "priority", priority=job.urgency)
+        self.submitted += jobs  # last: who waits for it may go on to play their lives
         if self.instant:
             for job in jobs:
                 self.finish(job.id)

@@ -53,8 +53,8 @@ from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.past import Past
 from ensemble_core.decisions import Fired, Submit
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal import Row
 from ensemble_core.recovery import Replay
+from ensemble_core.rows import Row
 
 PLUGIN = Path(disk_queue.__file__)
 #: Seconds after which a controller counts as stuck.
