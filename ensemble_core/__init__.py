@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ensemble_core.jobs import Job, JobGroup, JobState
     from ensemble_core.metrics import MetricsView
     from ensemble_core.observer import Observer, Row
+    from ensemble_core.plugins import executor_record
     from ensemble_core.resizer import Resized, Resizer
     from ensemble_core.rules import Action, Firing, Rule, Trigger
     from ensemble_core.series import Statistic, TimedStatistic
@@ -84,6 +85,7 @@ else:
         "metrics": ("MetricsView",),
         "series": ("Statistic", "TimedStatistic"),
         "observer": ("Observer", "Row"),
+        "plugins": ("executor_record",),
         "resizer": ("Resized", "Resizer"),
         "rules": ("Action", "Firing", "Rule", "Trigger"),
         "storage": ("shared_storage",),
@@ -150,6 +152,7 @@ __all__ = [
     "UsageError",
     "WhenBusy",
     "__version__",
+    "executor_record",
     "hookimpl",
     "shared_storage",
 ]

@@ -28,11 +28,11 @@ import pluggy
 
 from ensemble_core import hookspecs
 from ensemble_core.errors import Location, PluginError
-from ensemble_core.hookspecs import PROJECT
+from ensemble_core.hookspecs import PROJECT, ExecutorPlugin
 from ensemble_core.records import HOOKS, check_records
 from ensemble_core.registry import BUILTIN, Kind, LoadedPlugin, Record, Registry, normalize
 
-__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover"]
+__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover", "executor_record"]
 
 #: The entry-point group.
 GROUP = "ensemble"
@@ -64,6 +64,14 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
         if plugin:
             plugins.append(plugin)
     return Registry(plugins, loader.warnings)
+
+
+def executor_record(name: str) -> ExecutorPlugin:
+    """The record of an installed executor, for a plugin whose own executor composes another.
+
+    Raises :class:`PluginError` where there is none, or where two distributions claim the name.
+    """
+    return discover().lookup("executor", name)
 
 
 def _installed() -> list[_Found]:

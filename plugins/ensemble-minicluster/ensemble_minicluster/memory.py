@@ -27,6 +27,7 @@ class Asked:
 
     delta: int
     victims: tuple[int, ...] = ()
+    sent: bool = False
     outcome: Answered = ""
     size: int | None = None
     reason: str = ""

@@ -74,9 +74,9 @@ class Look:
         """How many nodes jobs may run on: what the gauge ``nodes.up`` says."""
         return len(self.online - self.drained.keys() - self.excluded)
 
-    def ours(self, ranks: Iterable[int], mark: str = MARK) -> list[int]:
-        """Those of these ranks that were drained for a shrink, by whose reason begins so."""
-        return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(mark)]
+    def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
+        """Those of these ranks that were drained with a reason that begins so."""
+        return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(reason)]
 
 
 class Nodes:

@@ -78,7 +78,7 @@ OPTIONS: Mapping[str, Any] = {
         },
         "size": {"description": "Nodes to begin with (mock); default: min_size.", **_NODES},
         "min_size": {"description": "Fewest nodes (mock).", "default": 1, **_NODES},
-        "max_size": {"description": "Most nodes (mock).", "default": 8, **_NODES},
+        "max_size": {"description": "Most nodes (mock).", "default": 4, **_NODES},
         "compose": {
             "description": "The executor that jobs go to; default: flux, or with mock and without "
             "Flux local.",

@@ -1,0 +1,320 @@
+"""The executor ``minicluster``: another executor's queue, and nodes that come and go.
+
+Jobs are the business of the executor that it composes, which is found by name: ``flux``. Resizing
+is its own, done by ``resizing``. See the README for what it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ensemble_core import (
+    EnsembleError,
+    Event,
+    Executor,
+    ExecutorError,
+    Problem,
+    Resized,
+    ResizeOutcome,
+    Resources,
+    UsageError,
+    executor_record,
+)
+from ensemble_minicluster.cluster import Cluster, Patience, Service
+from ensemble_minicluster.memory import Memory
+from ensemble_minicluster.mock import MockService, check_bounds
+from ensemble_minicluster.naming import member_name
+from ensemble_minicluster.nodes import Nodes
+from ensemble_minicluster.options import OPTIONS, PASSED_ON
+from ensemble_minicluster.resizing import Resizing
+
+if TYPE_CHECKING:
+    from ensemble_core import Emit, Job, Run, ServiceClient, WhenBusy
+
+__all__ = ["MiniCluster", "Part", "build"]
+
+#: Seconds for an answer of the service, which has others to ask.
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The executor that jobs go to: its name and how to build it. ``resizes``: it does that itself
+    (a mock without Flux)."""
+
+    name: str
+    build: Callable[[], Executor]
+    resizes: bool = False
+
+
+class MiniCluster(Executor):
+    """Runs jobs where ``part`` does, and resizes the cluster that it is in.
+
+    ``service`` is asked for nodes; it is called once the run opens. Where ``follow`` is false,
+    sizes are made up and nodes are neither drained nor waited for. ``others`` makes the parts that
+    a run may have begun with elsewhere; ``note`` is said at the beginning.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "reattach", "detach"}
+    )
+    shared: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        part: Part,
+        service: Callable[[], Service],
+        patience: Patience | None = None,
+        *,
+        follow: bool = True,
+        others: Callable[[str], Part] | None = None,
+        note: str = "",
+    ) -> None:
+        self._part = part
+        self._make_service = service
+        self._patience = patience or Patience()
+        self._follow = follow
+        self._others = others
+        self._note = note
+        self._inner = part.build()
+        # What can be done, and whether others use the queue too, is as the queue has it.
+        self.capabilities = self._inner.capabilities | {"resize"}  # type: ignore[misc]
+        self.shared = self._inner.shared  # type: ignore[misc]
+        self._gauges: dict[str, float] = {}
+        self._emit: Emit | None = None
+        self._resizing: Resizing | None = None
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self._resizing is not None:
+            raise ExecutorError("the minicluster executor is open already", code="already-open")
+        memory = Memory(run.state)
+        begun = memory.executor
+        if begun is not None and begun != self._part.name:
+            self._begin_as(begun)
+        service = self._make_service()
+        try:
+            self._emit = emit
+            self._inner.open(run, self._pass_on)
+        except BaseException:
+            self._emit = None
+            service.close()
+            raise
+        self._gauges.update(self._inner.resources())
+        memory.begin(self._part.name)
+
+        def warn(message: str) -> None:
+            self._pass_on((Problem(run.clock(), message),))
+
+        if self._note:
+            warn(self._note)
+        if memory.trouble:
+            warn(memory.trouble)
+        cluster = Cluster(
+            service,
+            Nodes(lambda: self._inner.handle) if self._follow else None,
+            self._patience,
+            tag=run.tag,
+            gauges=self._gauges,
+            warn=warn,
+        )
+        self._resizing = Resizing(cluster, memory, run.clock, self._tell)
+
+    def _begin_as(self, name: str) -> None:
+        """The run's jobs are with another executor than one would take here and now."""
+        if self._others is None:
+            raise ExecutorError(
+                f"the jobs of this run are with executor {name!r}, not {self._part.name!r}",
+                hint=f"resume it where {name!r} can work",
+                code="other-executor",
+            )
+        self._part = self._others(name)
+        self._inner = self._part.build()
+
+    def _pass_on(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if type(event) is Resources:
+                self._gauges.update(event.values)
+        emit = self._emit
+        if emit is not None:
+            emit(events)
+
+    def _tell(self, outcome: ResizeOutcome) -> None:
+        self._pass_on((outcome,))
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        """Take the request and return: what becomes of it is an event, minutes later perhaps."""
+        if self._resizing is None:
+            raise ExecutorError("the minicluster executor is not open", code="not-open")
+        if self._part.resizes:
+            self._inner.resize(request, delta, when_busy=when_busy)
+        else:
+            self._resizing.ask(request, delta, when_busy)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._inner.submit(jobs)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._inner.cancel(jobs)
+
+    def resources(self) -> Mapping[str, float]:
+        return self._inner.resources()
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return self._inner.reattach(jobs)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        self._inner.forget(jobs)
+
+    @property
+    def sees_strangers(self) -> bool:
+        return self._inner.sees_strangers
+
+    @property
+    def handle(self) -> object:
+        return self._inner.handle
+
+    def close(self) -> None:
+        """Deliver what was asked, in a few seconds; then let the queue go. Its jobs go on."""
+        resizing, self._resizing = self._resizing, None
+        try:
+            if resizing is not None:
+                resizing.close()
+        finally:
+            try:
+                self._inner.close()
+            finally:
+                self._emit = None
+
+
+class _Member:
+    """The ensemble service, for one member of it."""
+
+    def __init__(self, client: ServiceClient, member: str) -> None:
+        self._client = client
+        self._member = member
+
+    def size(self) -> int | None:
+        for status in self._client.status(self._member):
+            if status.member == self._member:
+                return status.size
+        return None
+
+    def resize(self, request: str, delta: int) -> Resized:
+        return self._client.resize(self._member, request, delta)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def build(given: Mapping[str, Any]) -> Executor:
+    """The executor for checked options. Raises :class:`UsageError` where they make no sense."""
+    options = {
+        name: given.get(name, schema.get("default"))
+        for name, schema in OPTIONS["properties"].items()
+    }
+    passed = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    patience = Patience(
+        arrival=options["arrival_timeout"],
+        drain=options["drain_timeout"],
+        settle=options["settle_time"],
+    )
+    for name in ("size", "min_size", "max_size"):
+        if name in given and not options["mock"]:
+            raise UsageError(
+                f"{name.replace('_', '-')} is for --mock only",
+                hint="the bounds of a MiniCluster are its minSize and maxSize",
+                code="bad-option",
+            )
+    if options["mock"]:
+        return _mock(options, passed, patience)
+    if options["name"] is None:
+        raise UsageError(
+            "executor 'minicluster' needs the name of its member",
+            hint="say --name NAMESPACE/NAME, or --mock to try it without a cluster",
+            code="no-member",
+        )
+    member = member_name(options["name"])
+
+    def service() -> Service:
+        from ensemble_core import ServiceClient
+
+        client = ServiceClient(
+            options["host"],
+            options["port"],
+            token=_token(options["token_file"]),
+            ca=options["ca"],
+            insecure=options["insecure"],
+            timeout=_PATIENCE,
+        )
+        return _Member(client, member)
+
+    return MiniCluster(_part(options["compose"] or "flux", passed), service, patience)
+
+
+def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patience) -> Executor:
+    smallest, largest = options["min_size"], options["max_size"]
+    size = check_bounds(options["size"], smallest, largest)
+    if options["name"] is not None:
+        member_name(options["name"])
+    sizes = {"slots": size, "min_slots": smallest, "max_slots": largest}
+
+    def part(name: str) -> Part:
+        if name == "local":
+            return _part(name, sizes, resizes=True)
+        return _part(name, passed)
+
+    name = options["compose"] or ("flux" if _flux_works() else "local")
+    where = (
+        "jobs run on this machine, a core for each node"
+        if name == "local"
+        else f"jobs go to executor {name!r}, which stays as large as it is"
+    )
+    return MiniCluster(
+        part(name),
+        lambda: MockService(size, smallest, largest),
+        patience,
+        follow=False,
+        others=part,
+        note=f"mock: no service is asked for nodes, there are {smallest} to {largest}; {where}",
+    )
+
+
+def _flux_works() -> bool:
+    try:
+        available = executor_record("flux").available
+    except EnsembleError:
+        return False
+    return available is None or available()[0]
+
+
+def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Part:
+    """The executor of this name with these options. Raises :class:`UsageError`."""
+    record = executor_record(name)
+    if record.name == "minicluster":
+        raise UsageError("executor 'minicluster' cannot compose itself", code="bad-option")
+    known = record.options.get("properties", {})
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise UsageError(
+            f"executor {name!r} has no option {unknown[0]!r}",
+            hint=f"its options are {', '.join(known)}" if known else "it has no options",
+            code="unknown-option",
+        )
+    return Part(name, lambda: record.build(dict(options)), resizes)
+
+
+def _token(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the token in {file}",
+            cause=getattr(error, "strerror", None) or "it is not text",
+            hint="--option token-file=FILE names a file with nothing but the token",
+            code="bad-token-file",
+        ) from None

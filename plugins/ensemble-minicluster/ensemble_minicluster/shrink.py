@@ -1,0 +1,192 @@
+"""Fewer nodes, without hurting jobs: drain those that will go, wait, and only then ask.
+
+An indexed Job takes its highest indices away, so those are the nodes that go; rank 0, where the
+queue is, is never one of them. A node that does not go takes jobs again. Used by ``resizing``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ensemble_core import EnsembleError, Resized
+from ensemble_minicluster.cluster import LAST, SOON, Cluster, Ended
+from ensemble_minicluster.grow import denied, less
+from ensemble_minicluster.memory import Asked
+from ensemble_minicluster.nodes import Look, shown
+
+if TYPE_CHECKING:
+    from ensemble_core import WhenBusy
+
+__all__ = ["Shrink"]
+
+
+class Shrink:
+    """One request for fewer nodes.
+
+    ``remember`` puts on record what is about to be done, so that who asks again finds the same
+    nodes chosen, and does not choose others once these are gone.
+    """
+
+    def __init__(self, cluster: Cluster, request: str, remember: Callable[[Asked], None]) -> None:
+        self._cluster = cluster
+        self._request = request
+        self._remember = remember
+
+    def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
+        """What became of it; ``known`` is what was on record of it.
+
+        Raises :class:`EnsembleError` where the service gave no answer, and :class:`Ended`.
+        """
+        cluster = self._cluster
+        if cluster.nodes is None:
+            return _answered(Asked(delta=delta), cluster.ask(self._request, delta), delta)
+        look = cluster.look()
+        if look is None and when_busy != "force":
+            return Asked(
+                delta=delta,
+                outcome="denied",
+                size=cluster.up,
+                reason="the executor gives no access to Flux, so that nodes cannot be drained; "
+                "'when_busy: force' asks without",
+            )
+        asked = known or Asked(delta=delta, victims=self._victims(-delta, look))
+        self._remember(asked)
+        if look is not None:
+            asked = self._emptied(asked, when_busy, look)
+            if asked.outcome:
+                return asked
+        asked = replace(asked, sent=True)
+        self._remember(asked)
+        return self._taken(asked, self._ask(asked), delta)
+
+    def _victims(self, count: int, look: Look | None) -> tuple[int, ...]:
+        """The ranks that will go: the highest of those that there are to be, but not rank 0."""
+        size = None
+        try:
+            size = self._cluster.service.size()
+        except EnsembleError as error:
+            if error.transient:
+                raise
+        if size is None:
+            size = 0 if look is None else max(look.online, default=0) + 1
+        return tuple(range(max(1, size - count), size))
+
+    def _emptied(self, asked: Asked, when_busy: WhenBusy, look: Look) -> Asked:
+        """Drain the nodes and see to it that no job is on them. What is returned is denied where
+        that cannot be, and asks for less where some are spared."""
+        cluster, victims = self._cluster, asked.victims
+        assert cluster.nodes is not None
+        cluster.held |= set(victims)
+        try:
+            fresh = [rank for rank in victims if rank not in look.drained]
+            cluster.nodes.drain(fresh, cluster.mark)
+        except EnsembleError:
+            cluster.held -= set(victims)
+            if when_busy != "force" and not asked.sent:
+                raise
+        if when_busy == "force" or asked.sent:  # it may have been carried out already
+            return asked
+        if when_busy == "wait":
+            return self._waited(asked)
+        return self._skipped(asked)
+
+    def _waited(self, asked: Asked) -> Asked:
+        cluster = self._cluster
+        if cluster.until(self._idle(asked.victims), cluster.patience.drain, last=LAST):
+            return asked
+        busy = self._busy(asked.victims)
+        if cluster.closing:
+            cluster.undrain(asked.victims)
+            raise Ended
+        return self._spared(
+            asked, f"jobs are still on {shown(busy)} after {cluster.patience.drain:g} s"
+        )
+
+    def _skipped(self, asked: Asked) -> Asked:
+        victims = set(asked.victims)
+        busy = self._busy(victims)
+        time.sleep(SOON)
+        busy |= self._busy(victims)  # the scheduler may just have heard of the drain
+        if not busy:
+            return asked
+        going = {rank for rank in victims if rank > max(busy)}
+        if not going:
+            return self._spared(
+                asked, f"jobs are on {shown([max(busy)])}, which would be the first to go"
+            )
+        self._cluster.undrain(victims - going)
+        fewer = replace(asked, victims=tuple(sorted(going)), delta=-len(going))
+        self._remember(fewer)
+        return fewer
+
+    def _idle(self, ranks: Iterable[int]) -> Callable[[], bool]:
+        """Whether no job is there, and was not when last looked either: what the scheduler had
+        decided before it heard of the drain shows a little later."""
+        quiet = 0
+
+        def idle() -> bool:
+            nonlocal quiet
+            quiet = 0 if self._busy(ranks) else quiet + 1
+            return quiet > 1
+
+        return idle
+
+    def _busy(self, ranks: Iterable[int]) -> set[int]:
+        look = self._cluster.look()
+        return set() if look is None else set(ranks) & look.busy
+
+    def _spared(self, asked: Asked, reason: str) -> Asked:
+        self._cluster.undrain(asked.victims)
+        look = self._cluster.glance()
+        size = self._cluster.up if look is None else len(look.online)
+        return replace(asked, outcome="denied", size=size, reason=reason)
+
+    def _ask(self, asked: Asked) -> Resized:
+        try:
+            return self._cluster.ask(self._request, asked.delta)
+        except EnsembleError as error:
+            # Not delivered for certain? Perhaps they go already: no job is to start there yet.
+            if not error.transient:
+                self._cluster.undrain(asked.victims)
+            raise
+
+    def _taken(self, asked: Asked, answer: Resized, delta: int) -> Asked:
+        """Wait until Flux says that the nodes are gone. Those that come back in their place one
+        day are to take jobs."""
+        cluster = self._cluster
+        cluster.undrain(v for v in asked.victims if not answer.granted or v < answer.granted)
+        cluster.held -= set(asked.victims)
+        asked = _answered(asked, answer, delta)
+        if asked.outcome == "denied":
+            return asked
+        going = {*range(answer.granted, answer.before), *asked.victims}
+        going = {rank for rank in going if rank >= max(1, answer.granted)}
+
+        def gone() -> bool:
+            look = cluster.look()
+            if look is None:
+                return cluster.up is not None and cluster.up <= answer.granted
+            return not going & look.online
+
+        if cluster.until(gone, cluster.patience.arrival, last=LAST):
+            cluster.undrain(going)
+            return asked
+        if cluster.closing:
+            raise Ended
+        look = cluster.glance()
+        left = going if look is None else going & look.online
+        return replace(
+            asked,
+            outcome="timeout",
+            reason=f"{answer.granted} nodes are to stay, but {shown(left)} "
+            f"{'is' if len(left) == 1 else 'are'} still up after {cluster.patience.arrival:g} s",
+        )
+
+
+def _answered(asked: Asked, answer: Resized, delta: int) -> Asked:
+    if answer.outcome == "denied":
+        return denied(asked, answer)
+    return replace(asked, outcome="granted", size=answer.granted, reason=less(answer, delta))
