@@ -31,6 +31,8 @@ __all__ = [
     "is_loopback",
     "load_grpc",
     "open_channel",
+    "quiet_grpc",
+    "read_token",
 ]
 
 _R = TypeVar("_R")
@@ -53,6 +55,12 @@ def load_grpc() -> Any:
             code="no-grpc",
         ) from None
     return grpc
+
+
+def quiet_grpc() -> None:
+    """Keep gRPC's own remarks off stderr, where nothing asks for them: what fails is told in our
+    words. To be called before gRPC is loaded."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def is_loopback(host: str) -> bool:
@@ -148,24 +156,35 @@ def _token(given: str | None) -> str | None:
     text = given or os.environ.get("ENSEMBLE_TOKEN")
     path = os.environ.get("ENSEMBLE_TOKEN_FILE")
     if not text and path:
-        try:
-            text = Path(path).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            words = getattr(error, "strerror", None) or "it is not text"
-            raise UsageError(
-                f"cannot read the token in {path}",
-                cause=words,
-                hint="ENSEMBLE_TOKEN_FILE names a file with nothing but the token",
-                code="bad-token-file",
-            ) from None
-    text = (text or "").strip()
+        return read_token(path)
+    return _checked(text or "") or None
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """The token in a file that has nothing else. Raises :class:`UsageError`."""
+    try:
+        text = _checked(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the token in {os.fspath(path)}",
+            cause=getattr(error, "strerror", None) or "it is not text",
+            hint="the file has nothing but the token, as 'ensemble-server token add' printed it",
+            code="bad-token-file",
+        ) from None
+    if not text:
+        raise UsageError(f"there is no token in {os.fspath(path)}", code="bad-token-file")
+    return text
+
+
+def _checked(text: str) -> str:
+    text = text.strip()
     if not text.isascii() or not text.isprintable() or len(text) > 1000:
         raise UsageError(  # the token itself is not shown
             "the token has characters that no token has",
             hint="it is one line, as 'ensemble-server token add' printed it",
             code="bad-token",
         )
-    return text or None
+    return text
 
 
 def _certificate(path: str | os.PathLike[str]) -> bytes:

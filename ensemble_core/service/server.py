@@ -56,10 +56,11 @@ class Settings:
     """What a service may be told. Times are in seconds.
 
     ``state`` is the folder of what was answered, ``tokens`` the file of tokens (else there) and
-    ``tls`` the folder of the certificates (else below it). Without certificates it speaks plaintext, which has to be to this machine only, or
-    ``insecure``. ``legacy`` are members whose requests of the first implementation need no token.
-    ``rate`` is how many single requests a second one token may make (twice that at once), 0 for any
-    number. ``deadline`` is for each single request, ``handshake`` for each new connection, and
+    ``tls`` the folder of the certificates (else below it). Without certificates it speaks
+    plaintext, which has to be to this machine only, or ``insecure``. ``legacy`` are members whose
+    requests of the first implementation need no token. ``rate`` is how many single requests a
+    second one token may make (twice that at once), 0 for any number. ``deadline`` is for each
+    single request, ``handshake`` for each new connection, and
     ``grace`` for what is under way when the service stops.
     """
 
