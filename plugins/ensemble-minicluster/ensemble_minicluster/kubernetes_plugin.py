@@ -31,8 +31,8 @@ OPTIONS: Mapping[str, Any] = {
             '{"NAMESPACE/NAME": "MINICLUSTER"}, as an object or as JSON.',
         },
         "kubeconfig": {
-            "description": "The file that says how to reach the cluster; default: the pod's "
-            "service account, else $KUBECONFIG or ~/.kube/config.",
+            "description": "The file that says how to reach the cluster; default: $KUBECONFIG, "
+            "else the pod's service account, else ~/.kube/config.",
             **_TEXT,
         },
         "context": {"description": "The context of that file; default: its current one.", **_TEXT},
@@ -46,8 +46,8 @@ OPTIONS: Mapping[str, Any] = {
             "type": "number",
             "exclusiveMinimum": 0,
             "maximum": 600,
-            "default": 10,
-            "description": "Seconds after which a request to Kubernetes is given up.",
+            "default": 8,
+            "description": "Seconds that a resize may take, with all that Kubernetes is asked.",
         },
     },
 }

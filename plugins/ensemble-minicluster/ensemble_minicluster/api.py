@@ -1,0 +1,234 @@
+"""MiniClusters in a Kubernetes cluster: one is read, and its scale is set; nothing else is touched.
+
+Called by :mod:`ensemble_minicluster.resizer`. The Kubernetes client is imported when a connection
+is set up. Nothing is tried twice here, and each request has its time: what can go wrong is a
+:class:`Fault`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ensemble_core import EnsembleError, UsageError
+
+__all__ = ["Fault", "MiniClusters", "connect"]
+
+GROUP = "flux-framework.org"
+VERSION = "v1alpha2"
+PLURAL = "miniclusters"
+
+#: Bytes of an answer that are read: etcd keeps no object that is nearly as large.
+_LARGEST = 4 << 20
+_WORDS = 300
+
+
+class Fault(Exception):
+    """A request that was refused, or went wrong.
+
+    ``perhaps`` says that it may have been carried out all the same, or may still be.
+    """
+
+    def __init__(
+        self, code: str, reason: str, *, transient: bool = False, perhaps: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.transient = transient
+        self.perhaps = perhaps
+
+
+#: What an HTTP status means: code, whether the same may work later, and words for it.
+_REFUSALS = {
+    400: ("invalid", False, "Kubernetes does not understand the request"),
+    401: ("unauthorized", False, "Kubernetes does not know our credentials"),
+    403: ("forbidden", False, "Kubernetes does not allow it"),
+    404: ("not-found", False, "there is no such MiniCluster"),
+    409: ("conflict", True, "the MiniCluster was changed at the same time"),
+    410: ("gone", True, "Kubernetes no longer has what was asked for"),
+    422: ("invalid", False, "Kubernetes takes it for wrong"),
+    429: ("too-many-requests", True, "Kubernetes is asked too much"),
+}
+
+
+class MiniClusters:
+    """The MiniClusters that a client of Kubernetes (``kubernetes.client.ApiClient``) may reach."""
+
+    def __init__(self, api_client: Any) -> None:
+        from kubernetes.client import CustomObjectsApi
+
+        self._client = api_client
+        self._api = CustomObjectsApi(api_client)
+
+    def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]:
+        """The MiniCluster as it is. Raises :class:`Fault`."""
+        return self._ask(
+            self._api.get_namespaced_custom_object,
+            (GROUP, VERSION, namespace, PLURAL, name),
+            timeout,
+            changes=False,
+        )
+
+    def scale(self, namespace: str, name: str, size: int, version: str, timeout: float) -> None:
+        """Set the size, unless the object has changed since ``version``. Raises :class:`Fault`.
+
+        The code is then ``conflict``.
+        """
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
+        self._ask(
+            self._api.patch_namespaced_custom_object_scale,
+            (GROUP, VERSION, namespace, PLURAL, name, body),
+            timeout,
+            changes=True,
+            _content_type="application/merge-patch+json",
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _ask(
+        self,
+        call: Callable[..., Any],
+        arguments: tuple[object, ...],
+        timeout: float,
+        *,
+        changes: bool,
+        **more: object,
+    ) -> Mapping[str, Any]:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import (
+            ConnectTimeoutError,
+            HTTPError,
+            NewConnectionError,
+            ProxyError,
+            SSLError,
+            TimeoutError,  # noqa: A004  # urllib3's own
+        )
+
+        try:
+            answer = call(*arguments, _preload_content=False, _request_timeout=timeout, **more)
+            try:
+                text = answer.read(_LARGEST + 1)
+            finally:
+                answer.release_conn()
+        except ApiException as error:
+            raise _refusal(error, changes) from None
+        except (NewConnectionError, ConnectTimeoutError, ProxyError) as error:
+            raise Fault(
+                "unreachable", f"Kubernetes cannot be reached: {_words(error)}", transient=True
+            ) from None
+        except SSLError as error:
+            raise _untrusted(str(error)) from None
+        except TimeoutError:
+            raise Fault(
+                "timeout",
+                f"Kubernetes did not answer within {timeout:.3g} s",
+                transient=True,
+                perhaps=changes,
+            ) from None
+        except (HTTPError, OSError) as error:
+            raise Fault(
+                "unreachable",
+                f"the connection to Kubernetes broke: {_words(error)}",
+                transient=True,
+                perhaps=changes,
+            ) from None
+        try:
+            found = json.loads(text) if len(text) <= _LARGEST else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, Mapping):
+            raise Fault(
+                "malformed",
+                "what answers for Kubernetes does not speak its language (a proxy, another "
+                "server?)",
+                perhaps=changes,
+            )
+        return found
+
+
+def _refusal(error: Any, changes: bool) -> Fault:
+    """The fault that an ``ApiException`` stands for."""
+    status = error.status or 0
+    if not status:  # what the client makes of an SSL error
+        return _untrusted(str(error.reason))
+    known = _REFUSALS.get(status)
+    said, kubernetes_said_it = _said(error.body)
+    if known is not None:
+        code, transient, words = known
+        if status == 404 and not kubernetes_said_it:
+            words = "there are no MiniClusters at all: is the Flux Operator installed?"
+        return Fault(code, f"{words}{said}", transient=transient)
+    if status >= 500:
+        words = f"Kubernetes is in trouble (status {status})"
+        return Fault("unavailable", f"{words}{said}", transient=True, perhaps=changes)
+    return Fault("unexpected", f"Kubernetes answered with status {status}{said}")
+
+
+def _said(body: object) -> tuple[str, bool]:
+    """The API server's own words, and whether they are those of Kubernetes at all."""
+    if isinstance(body, bytes):
+        body = body.decode(errors="replace")
+    try:
+        status = json.loads(body) if isinstance(body, str) else None
+    except (ValueError, RecursionError):
+        return "", False
+    if not isinstance(status, Mapping) or status.get("kind") != "Status":
+        return "", False
+    message = status.get("message")
+    return (f": {_words(message)}" if message else ""), True
+
+
+def _untrusted(words: str) -> Fault:
+    return Fault("untrusted", f"no trusted connection to Kubernetes: {_words(words)}")
+
+
+def _words(error: object) -> str:
+    """In one short line, without the client's own names for its objects."""
+    text = " ".join(str(error).split())
+    if ">: " in text:
+        text = text.partition(">: ")[2]
+    return text if len(text) <= _WORDS else f"{text[:_WORDS]}…"
+
+
+def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniClusters:
+    """A connection as the file says; without one, as a pod's service account.
+
+    Nothing is asked yet. Raises :class:`EnsembleError` where there is nothing to go by.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise EnsembleError(
+            "the resizer 'kubernetes' needs the Kubernetes client",
+            hint="pip install 'ensemble-minicluster[kubernetes]'",
+            code="no-kubernetes",
+        ) from None
+    configuration = client.Configuration()
+    named = kubeconfig or context or os.environ.get("KUBECONFIG")
+    in_pod = not named and "KUBERNETES_SERVICE_HOST" in os.environ
+    try:
+        if in_pod:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(
+                config_file=os.path.expanduser(kubeconfig) if kubeconfig else None,
+                context=context,
+                client_configuration=configuration,
+            )
+    except Exception as error:  # the client raises whatever a wrong file makes it stumble over
+        where = "the pod's service account" if in_pod else kubeconfig or "the kubeconfig"
+        raise UsageError(
+            f"{where} does not say how to reach Kubernetes",
+            cause=_words(error) or type(error).__name__,
+            hint="set automountServiceAccountToken for the pod of the service"
+            if in_pod
+            else "name the file with --option kubeconfig=FILE, and its context with context=NAME",
+            code="no-cluster",
+        ) from None
+    configuration.retries = False  # what may be tried again is the resizer's to know
+    return MiniClusters(client.ApiClient(configuration))

@@ -1,0 +1,358 @@
+"""The resizer ``kubernetes``: sets the size of the MiniCluster that belongs to a member.
+
+Built by the record in :mod:`ensemble_minicluster.kubernetes_plugin`, called by the ensemble
+service. A size is read, the new one is worked out within the bounds, and set on the condition that
+nobody changed the object in between; then it is looked at again, for the Flux Operator sets back
+what it does not like. A request to set it whose answer was lost is not simply sent again: whether
+it was carried out can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ensemble_core import EnsembleError, Resized, Resizer, UsageError
+from ensemble_minicluster.api import Fault, connect
+from ensemble_minicluster.naming import member_name
+from ensemble_minicluster.sizes import Plan, Sizes, Unsized, read
+
+__all__ = ["KubernetesResizer", "build"]
+
+#: How often a change by others is given way to.
+_CONFLICTS = 8
+#: How often a request without an answer, or an API server in trouble, is tried.
+_TROUBLES = 3
+#: Seconds that the operator is given to act, before the size on record has to do.
+_CONFIRM = 3.0
+_FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
+
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class Objects(Protocol):
+    """The MiniClusters of a cluster, as :class:`ensemble_minicluster.api.MiniClusters` has them."""
+
+    def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]: ...
+
+    def scale(self, namespace: str, name: str, size: int, version: str, timeout: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request under way: what it is about, what was seen, and what was sent."""
+
+    namespace: str
+    name: str
+    delta: int
+    deadline: float
+    seen: Sizes | None = None
+    plan: Plan | None = None
+    #: Set, with what was seen then, but whether it was carried out is not known.
+    unsure: tuple[Sizes, Plan] | None = None
+    conflicts: int = 0
+    troubles: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        return f"MiniCluster {self.namespace}/{self.name}"
+
+
+class KubernetesResizer(Resizer):
+    """Resizes MiniClusters within their bounds.
+
+    Parameters
+    ----------
+    objects:
+        The MiniClusters.
+    namespace:
+        The only namespace whose MiniClusters may be touched; ``None``: any.
+    names:
+        MiniClusters that are not called as their member is, by the member's name.
+    ceiling:
+        Most nodes that are given, whatever a MiniCluster allows.
+    timeout:
+        Seconds that a whole request may take.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        namespace: str | None = None,
+        names: Mapping[str, str] | None = None,
+        ceiling: int | None = None,
+        timeout: float = 8.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._names = dict(names or {})
+        self._ceiling = ceiling
+        self._timeout = timeout
+        self._clock = clock
+        self._sleep = sleep
+        self._chance = chance
+
+    def resize(self, member: str, delta: int) -> Resized:
+        request: _Request | None = None
+        try:
+            namespace, name = self._object(member)
+            request = _Request(namespace, name, delta, self._clock() + self._timeout)
+            return self._resize(request)
+        except (Fault, Unsized) as fault:
+            transient = isinstance(fault, Fault) and fault.transient
+            return _denied(request, fault.code, fault.reason, transient)
+        except EnsembleError as error:
+            return _denied(request, error.code, error.what, error.transient)
+        except Exception as error:  # by contract nothing is raised; the client may raise anything
+            return _denied(request, "failed", f"the resizer failed: {error!r}", False)
+
+    def size(self, member: str) -> int | None:
+        try:
+            namespace, name = self._object(member)
+            return read(self._objects.get(namespace, name, self._timeout / 2)).before
+        except Exception:  # by contract: where it cannot be known, for whatever reason
+            return None
+
+    def close(self) -> None:
+        self._objects.close()
+
+    # -- a request -------------------------------------------------------------------------------
+
+    def _object(self, member: str) -> tuple[str, str]:
+        """The namespace and the name of a member's MiniCluster."""
+        member = member_name(member)
+        namespace, _, name = member.partition("/")
+        if self._namespace is not None and namespace != self._namespace:
+            raise Fault(
+                "forbidden",
+                f"this service resizes MiniClusters of namespace {self._namespace} only",
+            )
+        return namespace, self._names.get(member, name)
+
+    def _resize(self, request: _Request) -> Resized:
+        while True:
+            try:
+                seen = self._look(request)
+                if request.unsure is not None and self._settled(request, seen):
+                    return self._verify(request, seen)
+                request.seen = seen
+                request.plan = seen.plan(request.delta)
+                if request.plan.target == request.plan.before:
+                    return _answer(request, request.plan)
+                self._set(request, seen, request.plan)
+            except Fault as fault:
+                self._again(request, fault)
+                continue
+            return self._verify(request, None)
+
+    def _look(self, request: _Request) -> Sizes:
+        found = self._objects.get(request.namespace, request.name, self._time(request))
+        return read(found, self._ceiling)
+
+    def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
+        try:
+            self._objects.scale(
+                request.namespace, request.name, plan.target, seen.version, self._time(request)
+            )
+        except Fault as fault:
+            if fault.perhaps and request.unsure is None:
+                request.unsure = seen, plan
+            raise
+
+    def _settled(self, request: _Request, seen: Sizes) -> bool:
+        """Whether what was sent without an answer has been carried out, or overtaken."""
+        assert request.unsure is not None
+        then, plan = request.unsure
+        if seen.uid != then.uid:  # another object of that name: nothing was ever sent to it
+            request.unsure = None
+            return False
+        if seen.generation == then.generation and seen.size == then.size:
+            # Not yet; if it still comes, then what we send next meets a conflict.
+            return False
+        request.plan = plan
+        return True
+
+    def _again(self, request: _Request, fault: Fault) -> None:
+        """Wait before the next try, or raise what there is to say."""
+        request.faults.append(fault)
+        if fault.code == "conflict":
+            request.conflicts += 1
+            tries, over = request.conflicts, request.conflicts >= _CONFLICTS
+        elif fault.transient or fault.perhaps:
+            request.troubles += 1
+            tries, over = request.troubles, request.troubles >= _TROUBLES
+        else:
+            raise self._final(request, fault)
+        # Jitter, so that those who were in each other's way are not so again.
+        pause = min(0.05 * 2**tries, 1.0) * (0.5 + self._chance() / 2)
+        if over or self._clock() + pause >= request.deadline:
+            raise self._final(request, fault)
+        self._sleep(pause)
+
+    def _final(self, request: _Request, fault: Fault) -> Fault:
+        if request.unsure is not None:
+            sent = next(each for each in request.faults if each.perhaps)
+            return Fault(
+                sent.code,
+                f"{sent.reason}; whether {request.unsure[1].target} nodes were set is not known",
+                transient=True,
+            )
+        if fault.code == "conflict":
+            times = request.conflicts
+            return Fault(
+                "conflict",
+                f"it was changed by others each of the {times} times that it was to be resized",
+                transient=True,
+            )
+        return fault
+
+    def _time(self, request: _Request) -> float:
+        """Seconds for the next question: half of all there is, so that one may stay unanswered."""
+        left = request.deadline - self._clock()
+        if left <= 0:
+            raise Fault("timeout", "Kubernetes takes too long", transient=True)
+        return max(min(left, self._timeout / 2), 0.05)
+
+    # -- what came of it -------------------------------------------------------------------------
+
+    def _verify(self, request: _Request, seen: Sizes | None) -> Resized:
+        """Look whether the size stays as it was set, until the operator has acted on it."""
+        plan = request.plan
+        assert plan is not None
+        until = min(self._clock() + _CONFIRM, request.deadline)
+        pause = _FIRST_LOOK
+        while True:
+            try:
+                if seen is None:
+                    seen = self._look(request)
+            except (Fault, Unsized):
+                return _answer(request, plan)  # it is set, and that was acknowledged
+            if seen.size != plan.target:
+                return _overridden(request, plan, seen)
+            if seen.acted_on == plan.target:
+                return _answer(request, plan)
+            if self._clock() + pause >= until:
+                words = "the size is set, but the Flux Operator has not acted on it yet"
+                reason = f"{plan.reason}; {words}" if plan.reason else words
+                return _answer(request, plan, plan.code or "unconfirmed", reason)
+            self._sleep(pause)
+            pause = min(pause * 1.5, _LAST_LOOK)
+            seen = None
+
+
+def _answer(
+    request: _Request, plan: Plan, code: str | None = None, reason: str | None = None
+) -> Resized:
+    reason = plan.reason if reason is None else reason
+    return Resized(
+        outcome=plan.outcome,
+        before=plan.before,
+        asked=plan.asked,
+        granted=plan.target,
+        reason=f"{request.shown}: {reason}" if reason else "",
+        code=plan.code if code is None else code,
+    )
+
+
+def _overridden(request: _Request, plan: Plan, seen: Sizes) -> Resized:
+    """The size was set, and then somebody set another."""
+    gone = (seen.size - plan.before) * (1 if plan.asked > plan.before else -1)
+    wanted = abs(plan.asked - plan.before)
+    outcome: Any = "granted" if gone >= wanted else "partial" if gone > 0 else "denied"
+    return Resized(
+        outcome=outcome,
+        before=plan.before,
+        asked=plan.asked,
+        granted=seen.size,
+        reason=f"{request.shown}: {plan.target} nodes were set, and then {seen.size} by the Flux "
+        "Operator or somebody else",
+        code="overridden",
+        transient=outcome == "denied",
+    )
+
+
+def _denied(request: _Request | None, code: str, reason: str, transient: bool) -> Resized:
+    before = asked = 0
+    if request is not None:
+        reason = f"{request.shown}: {reason}"
+        if request.plan is not None:
+            before, asked = request.plan.before, request.plan.asked
+    return Resized(
+        outcome="denied",
+        before=before,
+        asked=asked,
+        granted=before,
+        reason=reason,
+        code=code,
+        transient=transient,
+    )
+
+
+def build(options: Mapping[str, Any]) -> KubernetesResizer:
+    """The resizer that these options describe. Raises :class:`EnsembleError` with a hint."""
+    namespace = options.get("namespace")
+    if namespace is not None:
+        _namespace(namespace)
+    names = _names(options.get("map"), namespace)
+    return KubernetesResizer(
+        connect(options.get("kubeconfig"), options.get("context")),
+        namespace=namespace,
+        names=names,
+        ceiling=options.get("max-size"),
+        timeout=float(options.get("timeout", 8.0)),
+    )
+
+
+def _namespace(text: str) -> None:
+    try:
+        member_name(f"{text}/x")
+    except UsageError as error:
+        raise UsageError(
+            f"{text!r} is not the name of a namespace", cause=error.cause, code="bad-option"
+        ) from None
+
+
+def _names(given: object, namespace: str | None) -> dict[str, str]:
+    """The option ``map``: MiniClusters by the full names of their members."""
+    hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise UsageError(
+                "the option map is no JSON", cause=str(error), hint=hint, code="bad-option"
+            ) from None
+    if not isinstance(given, Mapping):
+        raise UsageError("the option map is no object", hint=hint, code="bad-option")
+    names: dict[str, str] = {}
+    for member, name in given.items():
+        full = member_name(member)
+        if not isinstance(name, str) or not _OBJECT.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not the name of a MiniCluster (of {member} in the option map)",
+                hint=hint,
+                code="bad-option",
+            )
+        if namespace is not None and not full.startswith(f"{namespace}/"):
+            raise UsageError(
+                f"{member} in the option map is not in namespace {namespace}, the only one allowed",
+                code="bad-option",
+            )
+        if full in names:
+            raise UsageError(f"the option map has {full} twice", code="bad-option")
+        names[full] = name
+    return names

@@ -1,0 +1,177 @@
+"""What a MiniCluster says of its size, and what size a request leads to. Pure: called by
+:mod:`ensemble_minicluster.resizer` with what the API server answered.
+
+The Flux Operator ignores a size that it does not like, or sets it back, and says nothing to
+whoever asked. So what it would not like is never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Plan", "Sizes", "Unsized", "read"]
+
+#: Kubernetes counts replicas in 32 bits.
+_COUNTABLE = 2**31 - 1
+
+
+class Unsized(Exception):
+    """This MiniCluster cannot be resized. ``reason`` is for people, ``code`` for programs."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request leads to, in nodes: ``target`` is what to set, ``before`` where nothing is."""
+
+    before: int
+    asked: int
+    target: int
+    code: str = ""
+    reason: str = ""
+
+    @property
+    def outcome(self) -> Literal["granted", "partial", "denied"]:
+        """What becomes of the request if the target is set."""
+        if self.target == self.asked:
+            return "granted"
+        return "denied" if self.target == self.before else "partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One look at a MiniCluster, in nodes.
+
+    ``size`` is the size on record, ``acted_on`` the one that the operator last acted on (0: it has
+    not resized yet). The operator takes sizes from ``least`` to ``most`` (``None``: it has no
+    limit); ``ceiling`` is ours. ``generation`` counts changes of what is wanted, ``version``
+    changes of any kind, and ``uid`` tells an object from a later one of the same name.
+    """
+
+    size: int
+    acted_on: int
+    least: int
+    most: int | None
+    why_most: str
+    ceiling: int | None
+    uid: str
+    version: str
+    generation: int
+
+    @property
+    def before(self) -> int | None:
+        """How many nodes it is to have; ``None`` where the operator ignores what is on record and
+        nothing says what it had before.
+        """
+        if self._taken(self.size):
+            return self.size
+        return self.acted_on if self._taken(self.acted_on) else None
+
+    def plan(self, delta: int) -> Plan:
+        """What ``delta`` more nodes lead to (fewer, when negative). Raises :class:`Unsized`."""
+        before = self.before
+        if before is None:
+            most = f" to {self.most}" if self.most is not None else " up"
+            raise Unsized(
+                "size-unknown",
+                f"its size on record, {self.size}, is one that the Flux Operator ignores "
+                f"({self.least}{most} is taken), so how many nodes it has is not known; set its "
+                "spec.size right first",
+            )
+        asked = before + delta
+        if asked > _COUNTABLE and self._highest() is None:
+            raise Unsized("out-of-bounds", f"{asked} nodes are more than Kubernetes can count")
+        # Only ever in the direction that was asked for: a MiniCluster that is larger than our
+        # ceiling is not made smaller by a request to grow.
+        if delta > 0:
+            highest = self._highest()
+            if highest is None or asked <= highest:
+                return Plan(before, asked, asked)
+            return Plan(before, asked, max(before, highest), "at-maximum", self._limit(highest))
+        target = min(before, max(asked, self.least))
+        if target == asked:
+            return Plan(before, asked, asked)
+        least = f"it may not have fewer than {_nodes(self.least)}"
+        return Plan(before, asked, target, "at-minimum", least)
+
+    def _taken(self, size: int) -> bool:
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def _highest(self) -> int | None:
+        limits = [limit for limit in (self.most, self.ceiling) if limit is not None]
+        return min(limits) if limits else None
+
+    def _limit(self, highest: int) -> str:
+        why = self.why_most if highest == self.most else "the most that this service gives"
+        return f"it may not have more than {_nodes(highest)}: {why}"
+
+
+def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
+    """The sizes of a MiniCluster as the API server gives it. Raises :class:`Unsized`."""
+    metadata = _part(found, "metadata")
+    spec = _part(found, "spec")
+    status = _part(found, "status")
+    if metadata.get("deletionTimestamp"):
+        raise Unsized("being-deleted", "it is being deleted")
+    size = _count(spec, "size")
+    if size is None:
+        raise Unsized("no-size", "the MiniCluster has no spec.size")
+    version = metadata.get("resourceVersion")
+    if not isinstance(version, str) or not version:
+        # Without it, a change by somebody else in between would be overwritten.
+        raise Unsized("malformed", "the MiniCluster has no metadata.resourceVersion")
+    least = max(_count(spec, "minSize") or 1, 1)
+    limits = {
+        "its maxSize": _count(spec, "maxSize"),
+        # Without a maxSize the operator lets nothing grow over the size it was made with.
+        "the size it was made with, for it has no larger maxSize": _count(status, "maximumSize"),
+    }
+    most, why = min(
+        ((limit, why) for why, limit in limits.items() if limit is not None and limit > 0),
+        default=(None, ""),
+        key=lambda each: each[0],
+    )
+    if most is not None and least > most:
+        raise Unsized(
+            "bad-bounds",
+            f"its minSize, {least}, is over {why}, {most}: the Flux Operator ignores it",
+        )
+    return Sizes(
+        size=size,
+        acted_on=_count(status, "size") or 0,
+        least=least,
+        most=most,
+        why_most=why,
+        ceiling=ceiling,
+        uid=str(metadata.get("uid", "")),
+        version=version,
+        generation=_count(metadata, "generation") or 0,
+    )
+
+
+def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = found.get(name)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        raise Unsized("malformed", f"the MiniCluster's {name} is no object")
+    return part
+
+
+def _count(part: Mapping[str, Any], name: str) -> int | None:
+    value = part.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unsized("malformed", f"the MiniCluster's {name} is no whole number")
+    return value
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
