@@ -1,0 +1,532 @@
+"""One member as the controller of a run sees it: calls that wait for answers, and its jobs.
+
+The executor ``remote`` has one :class:`Steered` for each member, and calls it with its lock held.
+Calls are sent in order and sent again until they are answered; the member answers each once and
+carries it out once. Within a *life* of the member's agent nothing is lost and nothing comes twice,
+for events are numbered. Where another life has begun, the member is first asked which jobs it
+knows: what it never received is submitted again, events follow from the newest that was seen, and
+what has vanished is reported as lost. Only then does what waited go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_core.service.hosting import STRANGERS
+from ensemble_core.service.proto import ensemble_pb2 as pb
+from ensemble_core.service.wire import MOST_IDS, in_parts, to_error, to_event
+
+__all__ = ["Steered", "Surroundings"]
+
+#: Calls that may wait for their answers at once.
+_WINDOW = 16
+#: Events after which an acknowledgement does not wait for the next tick.
+_ACK_AT_ONCE = 500
+#: Seconds until a call is made again that could not be taken, and until a member is told of as
+#: away.
+_AGAIN, _AWAY = 1.0, 3.0
+
+Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a member's steering needs of the executor around it."""
+
+    run: str
+    epoch: int
+    number: Callable[[], int]
+    send: Callable[[pb.FromRun], None]
+    tell: Callable[[Sequence[Event]], None]
+    clock: Callable[[], float]
+    #: Gauges of these paths have changed, at this time.
+    gauges: Callable[[Iterable[str], float], None]
+    #: Another controller has the run.
+    stale: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job that is not over. ``data`` is kept until the member is known to have it; ``newest`` is
+    the time of its newest event, and events up to ``since`` were seen in an earlier life."""
+
+    data: pb.Job | None
+    newest: float = 0.0
+    since: float = 0.0
+    sent: bool = False
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that has not been answered yet."""
+
+    id: int
+    kind: Kind
+    jobs: list[str] = field(default_factory=list)
+    resize: pb.Resize | None = None
+    sent: bool = False
+    #: A reattach that is not the run's own question: see :meth:`Steered._ask_for_jobs`.
+    own: bool = False
+
+
+class Steered:
+    """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self._around = around
+        self.present = False
+        self.state: Literal["away", "opening", "asking", "open"] = "away"
+        #: Why it could not be opened, the last time.
+        self.refusal: ExecutorError | None = None
+        self.capabilities: frozenset[str] = frozenset()
+        self.gauges: dict[str, float] = {}
+        self.jobs: dict[str, _Job] = {}
+        #: What the run asked about and the member answered, until it is fetched.
+        self.found: dict[str, bool] = {}
+        self._life: str | None = None
+        self._next = 1
+        self._acknowledged = 0
+        self._opening = 0
+        self._waiting: dict[int, _Waiting] = {}
+        #: When to do again what could not be done, and since when it is away.
+        self._again: float | None = None
+        self._away_since: float | None = None
+        self._told_away = False
+
+    @property
+    def open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def opened(self) -> bool:
+        """Whether it ever took part."""
+        return self._life is not None
+
+    @property
+    def sees_strangers(self) -> bool:
+        return STRANGERS in self.capabilities
+
+    def waits(self, kind: Kind) -> bool:
+        """Whether a call of this kind has not been answered."""
+        return any(each.kind == kind and not each.own for each in self._waiting.values())
+
+    # -- what the run wants --------------------------------------------------------------------
+
+    def submit(self, messages: Sequence[pb.Job], names: Sequence[str]) -> None:
+        """Hand jobs to the member, or keep them until it is there."""
+        begin = 0
+        for part in in_parts(messages):
+            ids = list(names[begin : begin + len(part)])
+            begin += len(part)
+            for job, data in zip(ids, part, strict=True):
+                self.jobs[job] = _Job(data)
+            self._put("submit", ids)
+        self._pump()
+
+    def cancel(self, jobs: Iterable[str]) -> None:
+        """Cancel those of these jobs that are the member's; it is not asked of jobs that were
+        never sent to it."""
+        mine = [job for job in jobs if job in self.jobs]
+        unsent = {job for job in mine if not self.jobs[job].sent}
+        if unsent:
+            self._take_back(unsent)
+        rest = [job for job in mine if job not in unsent]
+        for begin in range(0, len(rest), MOST_IDS):
+            self._put("cancel", rest[begin : begin + MOST_IDS])
+        self._pump()
+
+    def _take_back(self, jobs: set[str]) -> None:
+        for waiting in list(self._waiting.values()):
+            if waiting.kind == "submit":
+                waiting.jobs = [job for job in waiting.jobs if job not in jobs]
+                if not waiting.jobs:
+                    del self._waiting[waiting.id]
+        events: list[Event] = []
+        now = self._around.clock()
+        context = {
+            "type": "cancel",
+            "severity": 0,
+            "note": f"before member {self.name} was asked to run it",
+        }
+        for job in jobs:
+            del self.jobs[job]
+            events.append(JobEvent(now, job, "submit"))
+            events.append(JobEvent(now, job, "exception", context))
+            events.append(JobEvent(now, job, "clean"))
+        self._around.tell(events)
+
+    def resize(self, request: str, delta: int, when_busy: str) -> None:
+        """Ask for another size; the outcome comes as an event."""
+        resize = pb.Resize(request=request, delta=delta, when_busy=when_busy)
+        self._put("resize").resize = resize
+        self._pump()
+
+    def reattach(self, jobs: Mapping[str, float]) -> None:
+        """Ask which of these jobs, of an earlier controller, the member knows: see ``found``."""
+        for job, newest in jobs.items():
+            self.jobs[job] = _Job(None, newest, newest, sent=True)
+        names = list(jobs)
+        for begin in range(0, len(names), MOST_IDS):
+            self._put("reattach", names[begin : begin + MOST_IDS])
+        self._pump()
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """The member need not remember these."""
+        if self.opened:
+            self._put("forget", list(jobs))
+            self._pump()
+
+    def close(self) -> None:
+        """The run leaves."""
+        if self.present and (self.opened or self.state != "away"):
+            self._put("close")
+            self._pump()
+
+    def _put(self, kind: Kind, jobs: list[str] | None = None) -> _Waiting:
+        waiting = _Waiting(self._around.number(), kind, jobs or [])
+        self._waiting[waiting.id] = waiting
+        return waiting
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send what may be sent."""
+        if self.state not in ("open", "asking"):
+            return
+        asking = self.state == "asking"
+        under_way = sum(waiting.sent for waiting in self._waiting.values())
+        for waiting in list(self._waiting.values()):
+            if under_way >= _WINDOW:
+                return
+            if not waiting.sent and waiting.own == asking:
+                waiting.sent = True
+                under_way += 1
+                self._around.send(pb.FromRun(call=self._call(waiting)))
+
+    def _call(self, waiting: _Waiting) -> pb.Call:
+        call = pb.Call(
+            run=self._around.run, member=self.name, epoch=self._around.epoch, id=waiting.id
+        )
+        kind = waiting.kind
+        if kind == "submit":
+            for name in waiting.jobs:
+                job = self.jobs.get(name)
+                if job is not None and job.data is not None:
+                    job.sent = True
+                    call.submit.jobs.append(job.data)
+            call.submit.SetInParent()
+        elif kind == "cancel":
+            call.cancel.jobs.extend(waiting.jobs)
+            call.cancel.SetInParent()
+        elif kind == "resize":
+            assert waiting.resize is not None
+            call.resize.CopyFrom(waiting.resize)
+        elif kind == "reattach":
+            for name in waiting.jobs:
+                job = self.jobs.get(name)
+                if job is not None:
+                    # What comes from here on is newer, or comes again.
+                    job.since = job.newest
+                    call.reattach.jobs[name] = job.newest
+            call.reattach.SetInParent()
+        elif kind == "forget":
+            call.forget.jobs.extend(waiting.jobs)
+            call.forget.SetInParent()
+        else:
+            call.close.SetInParent()
+        return call
+
+    def ask_to_open(self) -> None:
+        """Take part, or say that one is back. What waits goes on with the answer."""
+        self.state, self._again = "opening", None
+        self._opening = self._around.number()
+        call = pb.Call(
+            run=self._around.run,
+            member=self.name,
+            epoch=self._around.epoch,
+            id=self._opening,
+            open=pb.Open(),
+        )
+        self._around.send(pb.FromRun(call=call))
+
+    # -- coming and going ----------------------------------------------------------------------
+
+    def came(self) -> None:
+        """The member is connected."""
+        self.present = True
+        self._away_since = None
+        if self._told_away:
+            self._told_away = False
+            self._warn(f"member {self.name} is back")
+        self.ask_to_open()
+
+    def went(self, now: float) -> None:
+        """The member is away, or the service is. ``now`` is monotonic, in seconds."""
+        self.present = False
+        if self._away_since is None:
+            self._away_since = now
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.state, self._again = "away", None
+        for waiting in self._waiting.values():
+            waiting.sent = False
+
+    def tick(self, now: float) -> None:
+        """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
+        self._acknowledge()
+        if self._again is not None and now >= self._again and self.present:
+            self._again = None
+            if self.state == "away":
+                self.ask_to_open()
+            else:
+                self._pump()
+        if (
+            self._away_since is not None
+            and now - self._away_since > _AWAY
+            and not self._told_away
+            and (self.jobs or self.opened)
+        ):
+            self._told_away = True
+            self._warn(
+                f"member {self.name} is away: what it has to do goes on there, and the rest waits "
+                "until it is back"
+            )
+
+    def _warn(self, message: str) -> None:
+        self._around.tell([Problem(self._around.clock(), message)])
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def answered(self, answer: pb.Answer, now: float) -> None:
+        """An answer came; ``now`` is monotonic, in seconds."""
+        what = answer.WhichOneof("what")
+        if answer.id == self._opening and self.state == "opening":
+            if what == "opened":
+                self._has_opened(answer.opened)
+            elif what == "fault":
+                self._not_opened(answer.fault, now)
+            return
+        if not answer.id and what is None:
+            # The member had to begin another life.
+            if self.state != "away":
+                self._interrupt()
+                self.ask_to_open()
+            return
+        waiting = self._waiting.get(answer.id)
+        if waiting is None or not waiting.sent:
+            return
+        if what == "fault" and self._put_off(waiting, answer.fault, now):
+            return
+        del self._waiting[answer.id]
+        if what == "fault":
+            self._refused(waiting, answer.fault)
+        elif what == "found":
+            self._has_found(waiting, answer.found.jobs)
+        if waiting.own and not any(each.own for each in self._waiting.values()):
+            self._all_asked()
+        self._pump()
+
+    def _put_off(self, waiting: _Waiting, fault: pb.Fault, now: float) -> bool:
+        """Whether a fault only means that the call has to be made again."""
+        code = fault.code
+        if code == "stale":
+            self._around.stale(fault.message)
+            return True
+        if code == "away":
+            waiting.sent = False  # its presence is told when it is back
+            return True
+        if code == "busy":
+            waiting.sent = False
+            self._again = now + _AGAIN
+            return True
+        if code == "not-open":
+            waiting.sent = False
+            if self.state == "open":
+                self._interrupt()
+                self.ask_to_open()
+            return True
+        return False
+
+    def _refused(self, waiting: _Waiting, fault: pb.Fault) -> None:
+        error = to_error(fault, self.name)
+        now = self._around.clock()
+        if waiting.kind == "submit":
+            self._give_up(
+                [job for job in waiting.jobs if job in self.jobs and not self.jobs[job].newest],
+                "submit",
+                str(error),
+            )
+        elif waiting.kind == "cancel":
+            message = f"{len(waiting.jobs)} jobs could not be cancelled: {error}"
+            self._around.tell([Problem(now, message, "error")])
+        elif waiting.kind == "resize":
+            assert waiting.resize is not None
+            request = waiting.resize.request
+            outcome: Literal["undelivered", "denied"] = (
+                "undelivered" if error.transient else "denied"
+            )
+            self._around.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
+        elif waiting.kind == "reattach":
+            self._warn(f"jobs cannot be found again: {error}")
+            self._has_found(waiting, {})
+
+    def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
+        """These jobs are over, and this is the last that is heard of them."""
+        now = self._around.clock()
+        context = {"type": kind, "severity": 0, "note": note}
+        events: list[Event] = []
+        for job in jobs:
+            known = self.jobs.pop(job)
+            when = max(now, known.newest)
+            events.append(JobEvent(when, job, "exception", context))
+            events.append(JobEvent(when, job, "clean"))
+        if events:
+            self._around.tell(events)
+
+    # -- lives ---------------------------------------------------------------------------------
+
+    def _not_opened(self, fault: pb.Fault, now: float) -> None:
+        if fault.code == "stale":
+            self._around.stale(fault.message)
+            return
+        self.state = "away"
+        if fault.code == "away":
+            return
+        error = to_error(fault, self.name)
+        if self.opened and str(error) != str(self.refusal):
+            self._warn(str(error))
+        self.refusal = error
+        self._again = now + _AGAIN * 2
+
+    def _has_opened(self, opened: pb.Opened) -> None:
+        self.refusal = None
+        self.capabilities = frozenset(opened.capabilities)
+        earlier, self._life = self._life, opened.life
+        self._gauges(opened.resources, self._around.clock())
+        # What was acknowledged while nobody listened is acknowledged again.
+        self._acknowledged = opened.kept_from - 1
+        if earlier != opened.life:
+            self._next = 1
+            for waiting in [each for each in self._waiting.values() if each.own]:
+                del self._waiting[waiting.id]
+            if earlier is not None:
+                self._ask_for_jobs()
+        # Asked again within a life, under the same id: what was replayed once must not come twice.
+        asking = any(waiting.own for waiting in self._waiting.values())
+        self.state = "asking" if asking else "open"
+        self._pump()
+
+    def _ask_for_jobs(self) -> None:
+        """In another life than before: ask which of our jobs the member knows."""
+        asked = {
+            job
+            for waiting in self._waiting.values()
+            if waiting.kind == "reattach"
+            for job in waiting.jobs
+        }
+        names = [name for name, job in self.jobs.items() if job.sent and name not in asked]
+        for begin in range(0, len(names), MOST_IDS):
+            self._put("reattach", names[begin : begin + MOST_IDS]).own = True
+
+    def _has_found(self, waiting: _Waiting, found: Mapping[str, bool]) -> None:
+        if not waiting.own:
+            self.found.update({job: bool(found.get(job)) for job in waiting.jobs})
+            for name in waiting.jobs:
+                if not found.get(name):
+                    self.jobs.pop(name, None)
+            return
+        lost: list[str] = []
+        for name in waiting.jobs:
+            job = self.jobs.get(name)
+            if job is None:
+                continue
+            if found.get(name):
+                job.sent = True
+            elif job.newest or job.data is None:
+                lost.append(name)
+            else:
+                job.sent = False
+        note = f"member {self.name} knows nothing of this job any more: how it ended is not known"
+        self._give_up(lost, "lost", note)
+
+    def _all_asked(self) -> None:
+        """What was never received is submitted again, before all else that waits."""
+        for waiting in [each for each in self._waiting.values() if each.kind == "submit"]:
+            del self._waiting[waiting.id]
+        later = self._waiting
+        self._waiting = {}
+        again = {n: job.data for n, job in self.jobs.items() if not job.sent and job.data}
+        names, begin = list(again), 0
+        for part in in_parts(list(again.values())):
+            self._put("submit", names[begin : begin + len(part)])
+            begin += len(part)
+        self._waiting.update(later)
+        self.state = "open"
+
+    # -- events --------------------------------------------------------------------------------
+
+    def received(self, batch: pb.Batch) -> None:
+        """Events came."""
+        if batch.life != self._life:
+            return  # of a life that is over, or that is not known yet
+        skip = self._next - batch.first
+        if skip < 0:
+            # Some before them did not arrive. They come again once the member is asked to.
+            if self.state == "open":
+                self._interrupt()
+                self.ask_to_open()
+            return
+        events: list[Event] = []
+        for message in batch.events[skip:]:
+            self._next += 1
+            try:
+                event = to_event(message)
+            except (ValueError, TypeError) as error:
+                self._warn(f"member {self.name} sent what is no event: {error}")
+                continue
+            if isinstance(event, JobEvent) and event.ours:
+                if not self._news_of(event):
+                    continue
+            elif isinstance(event, Resources):
+                if events:
+                    self._around.tell(events)
+                    events = []
+                self._gauges(event.values, event.timestamp)
+                continue
+            events.append(event)
+        if events:
+            self._around.tell(events)
+        if self._next - 1 - self._acknowledged >= _ACK_AT_ONCE:
+            self._acknowledge()
+
+    def _news_of(self, event: JobEvent) -> bool:
+        """Whether a job's event was not seen before."""
+        job = self.jobs.get(event.job)
+        if job is None or event.timestamp <= job.since:
+            return False
+        job.newest = max(job.newest, event.timestamp)
+        job.data = None
+        if event.name == "clean":
+            del self.jobs[event.job]
+        return True
+
+    def _gauges(self, values: Mapping[str, float], when: float) -> None:
+        changed = [path for path, value in values.items() if self.gauges.get(path) != value]
+        self.gauges.update(values)
+        if changed:
+            self._around.gauges(changed, when)
+
+    def _acknowledge(self) -> None:
+        if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
+            return
+        self._acknowledged = self._next - 1
+        ack = pb.Ack(
+            run=self._around.run, member=self.name, life=self._life, seq=self._acknowledged
+        )
+        self._around.send(pb.FromRun(ack=ack))

@@ -1,0 +1,55 @@
+"""The executor ``remote`` over a member that runs jobs on this machine keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_core.builtin.local import LocalExecutor
+from ensemble_core.executor import Executor
+from ensemble_core.service.access import TokenFile
+from ensemble_core.service.agent import Agent
+from ensemble_core.service.client import open_channel
+from ensemble_core.service.remote import RemoteExecutor
+from ensemble_core.service.server import Settings, serving
+from ensemble_core.testing.executor import ExecutorContract
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """A service with one member: its port, and a controller's token."""
+    folder = tmp_path_factory.mktemp("service")
+    settings = Settings(state=folder / "service", port=0)
+    tokens = TokenFile(settings.token_path)
+    member, _ = tokens.add("member", "default/here")
+    controller, _ = tokens.add("controller", "default")
+    with serving(settings) as service:
+        agent = Agent(
+            "default/here",
+            lambda: LocalExecutor(slots=2, min_slots=1, max_slots=8, grace=0.3),
+            folder / "member",
+            lambda: open_channel("127.0.0.1", service.port, token=member),
+            "service",
+        )
+        agent.start()
+        assert agent.wait_connected(10)
+        yield service.port, controller
+        agent.stop()
+
+
+class TestRemoteContract(ExecutorContract):
+    many = 8
+    timeout = 30.0
+
+    @pytest.fixture(autouse=True)
+    def _where(self, where: tuple[int, str], tmp_path: Path) -> None:
+        self.port, token = where
+        self.token = tmp_path / "token"
+        self.token.write_text(token)
+
+    def make_executor(self) -> Executor:
+        return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
