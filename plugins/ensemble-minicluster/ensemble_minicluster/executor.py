@@ -91,6 +91,7 @@ class MiniCluster(Executor):
         if self._resizing is not None:
             raise ExecutorError("the minicluster executor is open already", code="already-open")
         memory = Memory(run.state)
+        troubles = [memory.trouble]
         begun = memory.executor
         if begun is not None and begun != self._part.name:
             self._begin_as(begun)
@@ -108,10 +109,8 @@ class MiniCluster(Executor):
         def warn(message: str) -> None:
             self._pass_on((Problem(run.clock(), message),))
 
-        if self._note:
-            warn(self._note)
-        if memory.trouble:
-            warn(memory.trouble)
+        for text in filter(None, (self._note, *troubles, memory.trouble)):
+            warn(text)
         cluster = Cluster(
             service,
             Nodes(lambda: self._inner.handle) if self._follow else None,
@@ -239,12 +238,13 @@ def build(given: Mapping[str, Any]) -> Executor:
     member = member_name(options["name"])
 
     def service() -> Service:
+        token = _token(options["token_file"])
         from ensemble_core import ServiceClient
 
         client = ServiceClient(
             options["host"],
             options["port"],
-            token=_token(options["token_file"]),
+            token=token,
             ca=options["ca"],
             insecure=options["insecure"],
             timeout=_PATIENCE,

@@ -1,0 +1,429 @@
+"""Growing: who is asked, when the answer is told, and what is told when nodes do not come."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_minicluster import ensemble_executors
+from ensemble_minicluster.cluster import Patience
+
+from ensemble_core import ExecutorError, JobEvent, PluginError, Problem, UsageError
+from ensemble_core.testing.executor import wait_until
+
+Play = Callable[..., Any]
+
+
+def test_jobs_are_the_composed_executors(played: Play) -> None:
+    cluster = played()
+    session, flux = cluster.session, cluster.flux
+    jobs = [session.job("true"), session.job("true")]
+    session.submit(*jobs)
+    assert flux.submitted == jobs
+    flux.finish(jobs[0].id)
+    assert session.names(jobs[0])[-1] == "clean"
+    session.executor.cancel([jobs[1].id])
+    assert flux.cancelled == [jobs[1].id]
+    assert session.context(jobs[1], "exception")["type"] == "cancel"
+    assert session.executor.reattach({jobs[0].id: 0.0, "x.1": 0.0}) == {
+        jobs[0].id: True,
+        "x.1": False,
+    }
+    session.executor.forget([jobs[0].id])
+    assert flux.forgot == [jobs[0].id]
+    assert session.executor.resources()["nodes.up"] == 2
+    assert session.executor.handle is cluster.instance
+    assert session.executor.sees_strangers is flux.sees_strangers
+    assert session.executor.shared is flux.shared
+    assert session.executor.capabilities == flux.capabilities | {"resize"}
+    cluster.close()
+    assert flux.closed
+    assert cluster.cloud.closed
+
+
+def test_what_the_composed_executor_refuses_is_refused(played: Play) -> None:
+    cluster = played()
+    cluster.flux.refuse = ExecutorError("the queue is closed")
+    with pytest.raises(ExecutorError, match="the queue is closed"):
+        cluster.session.submit(cluster.session.job("true"))
+    assert not [e for e in cluster.session.events if isinstance(e, JobEvent)]
+
+
+def test_grow_is_granted_when_flux_says_that_the_nodes_are_up_and_not_before(played: Play) -> None:
+    cluster = played(2)
+    cluster.session.executor.resize("resize-1", 2)
+    wait_until(lambda: cluster.cloud.count == 4)
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    time.sleep(0.5)  # long enough to be told, were one node enough
+    assert cluster.outcomes("resize-1") == []
+    cluster.instance.online.add(3)
+    cluster.flux.tell_up(4)
+    outcome = cluster.answer("resize-1")
+    assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 4, "")
+    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", 2)]
+
+
+def test_the_gauges_know_of_the_nodes_before_a_rule_hears_that_they_are_granted(
+    played: Play,
+) -> None:
+    cluster = played(2)
+    cluster.cloud.act = lambda before, after: cluster.instance.online.update(range(after))
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: 2 in cluster.instance.online)
+    time.sleep(0.5)  # Flux has the node, its gauges are behind
+    assert cluster.outcomes("resize-1") == []
+    cluster.flux.tell_up(3)
+    assert cluster.answer("resize-1").size == 3
+
+
+def test_resize_returns_at_once_while_the_service_thinks(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    free = threading.Event()
+    act = cluster.cloud.act
+
+    def slow(before: int, after: int) -> None:
+        assert free.wait(15)
+        act(before, after)
+
+    cluster.cloud.act = slow
+    began = time.monotonic()
+    cluster.session.executor.resize("resize-1", 1)
+    assert time.monotonic() - began < 0.2
+    cluster.session.submit(cluster.session.job("true"))
+    free.set()
+    assert cluster.answer("resize-1").outcome == "granted"
+
+
+def test_what_is_granted_in_part_says_so_and_with_which_size(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    outcome = cluster.resize("resize-1", 5)
+    assert (outcome.outcome, outcome.size) == ("granted", 4)
+    assert outcome.reason == "2 of 5 nodes: that is the maximum"
+
+
+def test_what_the_service_denies_is_denied_with_its_reason(played: Play) -> None:
+    cluster = played(4)
+    outcome = cluster.resize("resize-1", 1)
+    assert (outcome.outcome, outcome.size) == ("denied", 4)
+    assert outcome.reason == "there are no more"
+
+
+def test_nodes_that_never_come_are_a_timeout_that_says_what_is_up(played: Play) -> None:
+    cluster = played(2, Patience(arrival=0.5, drain=1, settle=0))
+    cluster.cloud.act = lambda before, after: cluster.instance.online.add(2)
+    outcome = cluster.resize("resize-1", 2)
+    assert (outcome.outcome, outcome.size) == ("timeout", 3)
+    assert outcome.reason == (
+        "4 nodes were granted, and 3 of them are up after 0.5 s: Flux has not seen rank 3"
+    )
+
+
+def test_a_node_on_its_way_out_is_not_taken_for_the_new_one(played: Play) -> None:
+    cluster = played(3, Patience(arrival=30, drain=1, settle=30))
+    cluster.cloud.count = 2  # rank 2 is to go, and Flux has not noticed yet
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    time.sleep(0.5)  # long enough to be told, were the old one enough
+    assert cluster.outcomes("resize-1") == []
+    cluster.instance.online.discard(2)
+    time.sleep(1.2)
+    assert cluster.outcomes("resize-1") == []
+    cluster.instance.online.add(2)
+    assert cluster.answer("resize-1").outcome == "granted"
+
+
+def test_a_node_that_was_up_before_is_believed_in_the_end(played: Play) -> None:
+    cluster = played(3, Patience(arrival=30, drain=1, settle=0.5))
+    cluster.cloud.count = 2
+    began = time.monotonic()
+    assert cluster.resize("resize-1", 1).outcome == "granted"
+    assert time.monotonic() - began >= 0.5
+
+
+def test_nodes_that_come_back_after_a_shrink_take_jobs(played: Play) -> None:
+    cluster = played(3)
+    cluster.follow()
+    assert cluster.resize("resize-1", -1).outcome == "granted"
+    # A shrink of an earlier run has left its mark.
+    cluster.instance.drained[2] = "ensemble gives this node back (run other)"
+    cluster.instance.drained[1] = "bad disk"
+    assert cluster.resize("resize-2", 1).outcome == "granted"
+    assert cluster.instance.drained == {1: "bad disk"}
+
+
+def test_flux_that_does_not_answer_for_once_is_asked_again(played: Play) -> None:
+    cluster = played(2)
+
+    def act(before: int, after: int) -> None:
+        cluster.instance.refuses["resource.status"] = TimeoutError(110, "timed out")
+
+    cluster.cloud.act = act
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    time.sleep(0.3)
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    cluster.instance.refuses.clear()
+    assert cluster.answer("resize-1").outcome == "granted"
+
+
+def test_without_a_handle_the_gauges_say_what_is_up(played: Play) -> None:
+    cluster = played(2, handle=False)
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    time.sleep(0.3)
+    assert cluster.outcomes("resize-1") == []
+    cluster.flux.tell_up(3)
+    assert cluster.answer("resize-1").size == 3
+    outcome = cluster.resize("resize-2", -1)
+    assert outcome.outcome == "denied"
+    assert "no access to Flux" in outcome.reason
+    cluster.cloud.act = lambda before, after: cluster.flux.tell_up(after)
+    assert cluster.resize("resize-3", -1, "force").outcome == "granted"
+
+
+# -- asking again ----------------------------------------------------------------------------------
+
+
+def test_a_service_that_cannot_be_reached_leaves_the_request_undelivered_to_be_asked_again(
+    played: Play, undelivered: ExecutorError
+) -> None:
+    cluster = played(2)
+    cluster.follow()
+    cluster.cloud.fails = [undelivered]
+    first = cluster.resize("resize-1", 1)
+    assert (first.outcome, first.reason) == (
+        "undelivered",
+        "the service cannot be reached: refused",
+    )
+    assert cluster.resize("resize-1", 1).outcome == "granted"
+    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", 1)] * 2
+
+
+def test_a_request_whose_answer_was_lost_is_carried_out_once(
+    played: Play, undelivered: ExecutorError
+) -> None:
+    cluster = played(2)
+    cluster.follow()
+    cluster.cloud.loses = [undelivered]
+    assert cluster.resize("resize-1", 1).outcome == "undelivered"
+    assert cluster.resize("resize-1", 1).outcome == "granted"
+    assert cluster.cloud.count == 3
+
+
+def test_what_was_answered_is_answered_again_and_not_asked_again(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    first, second = cluster.resize("resize-1", 1), cluster.resize("resize-1", 1)
+    assert (first.outcome, first.size) == (second.outcome, second.size) == ("granted", 3)
+    assert len(cluster.cloud.requests) == 1
+
+
+def test_a_request_that_is_under_way_is_not_taken_twice(played: Play) -> None:
+    cluster = played(2)
+    for _ in range(3):
+        cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    cluster.answer("resize-1")
+    cluster.follow()
+    cluster.resize("resize-2", 1)  # which had to wait for what was asked before it
+    assert len(cluster.outcomes("resize-1")) == 1
+
+
+def test_a_second_request_waits_for_the_first(played: Play) -> None:
+    cluster = played(2)
+    cluster.session.executor.resize("resize-1", 1)
+    cluster.session.executor.resize("resize-2", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    time.sleep(0.3)
+    assert len(cluster.cloud.requests) == 1
+    cluster.follow()
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    assert [cluster.answer(f"resize-{n}").size for n in (1, 2)] == [3, 4]
+
+
+def test_a_later_controller_asks_under_the_same_name_and_waits_anew(played: Play) -> None:
+    cluster = played(2)
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    cluster.kill()
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: len(cluster.cloud.requests) == 2)
+    assert cluster.cloud.count == 3
+    time.sleep(0.3)
+    assert cluster.outcomes("resize-1") == []
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    assert cluster.answer("resize-1").size == 3
+
+
+def test_a_later_controller_knows_what_was_answered(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    cluster.resize("resize-1", 1)
+    cluster.kill()
+    assert cluster.resize("resize-1", 1).size == 3
+    assert len(cluster.cloud.requests) == 1
+
+
+def test_runs_do_not_take_one_anothers_requests(played: Play) -> None:
+    first, second = played(2), played(2)
+    assert first.tag != second.tag
+    first.follow()
+    second.follow()
+    first.resize("resize-1", 1)
+    second.resize("resize-1", 1)
+    assert first.cloud.requests != second.cloud.requests
+
+
+def test_a_refused_credential_is_a_denial_with_what_to_do(played: Play) -> None:
+    cluster = played(2)
+    cluster.cloud.fails = [
+        ExecutorError("the service refused", cause="not your member", hint="get a token")
+    ]
+    outcome = cluster.resize("resize-1", 1)
+    assert outcome.outcome == "denied"
+    assert outcome.reason == "the service refused: not your member (get a token)"
+
+
+def test_a_service_that_breaks_its_word_is_still_answered(played: Play) -> None:
+    cluster = played(2)
+    cluster.cloud.act = lambda before, after: {}["no"]  # type: ignore[index]
+    outcome = cluster.resize("resize-1", 1)
+    assert outcome.outcome == "denied"
+    assert "KeyError" in outcome.reason
+
+
+def test_a_record_that_cannot_be_written_is_warned_of_and_nobody_waits_in_vain(
+    played: Play, tmp_path: Path
+) -> None:
+    cluster = played(2)
+    cluster.follow()
+    state = tmp_path / "state" / cluster.tag
+    (state / "minicluster.json").unlink()
+    (state / "minicluster.new").mkdir()
+    assert cluster.resize("resize-1", 1).outcome == "granted"
+    assert len([w for w in cluster.warnings() if "cannot be written" in w]) == 1
+
+
+def test_a_record_that_cannot_be_read_is_warned_of(played: Play, tmp_path: Path) -> None:
+    cluster = played(2)
+    (tmp_path / "state" / cluster.tag / "minicluster.json").write_text("{")
+    cluster.kill()
+    assert any("cannot be read" in warning for warning in cluster.warnings())
+
+
+def test_closing_does_not_wait_for_nodes_that_are_to_come(played: Play) -> None:
+    cluster = played(2)
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: cluster.cloud.count == 3)
+    began = time.monotonic()
+    cluster.close()
+    assert time.monotonic() - began < 2
+    assert cluster.outcomes("resize-1") == []
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def build(**options: Any) -> Any:
+    (record,) = ensemble_executors()
+    return record.build(options)
+
+
+def test_without_a_name_it_is_refused_with_what_to_say() -> None:
+    with pytest.raises(UsageError) as caught:
+        build()
+    assert "--name NAMESPACE/NAME" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"mock": True, "size": 5}, "max-size 4"),
+        ({"mock": True, "min_size": 3, "size": 2}, "min-size 3"),
+        ({"name": "a/b", "max_size": 3, "compose": "local"}, "mock only"),
+        ({"name": "a/b", "compose": "minicluster"}, "itself"),
+        ({"name": "a/b", "compose": "local", "queue": "batch"}, "no option 'queue'"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(
+    options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        build(**options)
+
+
+def test_an_executor_to_compose_that_is_not_there_is_named() -> None:
+    with pytest.raises(PluginError, match="no executor 'fluxx'"):
+        build(name="a/b", compose="fluxx")
+
+
+def test_a_token_file_that_is_not_there_is_said_before_anything_is_submitted(
+    tmp_path: Path,
+) -> None:
+    from ensemble_core import Run
+
+    executor = build(name="a/b", compose="local", token_file=str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="cannot read the token"):
+        executor.open(Run("tag", tmp_path, time.time), lambda events: None)
+
+
+# -- the mock --------------------------------------------------------------------------------------
+
+
+def test_a_mock_without_flux_is_this_machine_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ensemble_core.testing.executor import Session
+
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    with Session(build(mock=True, max_size=3), tmp_path, 15, tidy=True) as session:
+        (note,) = [e.message for e in session.events if isinstance(e, Problem)]
+        assert "1 to 3" in note
+        assert "on this machine" in note
+        assert session.executor.resources()["cores.up"] == 1
+        session.executor.resize("resize-1", 2)
+        session.wait(lambda: session.executor.resources()["cores.up"] == 3, "three cores")
+        assert session.executor.shared is False
+
+
+def test_a_mock_run_that_began_on_this_machine_is_resumed_there_also_within_flux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ensemble_core.testing.executor import Session
+
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    first = Session(build(mock=True), tmp_path, 15)
+    job = first.job("sleep", "1")
+    with first:
+        first.submit(job)
+        first.wait_for(job, "start")
+    monkeypatch.setenv("FLUX_URI", "local:///nowhere")
+    second = Session(build(mock=True), tmp_path, 15)
+    second.tag = first.tag
+    with second:
+        assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
+        second.wait_clean(job)
+
+
+def test_a_run_whose_jobs_are_with_another_executor_is_not_taken_up_with_this_one(
+    played: Play, tmp_path: Path
+) -> None:
+    cluster = played(2)
+    file = tmp_path / "state" / cluster.tag / "minicluster.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "executor": "slurm"}))
+    cluster.flux.closed = False
+    with pytest.raises(ExecutorError, match="with executor 'slurm', not 'flux'"):
+        cluster.kill()

@@ -1,0 +1,52 @@
+"""What names a member, and what does not, said before anything is submitted."""
+
+from __future__ import annotations
+
+import pytest
+from ensemble_minicluster import ensemble_executors
+from ensemble_minicluster.naming import member_name
+
+from ensemble_core import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("ensemble", "default/ensemble"),
+        ("default/ensemble", "default/ensemble"),
+        ("team-7/a", "team-7/a"),
+        (f"{'n' * 63}/{'m' * 63}", f"{'n' * 63}/{'m' * 63}"),
+    ],
+)
+def test_a_name_without_a_namespace_is_in_default(text: str, name: str) -> None:
+    assert member_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("", "missing"),
+        ("/", "missing"),
+        ("default/", "missing"),
+        ("/ensemble", "before the slash is missing"),
+        ("a/b/c", "more than one slash"),
+        ("a//b", "more than one slash"),
+        ("Default/ensemble", "'Default'"),
+        ("default/my_cluster", "'my_cluster'"),
+        ("default/-a", "'-a'"),
+        ("default/a-", "'a-'"),
+        ("default/a.b", "'a.b'"),
+        ("default/a\n", "may have only"),
+        ("default/ä", "may have only"),
+        (" default/a", "may have only"),
+        (f"default/{'a' * 64}", "64 characters"),
+    ],
+)
+def test_what_can_name_no_member_is_refused_with_the_reason(text: str, cause: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        member_name(text)
+    assert cause in str(caught.value.cause)
+    assert "NAMESPACE/NAME" in str(caught.value.hint)
+    (record,) = ensemble_executors()
+    with pytest.raises(UsageError):  # also by the executor, before anything is submitted
+        record.build({"name": text, "mock": True})

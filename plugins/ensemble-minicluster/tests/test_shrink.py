@@ -1,0 +1,295 @@
+"""Shrinking: which nodes are drained, what jobs on them are worth, and who takes jobs again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ensemble_minicluster.cluster import Patience
+
+from ensemble_core import ExecutorError
+from ensemble_core.testing.executor import wait_until
+
+Play = Callable[..., Any]
+
+
+def drains(cluster: Any) -> list[str]:
+    return [
+        payload["targets"] for topic, payload in cluster.instance.asked if topic == "resource.drain"
+    ]
+
+
+def test_the_highest_ranks_are_drained_and_idle_before_the_service_is_asked(played: Play) -> None:
+    cluster = played(4)
+    cluster.instance.busy = {0, 1, 2, 3}
+    cluster.session.executor.resize("resize-1", -2)
+    wait_until(lambda: set(cluster.instance.drained) == {2, 3})
+    cluster.instance.busy = {0, 1, 3}
+    time.sleep(0.5)  # long enough to ask, were one idle node enough
+    assert cluster.cloud.requests == []
+    cluster.follow()
+    cluster.instance.busy = {0, 1}
+    outcome = cluster.answer("resize-1")
+    assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 2, "")
+    assert drains(cluster) == ["2-3"]
+    # Nodes that come in their place one day take jobs.
+    assert cluster.instance.drained == {}
+
+
+def test_a_job_that_the_scheduler_had_placed_before_it_heard_of_the_drain_is_waited_for(
+    played: Play,
+) -> None:
+    cluster = played(2)
+    cluster.follow()
+    looks = 0
+    answer = cluster.instance.answer
+
+    def late(topic: str, payload: Any) -> Any:
+        nonlocal looks
+        if topic == "resource.sched-status" and cluster.instance.drained:
+            looks += 1
+            cluster.instance.busy = {1} if 2 <= looks <= 5 else set()
+        return answer(topic, payload)
+
+    cluster.instance.answer = late
+    assert cluster.resize("resize-1", -1).outcome == "granted"
+    assert looks > 6
+
+
+def test_granted_is_told_when_flux_says_that_the_nodes_are_gone(played: Play) -> None:
+    cluster = played(3)
+    cluster.session.executor.resize("resize-1", -1)
+    wait_until(lambda: cluster.cloud.count == 2)
+    time.sleep(0.4)
+    assert cluster.outcomes("resize-1") == []
+    assert set(cluster.instance.drained) == {2}  # no job starts on a node that is on its way out
+    cluster.instance.online.discard(2)
+    assert cluster.answer("resize-1").size == 2
+
+
+def test_nodes_that_do_not_go_are_a_timeout_and_stay_drained(played: Play) -> None:
+    cluster = played(3, Patience(arrival=0.4, drain=5, settle=0))
+    outcome = cluster.resize("resize-1", -1)
+    assert (outcome.outcome, outcome.size) == ("timeout", 2)
+    assert outcome.reason == "2 nodes are to stay, but rank 2 is still up after 0.4 s"
+    assert set(cluster.instance.drained) == {2}
+
+
+def test_a_shrink_that_is_denied_gives_the_nodes_back_to_the_jobs(played: Play) -> None:
+    cluster = played(3)
+    cluster.cloud.smallest = 3
+    outcome = cluster.resize("resize-1", -1)
+    assert (outcome.outcome, outcome.size) == ("denied", 3)
+    assert drains(cluster) == ["2"]
+    assert cluster.instance.drained == {}
+
+
+def test_what_is_granted_in_part_spares_the_rest(played: Play) -> None:
+    cluster = played(4)
+    cluster.cloud.smallest = 3
+    cluster.follow()
+    outcome = cluster.resize("resize-1", -3)
+    assert (outcome.outcome, outcome.size) == ("granted", 3)
+    assert outcome.reason.startswith("1 of 3 nodes")
+    assert drains(cluster) == ["1-3"]
+    assert cluster.instance.drained == {}
+
+
+def test_rank_0_is_never_drained(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    cluster.instance.busy = {0}
+    outcome = cluster.resize("resize-1", -5)
+    assert (outcome.outcome, outcome.size) == ("granted", 1)
+    assert drains(cluster) == ["1"]
+    assert cluster.resize("resize-2", -1).outcome == "denied"
+    assert drains(cluster) == ["1"]
+
+
+def test_nodes_that_somebody_else_drained_stay_so(played: Play) -> None:
+    cluster = played(4)
+    cluster.cloud.smallest = 4
+    cluster.instance.drained = {3: "bad disk"}
+    assert cluster.resize("resize-1", -2).outcome == "denied"
+    assert drains(cluster) == ["2"]
+    assert cluster.instance.drained == {3: "bad disk"}
+
+
+def test_the_size_on_record_says_which_nodes_go_also_where_one_is_down(played: Play) -> None:
+    cluster = played(4)
+    cluster.instance.online.discard(3)
+    cluster.follow()
+    assert cluster.resize("resize-1", -1).outcome == "granted"
+    assert drains(cluster) == ["3"]
+
+
+def test_where_no_size_is_on_record_flux_says_which_nodes_there_are(played: Play) -> None:
+    cluster = played(3)
+    cluster.cloud.knows_size = False
+    cluster.follow()
+    assert cluster.resize("resize-1", -1).size == 2
+    assert drains(cluster) == ["2"]
+
+
+# -- busy nodes ------------------------------------------------------------------------------------
+
+
+def test_nodes_that_stay_busy_too_long_are_spared(played: Play) -> None:
+    cluster = played(4, Patience(arrival=5, drain=0.4, settle=0))
+    cluster.instance.busy = {3}
+    outcome = cluster.resize("resize-1", -2)
+    assert (outcome.outcome, outcome.size) == ("denied", 4)
+    assert outcome.reason == "jobs are still on rank 3 after 0.4 s"
+    assert cluster.instance.drained == {}
+    assert cluster.cloud.requests == []
+
+
+def test_skip_takes_what_is_idle_from_the_top(played: Play) -> None:
+    cluster = played(4)
+    cluster.follow()
+    cluster.instance.busy = {1, 2}
+    outcome = cluster.resize("resize-1", -3, "skip")
+    assert (outcome.outcome, outcome.size) == ("granted", 3)
+    assert outcome.reason == "1 of 3 nodes: the others are busy"
+    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", -1)]
+    assert cluster.instance.drained == {}
+
+
+def test_skip_is_denied_where_the_first_to_go_is_busy(played: Play) -> None:
+    cluster = played(4)
+    cluster.instance.busy = {3}
+    outcome = cluster.resize("resize-1", -2, "skip")
+    assert (outcome.outcome, outcome.size) == ("denied", 4)
+    assert outcome.reason == "jobs are on rank 3, which would be the first to go"
+    assert cluster.instance.drained == {}
+    assert cluster.cloud.requests == []
+
+
+def test_force_waits_for_no_job(played: Play) -> None:
+    cluster = played(4)
+    cluster.follow()
+    cluster.instance.busy = {1, 2, 3}
+    assert cluster.resize("resize-1", -2, "force").size == 2
+
+
+def test_force_goes_on_where_flux_lets_nobody_drain(played: Play) -> None:
+    cluster = played(4)
+    cluster.follow()
+    cluster.instance.refuses["resource.drain"] = PermissionError(1, "not permitted")
+    assert cluster.resize("resize-1", -2, "force").size == 2
+
+
+def test_who_may_not_drain_is_told_who_may(played: Play) -> None:
+    cluster = played(4)
+    cluster.instance.refuses["resource.drain"] = PermissionError(1, "not permitted")
+    outcome = cluster.resize("resize-1", -2)
+    assert outcome.outcome == "denied"
+    assert "only the owner of an instance may drain" in outcome.reason
+    assert cluster.cloud.requests == []
+
+
+# -- asking again ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_drained_where_the_service_cannot_be_reached(
+    played: Play, undelivered: ExecutorError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = played(4)
+
+    def size() -> int:
+        raise undelivered
+
+    monkeypatch.setattr(cluster.cloud, "size", size)
+    assert cluster.resize("resize-1", -2).outcome == "undelivered"
+    assert cluster.instance.drained == {}
+
+
+def test_while_it_is_not_known_whether_they_go_no_job_starts_there(
+    played: Play, undelivered: ExecutorError
+) -> None:
+    cluster = played(4)
+    cluster.follow()
+    cluster.cloud.loses = [undelivered]
+    assert cluster.resize("resize-1", -2).outcome == "undelivered"
+    assert set(cluster.instance.drained) == {2, 3}
+    # They are gone already: asking again must not choose others.
+    assert cluster.resize("resize-1", -2).size == 2
+    assert drains(cluster) == ["2-3"]
+    assert cluster.cloud.count == 2
+    assert cluster.instance.drained == {}
+
+
+def test_a_node_does_not_stay_drained_when_the_run_ends_before_that_is_known(
+    played: Play, undelivered: ExecutorError
+) -> None:
+    cluster = played(4)
+    cluster.cloud.fails = [undelivered]
+    assert cluster.resize("resize-1", -2).outcome == "undelivered"
+    assert set(cluster.instance.drained) == {2, 3}
+    cluster.close()
+    assert cluster.instance.drained == {}
+
+
+@pytest.mark.parametrize("when_busy", ["wait", "skip"])
+def test_a_later_controller_does_not_choose_other_nodes_when_the_first_are_gone(
+    played: Play, when_busy: str
+) -> None:
+    cluster = played(4)
+    cluster.session.executor.resize("resize-1", -2, when_busy=when_busy)
+    wait_until(lambda: cluster.cloud.count == 2)
+    cluster.instance.online -= {2, 3}
+    cluster.instance.busy = {0, 1}
+    cluster.kill()
+    outcome = cluster.resize("resize-1", -2, when_busy)
+    assert (outcome.outcome, outcome.size) == ("granted", 2)
+    assert set(drains(cluster)) == {"2-3"}
+    assert cluster.instance.drained == {}
+
+
+def test_a_later_controller_goes_on_to_wait_for_jobs_on_the_same_nodes(played: Play) -> None:
+    cluster = played(4)
+    cluster.instance.busy = {3}
+    cluster.session.executor.resize("resize-1", -2)
+    wait_until(lambda: set(cluster.instance.drained) == {2, 3})
+    cluster.kill()
+    cluster.session.executor.resize("resize-1", -2)
+    time.sleep(0.4)
+    assert cluster.cloud.requests == []
+    cluster.follow()
+    cluster.instance.busy = set()
+    assert cluster.answer("resize-1").size == 2
+    assert cluster.instance.drained == {}
+
+
+def test_a_shrink_at_the_very_end_of_a_run_is_delivered(played: Play) -> None:
+    cluster = played(3)
+    cluster.follow()
+    cluster.session.executor.resize("resize-1", -2)
+    cluster.close()
+    assert cluster.cloud.count == 1
+    assert cluster.instance.drained == {}
+
+
+def test_a_run_that_ends_while_jobs_are_on_the_nodes_spares_them_soon(
+    played: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_minicluster.shrink.LAST", 0.3)
+    cluster = played(3)
+    cluster.instance.busy = {2}
+    cluster.session.executor.resize("resize-1", -1)
+    wait_until(lambda: set(cluster.instance.drained) == {2})
+    began = time.monotonic()
+    cluster.close()
+    assert time.monotonic() - began < 3
+    assert cluster.instance.drained == {}
+    assert cluster.cloud.requests == []
+
+
+def test_grow_after_shrink_and_shrink_after_grow(played: Play) -> None:
+    cluster = played(2)
+    cluster.follow()
+    sizes = [cluster.resize(f"resize-{n}", d).size for n, d in enumerate((2, -2, 1, -1, 2, -3))]
+    assert sizes == [4, 2, 3, 2, 4, 1]
+    assert cluster.instance.drained == {}
