@@ -2,7 +2,7 @@
 
 A file in the service's state folder remembers them beyond a restart, and also which requests were
 begun: what became of one that was cut short is not known, and it is not carried out a second time.
-Called by ``requests``, on the event loop; a line is appended for each, and now and then the file is
+Called by ``resizes``, on the event loop; a line is appended for each, and now and then the file is
 written anew.
 """
 
@@ -13,7 +13,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,7 +64,7 @@ class Answers:
     def end(self, member: str, request: str, delta: int, answer: Resized) -> None:
         """It was answered."""
         self._keep(member, request, Entry(delta, answer))
-        line = {"member": member, "request": request, "delta": delta, "answer": asdict(answer)}
+        line = {"member": member, "request": request, "delta": delta, "answer": _plain(answer)}
         # Where the file takes no more, it still has the beginning: it is not carried out again.
         with contextlib.suppress(EnsembleError):
             self._append(line)
@@ -131,8 +131,15 @@ class Answers:
         for (member, request), entry in self._entries.items():
             line: dict[str, Any] = {"member": member, "request": request, "delta": entry.delta}
             if entry.answer is not None:
-                line["answer"] = asdict(entry.answer)
+                line["answer"] = _plain(entry.answer)
             lines.append(json.dumps(line) + "\n")
         write_private(self._path, "".join(lines).encode())
         os.chmod(self._path, 0o600)
         self._lines = len(lines)
+
+
+_FIELDS = tuple(each.name for each in fields(Resized))
+
+
+def _plain(answer: Resized) -> dict[str, object]:
+    return {name: getattr(answer, name) for name in _FIELDS}

@@ -152,7 +152,7 @@ class Guard:
                 if identity is None:
                     identity = stand_in(_decode(request, data)) if stand_in else None
                     if identity is None:
-                        raise _NOBODY
+                        raise _NOBODY_OLD if stand_in else _NOBODY
                 self._turn(identity)
                 left = context.time_remaining()
                 allowed = self._deadline if left is None else min(left, self._deadline)
@@ -328,7 +328,8 @@ class Guard:
         ident = identity.id if identity else ""
         tell(
             "refused",
-            "warning",
+            # That the service stops, or a member is away, is nobody's doing who asks.
+            "debug" if refused.code == "UNAVAILABLE" else "warning",
             method=method,
             code=refused.code,
             why=refused.message[:_LONGEST],
@@ -353,6 +354,14 @@ _NOBODY = Unknown(
     "there is no credential",
     cause="the call has no 'authorization: Bearer TOKEN'",
     hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
+    code="no-token",
+)
+
+_NOBODY_OLD = Unknown(
+    "there is no credential",
+    cause="the call has no 'authorization: Bearer TOKEN', and the member is none of those that "
+    "need none",
+    hint="'ensemble-server start --legacy NS/NAME' names them",
     code="no-token",
 )
 

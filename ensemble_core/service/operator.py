@@ -19,7 +19,8 @@ from ensemble_core.service.access import Identity, member_name
 from ensemble_core.service.hub import Refused
 from ensemble_core.service.proto import ensemble_operator_pb2 as old
 from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.requests import Requests, Resizes, check_delta
+from ensemble_core.service.requests import Requests
+from ensemble_core.service.resizes import Resizes, check_delta
 
 __all__ = ["Operator"]
 

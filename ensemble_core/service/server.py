@@ -37,7 +37,8 @@ from ensemble_core.service.operator import Operator
 from ensemble_core.service.prometheus import MetricsServer
 from ensemble_core.service.proto import ensemble_operator_pb2 as old
 from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.requests import Requests, Resizes
+from ensemble_core.service.requests import Requests
+from ensemble_core.service.resizes import Resizes
 from ensemble_core.service.tls import has_certificates, server_credentials
 
 __all__ = ["Service", "Settings", "run", "serving"]
