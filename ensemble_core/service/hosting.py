@@ -285,7 +285,10 @@ class Hosted:
         self._answers.clear()
         self._handed, self._active = set(), set()
         self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
-        run = Run(tag=self.tag, folder=output, clock=self._clock, state=state)
+        # Two members may be on one machine or in one queue: their jobs must not be taken for one
+        # another's.
+        tag = f"{self.tag}.{self._member.replace('/', '.')}"
+        run = Run(tag=tag, folder=output, clock=self._clock, state=state)
         executor.open(run, lambda events: self._emit(spool, events))
         self._executor = executor
         _log.info("run %s is open (epoch %d)", self.tag, self._epoch)

@@ -40,7 +40,7 @@ __all__ = ["RemoteExecutor"]
 _TICK = 0.1
 #: Seconds that the service has to answer at the start, that a member's executor has to be opened
 #: in, and that members have to let the run go.
-_WELCOME, _OPENING, _LEAVING = 15.0, 120.0, 5.0
+_WELCOME, _OPENING, _LEAVING = 5.0, 120.0, 5.0
 #: Seconds without the service before that is told.
 _AWAY = 5.0
 #: What is kept to find a run's members again.
