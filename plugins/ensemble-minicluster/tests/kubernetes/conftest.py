@@ -1,0 +1,81 @@
+"""The cluster that the tests of the Kubernetes side talk to: a stand-in, or with ``--kubeconfig FILE``
+(for the conformance list) the real one that the file names.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the stand-in, a package of these tests
+
+from standin import Cluster, Operator, definition
+from talk import Place, Talk
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kubeconfig",
+        metavar="FILE",
+        help="run the conformance list against the cluster of this file, as one who may do all",
+    )
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, bool]]:
+    """The file that names the cluster, and whether it is a real one."""
+    pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+    given = request.config.getoption("--kubeconfig", default=None)
+    if given:
+        yield Path(given), True
+        return
+    cluster = Cluster(definition())
+    operator = Operator(cluster)
+    yield cluster.kubeconfig(tmp_path_factory.mktemp("standin") / "config"), False
+    operator.stop()
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def place(kubeconfig: tuple[Path, bool]) -> Iterator[Place]:
+    file, real = kubeconfig
+    talk = Talk.of(file)
+    namespace = f"conformance-{uuid.uuid4().hex[:8]}"
+    talk.ok("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    yield Place(talk, namespace, real)
+    talk("DELETE", f"/api/v1/namespaces/{namespace}")
+    talk.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A stand-in of the test's own, without an operator."""
+    cluster = Cluster(definition())
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def operator(cluster: Cluster) -> Iterator[Operator]:
+    operator = Operator(cluster)
+    yield operator
+    operator.stop()
+
+
+@pytest.fixture
+def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
+    """Make a MiniCluster in the stand-in: its name, and what its spec says."""
+    kind = cluster.store.kinds[("flux-framework.org", "miniclusters")]
+
+    def make(name: str = "ensemble", namespace: str = "default", **spec: Any) -> dict[str, Any]:
+        document = {"metadata": {"name": name}, "spec": {"containers": [{}], **spec}}
+        return cluster.store.create(kind, namespace, document)
+
+    return make

@@ -1,0 +1,87 @@
+"""Who asks (bearer tokens), and what they may do (Roles and RoleBindings, as RBAC reads them)."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .kinds import RBAC, Kind
+from .refusals import Refusal, named
+from .store import Store
+
+#: May do everything, as the credential that sets a cluster up.
+ADMIN = "system:admin"
+
+
+class Access:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._users: dict[str, str] = {}
+        #: Every request that was allowed: (user, verb, resource/subresource, namespace).
+        self.allowed: list[tuple[str, str, str, str]] = []
+
+    def token(self, user: str) -> str:
+        """A new token for a user; service accounts are system:serviceaccount:NAMESPACE:NAME."""
+        token = secrets.token_urlsafe(16)
+        with self._lock:
+            self._users[token] = user
+        return token
+
+    def revoke(self, token: str) -> None:
+        with self._lock:
+            self._users.pop(token, None)
+
+    def who(self, authorization: str | None) -> str:
+        scheme, _, token = (authorization or "").partition(" ")
+        with self._lock:
+            user = self._users.get(token.strip())
+        if scheme.lower() != "bearer" or user is None:
+            raise Refusal(401, "Unauthorized")
+        return user
+
+    def check(
+        self, user: str, verb: str, kind: Kind, namespace: str, name: str, subresource: str
+    ) -> None:
+        """Raise the API server's 403 unless a role allows it."""
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        if user != ADMIN and not any(
+            _allows(rule, verb, kind.group, resource, name) for rule in self._rules(user, namespace)
+        ):
+            where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+            raise Refusal(
+                403,
+                f'{named(resource, kind.group, name)} is forbidden: User "{user}" cannot {verb} '
+                f'resource "{resource}" in API group "{kind.group}" {where}',
+            )
+        with self._lock:
+            self.allowed.append((user, verb, resource, namespace))
+
+    def _rules(self, user: str, namespace: str) -> Iterable[Mapping[str, Any]]:
+        roles, bindings = (
+            self._store.kinds[(RBAC, plural)] for plural in ("roles", "rolebindings")
+        )
+        if not namespace:
+            return  # there are no ClusterRoles here
+        known = {role["metadata"]["name"]: role for role in self._store.all(roles, namespace)}
+        for binding in self._store.all(bindings, namespace):
+            for subject in binding.get("subjects", []):
+                where = subject.get("namespace", namespace)
+                account = f"system:serviceaccount:{where}:{subject['name']}"
+                if user == (account if subject["kind"] == "ServiceAccount" else subject["name"]):
+                    yield from known.get(binding["roleRef"]["name"], {}).get("rules", [])
+
+
+def _allows(rule: Mapping[str, Any], verb: str, group: str, resource: str, name: str) -> bool:
+    def among(values: list[str], value: str) -> bool:
+        return "*" in values or value in values
+
+    names = rule.get("resourceNames", [])
+    return (
+        among(rule.get("verbs", []), verb)
+        and among(rule.get("apiGroups", []), group)
+        and among(rule.get("resources", []), resource)
+        and (not names or name in names)
+    )

@@ -1,0 +1,96 @@
+"""The kinds of objects that the stand-in keeps, and the selectors that lists of them take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .refusals import Refusal
+
+FLUX = "flux-framework.org"
+RBAC = "rbac.authorization.k8s.io"
+EXTENSIONS = "apiextensions.k8s.io"
+
+
+@dataclass(frozen=True)
+class Kind:
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    #: Only of custom resources: the schema, and the paths that the scale subresource stands for.
+    schema: Mapping[str, Any] | None = None
+    subresources: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def custom(self) -> bool:
+        return self.schema is not None
+
+
+BUILT_IN = (
+    Kind("", "v1", "namespaces", "Namespace", namespaced=False),
+    Kind("", "v1", "configmaps", "ConfigMap"),
+    Kind("", "v1", "pods", "Pod"),
+    Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+    Kind(RBAC, "v1", "roles", "Role"),
+    Kind(RBAC, "v1", "rolebindings", "RoleBinding"),
+    Kind(EXTENSIONS, "v1", "customresourcedefinitions", "CustomResourceDefinition", False),
+)
+
+
+def of_definition(definition: Mapping[str, Any]) -> Kind:
+    """The kind that a CustomResourceDefinition defines (its storage version)."""
+    spec = definition["spec"]
+    version = next(each for each in spec["versions"] if each["storage"])
+    return Kind(
+        group=spec["group"],
+        version=version["name"],
+        plural=spec["names"]["plural"],
+        kind=spec["names"]["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+        schema=version["schema"]["openAPIV3Schema"],
+        subresources=version.get("subresources", {}),
+    )
+
+
+def selected(found: Mapping[str, Any], labels: str, fields: str) -> bool:
+    """Whether an object is meant by a label selector and a field selector."""
+    metadata = found["metadata"]
+    known = metadata.get("labels", {})
+    if not all(_label(known, term) for term in _terms(labels)):
+        return False
+    for term in filter(None, fields.split(",")):
+        match = re.fullmatch(r"metadata\.(name|namespace)(!=|==?)(.*)", term)
+        if match is None:
+            raise Refusal(400, f"field label not supported: {term}")
+        equal = metadata.get(match[1], "") == match[3]
+        if equal == (match[2] == "!="):
+            return False
+    return True
+
+
+def _terms(selector: str) -> list[str]:
+    """Split at commas that are not within parentheses."""
+    return [term.strip() for term in re.split(r",(?![^(]*\))", selector) if term.strip()]
+
+
+def _label(labels: Mapping[str, str], term: str) -> bool:
+    among = re.fullmatch(r"(\S+)\s+(in|notin)\s+\((.*)\)", term)
+    if among is not None:
+        values = {each.strip() for each in among[3].split(",")}
+        return (labels.get(among[1]) in values) == (among[2] == "in")
+    equal = re.fullmatch(r"([^=!\s]+)\s*(!=|==?)\s*([\w.-]*)", term)
+    if equal is not None:
+        return (labels.get(equal[1]) == equal[3]) == (equal[2] != "!=")
+    if re.fullmatch(r"![\w./-]+", term):
+        return term[1:] not in labels
+    if re.fullmatch(r"[\w./-]+", term):
+        return term in labels
+    raise Refusal(400, f"unable to parse requirement: {term}")

@@ -1,0 +1,198 @@
+"""What each request does: the paths and verbs of the API, the subresources, and nothing of HTTP."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from . import patches
+from .access import Access
+from .kinds import Kind, selected
+from .refusals import Refusal, conflict, invalid
+from .store import Object, Store, now
+
+Body = Any
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a path means."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    subresource: str
+
+
+def target(store: Store, path: str) -> Target:
+    parts = [part for part in path.split("/") if part]
+    if len(parts) >= 2 and parts[0] == "api":
+        group, (version, *rest) = "", parts[1:]
+    elif len(parts) >= 3 and parts[0] == "apis":
+        group, version, *rest = parts[1:]
+    else:
+        raise LookupError(path)
+    namespace = ""
+    if len(rest) >= 3 and rest[0] == "namespaces":
+        namespace, rest = rest[1], rest[2:]
+    if not 1 <= len(rest) <= 3:
+        raise LookupError(path)
+    plural, name, subresource = [*rest, "", ""][:3]
+    kind = store.kinds.get((group, plural))
+    if kind is None or kind.version != version or (namespace and not kind.namespaced):
+        raise LookupError(path)
+    known = {*kind.subresources, *(("token",) if plural == "serviceaccounts" else ())}
+    if subresource and subresource not in known:
+        raise LookupError(path)
+    return Target(kind, namespace, name, subresource)
+
+
+def verb(method: str, at: Target, watch: bool) -> str:
+    if method == "GET":
+        return "get" if at.name else "watch" if watch else "list"
+    if method == "DELETE" and not at.name:
+        return "deletecollection"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
+
+
+class Requests:
+    def __init__(self, store: Store, access: Access) -> None:
+        self._store = store
+        self._access = access
+
+    def answer(
+        self, method: str, at: Target, query: dict[str, str], body: Body, content_type: str
+    ) -> tuple[int, Object]:
+        """The status and the body of everything but a watch."""
+        if method == "GET" and not at.name:
+            return 200, self._list(at, query)
+        if method == "POST":
+            return 201, self._create(at, body)
+        if not at.name:
+            raise Refusal(405, "the server does not allow this method on the requested resource")
+        if at.subresource == "scale":
+            return 200, self._scale(method, at, body, content_type)
+        if method == "GET":
+            return 200, self._store.get(at.kind, at.namespace, at.name)
+        if method == "DELETE":
+            return 200, self._delete(at, body)
+        part = "status" if at.subresource == "status" else "spec"
+        with self._store.changed:
+            if method == "PATCH":
+                body = self._patched(at, body, content_type)
+            elif not isinstance(body, dict):
+                raise Refusal(400, "the object provided is unrecognized")
+            elif body.get("metadata", {}).get("name") != at.name:
+                raise Refusal(400, "the name of the object does not match the name on the URL")
+            return 200, self._store.write(at.kind, at.namespace, body, part=part)
+
+    def _list(self, at: Target, query: dict[str, str]) -> Object:
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        with self._store.changed:
+            found = self._store.all(at.kind, at.namespace)
+            return {
+                "apiVersion": at.kind.api_version,
+                "kind": f"{at.kind.kind}List",
+                "metadata": {"resourceVersion": str(self._store.version)},
+                "items": [each for each in found if selected(each, labels, fields)],
+            }
+
+    def _create(self, at: Target, body: Body) -> Object:
+        if not isinstance(body, dict):
+            raise Refusal(400, "the object provided is unrecognized")
+        if at.subresource == "token":
+            self._store.get(at.kind, at.namespace, at.name)
+            token = self._access.token(f"system:serviceaccount:{at.namespace}:{at.name}")
+            return {**body, "status": {"token": token, "expirationTimestamp": now()}}
+        if at.name:
+            raise Refusal(405, "the server does not allow this method on the requested resource")
+        return self._store.create(at.kind, at.namespace, body)
+
+    def _delete(self, at: Target, body: Body) -> Object:
+        wanted = body.get("preconditions") or {} if isinstance(body, dict) else {}
+        with self._store.changed:
+            metadata = self._store.get(at.kind, at.namespace, at.name)["metadata"]
+            for key, value in wanted.items():
+                if metadata.get(key) != value:
+                    why = f"Precondition failed: {key} in precondition: {value}"
+                    raise conflict(at.kind.plural, at.kind.group, at.name, why)
+            found = self._store.delete(at.kind, at.namespace, at.name)
+        if "deletionTimestamp" in found["metadata"]:
+            return found
+        details = {"name": at.name, "kind": at.kind.plural, "uid": metadata["uid"]}
+        return {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}
+
+    def _patched(self, at: Target, patch: Body, content_type: str) -> Object:
+        old = self._store.get(at.kind, at.namespace, at.name)
+        found = patches.patched(old, patch, content_type, custom=at.kind.custom)
+        if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
+            raise Refusal(422, "the patched object has no metadata")
+        if found["metadata"].get("name") != at.name:
+            raise Refusal(422, "metadata.name: Invalid value: field is immutable")
+        return found
+
+    # -- the scale subresource ---------------------------------------------------------------------
+
+    def _scale(self, method: str, at: Target, body: Body, content_type: str) -> Object:
+        """A part of the object under another name: its replicas are the object's size."""
+        paths = at.kind.subresources["scale"]
+        with self._store.changed:
+            found = self._store.get(at.kind, at.namespace, at.name)
+            scale = _as_scale(found, paths)
+            if method == "GET":
+                return scale
+            if method == "DELETE":
+                raise Refusal(
+                    405, "the server does not allow this method on the requested resource"
+                )
+            if method == "PATCH":
+                body = patches.patched(scale, body, content_type, custom=True)
+            if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
+                raise Refusal(400, "the object provided is no Scale")
+            replicas = (body.get("spec") or {}).get("replicas", 0)
+            if isinstance(replicas, bool) or not isinstance(replicas, int):
+                raise Refusal(400, "Scale in version v1 cannot be handled: replicas is no number")
+            if not -(2**31) <= replicas < 2**31:
+                raise Refusal(
+                    400, "Scale in version v1 cannot be handled: replicas overflows int32"
+                )
+            if replicas < 0:
+                why = (
+                    f"spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0"
+                )
+                raise invalid("Scale", "autoscaling", at.name, [why])
+            wanted = copy.deepcopy(found)
+            for key in ("resourceVersion", "uid"):
+                if body.get("metadata", {}).get(key):
+                    wanted["metadata"][key] = body["metadata"][key]
+            _set(wanted, paths["specReplicasPath"], replicas)
+            return _as_scale(self._store.write(at.kind, at.namespace, wanted), paths)
+
+
+def _as_scale(found: Object, paths: dict[str, str]) -> Object:
+    keys = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status = {"replicas": _at(found, paths["statusReplicasPath"]) or 0}
+    selector = _at(found, paths.get("labelSelectorPath", ""))
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: found["metadata"][key] for key in keys if key in found["metadata"]},
+        "spec": {"replicas": _at(found, paths["specReplicasPath"])},
+        "status": status,
+    }
+
+
+def _at(found: Any, path: str) -> Any:
+    for key in filter(None, path.split(".")):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _set(found: Object, path: str, value: object) -> None:
+    *way, last = filter(None, path.split("."))
+    for key in way:
+        found = found.setdefault(key, {})
+    found[last] = value

@@ -1,0 +1,227 @@
+"""The stand-in over HTTP: real sockets, a thread for each connection, and troubles on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import yaml
+
+from .access import ADMIN, Access
+from .kinds import EXTENSIONS, selected
+from .refusals import Refusal
+from .requests import Requests, Target, target, verb
+from .store import Store
+
+#: Given a request's method and path: ``None``, or what to answer instead (status, text), or the
+#: seconds to hang before nothing is answered at all. ``"drop"`` breaks the connection once the
+#: request has been carried out.
+Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
+
+
+class Cluster:
+    """A Kubernetes API server on loopback. ``token`` may do everything; ``access`` has others."""
+
+    def __init__(self, definition: Path) -> None:
+        self.store = Store()
+        self.access = Access(self.store)
+        self.requests = Requests(self.store, self.access)
+        self.trouble: Trouble = lambda method, path: None
+        #: Called after a request was let in and before it is carried out: for conflicts.
+        self.meanwhile: Callable[[str, str], None] = lambda method, path: None
+        #: Every request, with the path.
+        self.log: list[tuple[str, str]] = []
+        self.token = self.access.token(ADMIN)
+        self.stopping = threading.Event()
+        namespaces = self.store.kinds[("", "namespaces")]
+        self.store.create(namespaces, "", {"metadata": {"name": "default"}})
+        definitions = self.store.kinds[(EXTENSIONS, "customresourcedefinitions")]
+        document = yaml.safe_load(definition.read_text(encoding="utf-8"))
+        self.store.create(definitions, "", document)
+        handler = type("Handler", (_Handler,), {"cluster": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="standin", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """From now on connections are refused."""
+        self.stopping.set()
+        with self.store.changed:
+            self.store.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
+        """Write a kubeconfig with that token (default: the one that may do everything)."""
+        path.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "standin",
+                    "clusters": [{"name": "standin", "cluster": {"server": self.url}}],
+                    "users": [{"name": "user", "user": {"token": token or self.token}}],
+                    "contexts": [
+                        {
+                            "name": "standin",
+                            "context": {
+                                "cluster": "standin",
+                                "user": "user",
+                                "namespace": namespace,
+                            },
+                        }
+                    ],
+                }
+            ),
+            encoding="utf-8",
+        )
+        return path
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        super().server_close()
+        for each in list(self._open):  # connections that are kept alive end with the server
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that give up are no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    cluster: Cluster
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
+        """Silent: the tests look at ``Cluster.log``."""
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = urlsplit(self.path)
+        self.cluster.log.append((self.command, parts.path))
+        trouble = self.cluster.trouble(self.command, parts.path)
+        if isinstance(trouble, float):
+            self.cluster.stopping.wait(trouble)
+            self.close_connection = True
+            return
+        if isinstance(trouble, tuple):
+            self._send(trouble[0], trouble[1].encode(), "text/plain")
+            return
+        try:
+            answer = self._answer(unquote(parts.path), dict(parse_qsl(parts.query)), body)
+        except LookupError:
+            self._send(404, b"404 page not found\n", "text/plain")
+            return
+        except Refusal as refusal:
+            answer = refusal.code, refusal.body()
+        if answer is None:
+            return
+        if trouble == "drop":
+            self.close_connection = True
+            return
+        self._send(answer[0], json.dumps(answer[1]).encode(), "application/json")
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815  # http.server's names
+
+    def _answer(self, path: str, query: dict[str, str], text: bytes) -> tuple[int, Any] | None:
+        cluster = self.cluster
+        user = cluster.access.who(self.headers.get("Authorization"))
+        if path == "/version":
+            return 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2-standin"}
+        at = target(cluster.store, path)
+        watch = query.get("watch") in ("1", "true")
+        allowed = verb(self.command, at, watch)
+        cluster.access.check(user, allowed, at.kind, at.namespace, at.name, at.subresource)
+        try:
+            body = json.loads(text) if text else None
+        except ValueError:
+            raise Refusal(400, "the object provided is unrecognized: invalid JSON") from None
+        if allowed == "watch":
+            self._watch(at, query)
+            return None
+        cluster.meanwhile(self.command, path)
+        content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
+        return cluster.requests.answer(self.command, at, query, body, content_type)
+
+    def _send(self, status: int, text: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    # -- watches -----------------------------------------------------------------------------------
+
+    def _watch(self, at: Target, query: dict[str, str]) -> None:
+        store = self.cluster.store
+        version = int(query.get("resourceVersion") or store.version)
+        if version < store.forgotten:
+            raise Refusal(410, f"too old resource version: {version} ({store.forgotten})")
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for what, found in self._news(at, query, version):
+            line = json.dumps({"type": what, "object": found}).encode() + b"\n"
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _news(
+        self, at: Target, query: dict[str, str], version: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Changes until the watch ends, with a bookmark two seconds before that (as in clusters)."""
+        store = self.cluster.store
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        end = time.monotonic() + float(query.get("timeoutSeconds") or 30)
+        mark = max(end - 2, time.monotonic())
+        marked = query.get("allowWatchBookmarks") not in ("1", "true")
+        while not self.cluster.stopping.is_set():
+            with store.changed:
+                news = list(store.since(version, at.kind, at.namespace))
+                if not news:
+                    store.changed.wait(max(min(end, end if marked else mark) - time.monotonic(), 0))
+                    news = list(store.since(version, at.kind, at.namespace))
+                latest = store.version
+            for when, what, found in news:
+                version = when
+                if selected(found, labels, fields):
+                    yield what, found
+            if not marked and time.monotonic() >= mark:
+                marked = True
+                metadata = {"resourceVersion": str(latest), "creationTimestamp": None}
+                kind, api_version = at.kind.kind, at.kind.api_version
+                yield (
+                    "BOOKMARK",
+                    {"kind": kind, "apiVersion": api_version, "metadata": metadata},
+                )
+            if time.monotonic() >= end:
+                return

@@ -1,0 +1,229 @@
+"""What the stand-in's etcd would hold: objects with their uid, resourceVersion and generation, and
+the history that watches are told.
+
+Every write goes through :meth:`Store.write`, so one lock and one counter order them all.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from . import schema
+from .kinds import BUILT_IN, EXTENSIONS, Kind, of_definition
+from .refusals import Refusal, conflict, invalid, not_found
+
+Object = dict[str, Any]
+Key = tuple[str, str, str, str]  # group, plural, namespace, name
+
+#: As in a cluster that has been up for a while, the oldest versions are long forgotten.
+_FIRST_VERSION = 1000
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Store:
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.version = _FIRST_VERSION
+        self.forgotten = _FIRST_VERSION
+        self.kinds = {(kind.group, kind.plural): kind for kind in BUILT_IN}
+        self.history: list[tuple[int, str, Key, Object]] = []
+        self._objects: dict[Key, Object] = {}
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        with self.changed:
+            found = self._objects.get((kind.group, kind.plural, namespace, name))
+            if found is None:
+                raise not_found(kind.plural, kind.group, name)
+            return copy.deepcopy(found)
+
+    def all(self, kind: Kind, namespace: str = "") -> list[Object]:
+        """Every object of a kind, of one namespace or of all."""
+        with self.changed:
+            return [
+                copy.deepcopy(found)
+                for (group, plural, where, _), found in sorted(self._objects.items())
+                if (group, plural) == (kind.group, kind.plural) and namespace in ("", where)
+            ]
+
+    def since(self, version: int, kind: Kind, namespace: str) -> Iterator[tuple[int, str, Object]]:
+        """What happened after a version: for watches."""
+        for when, what, (group, plural, where, _), found in self.history:
+            same = (group, plural) == (kind.group, kind.plural) and namespace in ("", where)
+            if same and when > version:
+                yield when, what, found
+
+    def forget(self) -> None:
+        """Compact the history: versions of the past can no longer be watched from."""
+        with self.changed:
+            self.history.clear()
+            self.forgotten = self.version
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def create(self, kind: Kind, namespace: str, given: Object) -> Object:
+        found = copy.deepcopy(given)
+        metadata = found.setdefault("metadata", {})
+        if "generateName" in metadata and not metadata.get("name"):
+            metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+        name = metadata.get("name") or ""
+        self._check_identity(kind, namespace, found)
+        with self.changed:
+            if kind.namespaced and ("", "namespaces", "", namespace) not in self._objects:
+                raise not_found("namespaces", "", namespace)
+            if (kind.group, kind.plural, namespace, name) in self._objects:
+                raise Refusal(409, f'{kind.plural} "{name}" already exists', "AlreadyExists")
+            if kind.namespaced:
+                metadata["namespace"] = namespace
+            for key in ("deletionTimestamp", "managedFields"):
+                metadata.pop(key, None)
+            metadata["uid"] = str(uuid.uuid4())
+            metadata["creationTimestamp"] = now()
+            metadata["generation"] = 1
+            if "status" in kind.subresources:
+                found.pop("status", None)
+            found = self._checked(kind, found)
+            if kind.group == EXTENSIONS:
+                self._establish(found)
+            return self._keep(kind, "ADDED", found)
+
+    def write(self, kind: Kind, namespace: str, given: Object, *, part: str = "spec") -> Object:
+        """Replace an object. ``part`` is what may change: ``status``, or all but that."""
+        found = copy.deepcopy(given)
+        name = found.get("metadata", {}).get("name", "")
+        self._check_identity(kind, namespace, found)
+        with self.changed:
+            old = self.get(kind, namespace, name)
+            found["metadata"] = {**found["metadata"], **self._fixed(kind, old, found)}
+            if part == "status":
+                found = {**old, "status": found.get("status", {})}
+            elif "status" in kind.subresources:
+                found.pop("status", None)
+                if "status" in old:
+                    found["status"] = old["status"]
+            found = self._checked(kind, found)
+            if self._wanted(found) != self._wanted(old):
+                found["metadata"]["generation"] = old["metadata"]["generation"] + 1
+            if found["metadata"].get("deletionTimestamp") and not found["metadata"].get(
+                "finalizers"
+            ):
+                return self._remove(kind, found)
+            if found == old:
+                return old
+            return self._keep(kind, "MODIFIED", found)
+
+    def delete(self, kind: Kind, namespace: str, name: str, grace: float = 0) -> Object:
+        """Delete an object; one with finalizers (or grace) stays, and is marked."""
+        with self.changed:
+            found = self.get(kind, namespace, name)
+            metadata = found["metadata"]
+            if metadata.get("finalizers") or grace:
+                if "deletionTimestamp" in metadata:
+                    return found
+                metadata["deletionTimestamp"] = now()
+                metadata["deletionGracePeriodSeconds"] = int(grace)
+                metadata["generation"] += 1
+                return self._keep(kind, "MODIFIED", found)
+            return self._remove(kind, found)
+
+    def delete_now(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object whose time has come."""
+        with self.changed:
+            self._remove(kind, self.get(kind, namespace, name))
+
+    # -- rules -----------------------------------------------------------------------------------
+
+    def _check_identity(self, kind: Kind, namespace: str, found: Object) -> None:
+        metadata = found.get("metadata") or {}
+        name = metadata.get("name") or ""
+        if found.get("apiVersion", kind.api_version) != kind.api_version:
+            raise Refusal(
+                400, "the API version in the data does not match the expected API version"
+            )
+        if found.get("kind", kind.kind) != kind.kind:
+            raise Refusal(400, f"{found['kind']} in the data is no {kind.kind}")
+        if metadata.get("namespace", namespace) != namespace:
+            raise Refusal(400, "the namespace of the object does not match that of the request")
+        if not _NAME.fullmatch(name):
+            raise invalid(kind.kind, kind.group, name, ["metadata.name: Invalid value"])
+
+    def _fixed(self, kind: Kind, old: Object, new: Object) -> Object:
+        """The metadata that writers cannot change. Raises for one who saw an older version."""
+        was, metadata = old["metadata"], new["metadata"]
+        version = metadata.get("resourceVersion")
+        if not version and kind.custom:
+            why = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
+            raise invalid(kind.kind, kind.group, was["name"], [why])
+        if version and version != was["resourceVersion"]:
+            raise conflict(kind.plural, kind.group, was["name"])
+        if metadata.get("uid", was["uid"]) != was["uid"]:
+            why = f"Precondition failed: UID in precondition: {metadata['uid']}"
+            raise conflict(kind.plural, kind.group, was["name"], why)
+        fixed = ("uid", "resourceVersion", "creationTimestamp", "generation", "namespace")
+        marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
+        return {key: was[key] for key in (*fixed, *marks) if key in was}
+
+    def _checked(self, kind: Kind, found: Object) -> Object:
+        found["apiVersion"], found["kind"] = kind.api_version, kind.kind
+        if kind.schema is None:
+            return found
+        metadata = found["metadata"]
+        whole = dict(kind.schema)
+        found = {**schema.complete(found, whole), "metadata": metadata}
+        wrong = schema.errors({**found, "metadata": {}}, whole)
+        if wrong:
+            raise invalid(kind.kind, kind.group, metadata["name"], wrong)
+        return found
+
+    @staticmethod
+    def _wanted(found: Object) -> Object:
+        return {key: found[key] for key in found if key not in ("metadata", "status")}
+
+    def _establish(self, definition: Object) -> None:
+        kind = of_definition(definition)
+        self.kinds[(kind.group, kind.plural)] = kind
+        definition["status"] = {
+            "acceptedNames": definition["spec"]["names"],
+            "conditions": [
+                {"type": each, "status": "True"} for each in ("NamesAccepted", "Established")
+            ],
+        }
+
+    def _keep(self, kind: Kind, what: str, found: Object) -> Object:
+        self.version += 1
+        metadata = found["metadata"]
+        metadata["resourceVersion"] = str(self.version)
+        key = (kind.group, kind.plural, metadata.get("namespace", ""), metadata["name"])
+        if what == "DELETED":
+            self._objects.pop(key, None)
+        else:
+            self._objects[key] = copy.deepcopy(found)
+        self.history.append((self.version, what, key, copy.deepcopy(found)))
+        self.changed.notify_all()
+        return found
+
+    def _remove(self, kind: Kind, found: Object) -> Object:
+        found = self._keep(kind, "DELETED", found)
+        self._collect(kind, found)
+        return found
+
+    def _collect(self, kind: Kind, gone: Object) -> None:
+        """What a namespace held goes with it, and what belonged to an object as well."""
+        uid, name = gone["metadata"]["uid"], gone["metadata"]["name"]
+        for (group, plural, namespace, each), found in list(self._objects.items()):
+            owners = found["metadata"].get("ownerReferences", [])
+            mine = bool(owners) and all(owner.get("uid") == uid for owner in owners)
+            mine = mine or (kind.plural == "namespaces" and namespace == name)
+            if mine and (group, plural, namespace, each) in self._objects:
+                self.delete(self.kinds[(group, plural)], namespace, each)

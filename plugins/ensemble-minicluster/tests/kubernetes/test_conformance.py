@@ -1,0 +1,434 @@
+"""What a Kubernetes API server with the MiniCluster's definition does, as far as the resizer and its
+tests lean on it. Runs unchanged against the stand-in and against any real cluster::
+
+    pytest plugins/ensemble-minicluster/tests/kubernetes --kubeconfig FILE -k conformance
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from talk import JSON_PATCH, Place, Talk
+
+Make = Callable[..., dict[str, Any]]
+
+_numbers = itertools.count(1)
+_DEFINITION = (
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/miniclusters.flux-framework.org"
+)
+#: Never run: an image that is nowhere costs a real cluster nothing.
+_IMAGE = "registry.invalid/nothing:1"
+
+
+def document(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "flux-framework.org/v1alpha2",
+        "kind": "MiniCluster",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"image": _IMAGE}], **spec},
+    }
+
+
+@pytest.fixture
+def make(place: Place) -> Make:
+    """Make a MiniCluster that no operator touches: its size is over its maximum."""
+
+    def make(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+        body = document(f"c{next(_numbers)}", **{"size": 3, "maxSize": 2, **spec})
+        body["metadata"]["labels"] = labels or {}
+        found: dict[str, Any] = place.talk.ok("POST", place.path, body)
+        return found
+
+    return make
+
+
+def at(place: Place, found: dict[str, Any]) -> str:
+    return f"{place.path}/{found['metadata']['name']}"
+
+
+def version(found: dict[str, Any]) -> str:
+    return str(found["metadata"]["resourceVersion"])
+
+
+# -- the definition ----------------------------------------------------------------------------------
+
+
+def test_the_definition_is_established(place: Place) -> None:
+    found = place.talk.ok("GET", _DEFINITION)
+    conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert found["status"]["acceptedNames"]["plural"] == "miniclusters"
+
+
+def test_defaults_are_filled_in_and_what_is_unknown_is_left_out(place: Place) -> None:
+    body = document("defaults")
+    body["spec"]["nonsense"] = 1
+    found = place.talk.ok("POST", place.path, body)
+    assert found["spec"]["size"] == 1
+    assert found["spec"]["tasks"] == 1
+    assert found["spec"]["containers"][0]["pullAlways"] is False
+    assert "nonsense" not in found["spec"]
+    assert "maxSize" not in found["spec"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"size": "two"}, {"size": 1.5}, {"containers": {}}, {"containers": None}, {"size": 2**40}],
+)
+def test_what_the_schema_forbids_is_invalid(place: Place, spec: dict[str, Any]) -> None:
+    status, found = place.talk("POST", place.path, document("wrong", **spec))
+    assert (status, found["reason"]) == (422, "Invalid")
+
+
+def test_another_kind_or_namespace_in_the_body_is_a_bad_request(place: Place) -> None:
+    assert place.talk("POST", place.path, {**document("x"), "kind": "Pod"})[0] == 400
+    body = document("x")
+    body["metadata"]["namespace"] = "elsewhere"
+    assert place.talk("POST", place.path, body)[0] == 400
+
+
+# -- objects -----------------------------------------------------------------------------------------
+
+
+def test_an_object_has_a_uid_a_version_and_a_generation(place: Place, make: Make) -> None:
+    first, second = make(), make()
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    assert version(first) != version(second)
+    assert first["metadata"]["generation"] == 1
+    assert first["metadata"]["namespace"] == place.namespace
+    assert first["metadata"]["creationTimestamp"]
+
+
+def test_the_generation_counts_changes_of_the_spec_only(place: Place, make: Make) -> None:
+    found = make()
+    _, labelled = place.talk.merge(at(place, found), {"metadata": {"labels": {"a": "b"}}})
+    assert labelled["metadata"]["generation"] == 1
+    assert version(labelled) != version(found)
+    _, grown = place.talk.merge(at(place, found), {"spec": {"size": 5}})
+    assert grown["metadata"]["generation"] == 2
+
+
+def test_a_patch_that_changes_nothing_makes_no_new_version(place: Place, make: Make) -> None:
+    found = make()
+    status, same = place.talk.merge(at(place, found), {"spec": {"size": 3}})
+    assert (status, version(same)) == (200, version(found))
+
+
+def test_what_is_not_there_is_not_found(place: Place) -> None:
+    status, found = place.talk("GET", f"{place.path}/nobody")
+    assert (status, found["kind"], found["reason"]) == (404, "Status", "NotFound")
+    assert place.talk.merge(f"{place.path}/nobody/scale", {"spec": {"replicas": 2}})[0] == 404
+    status, text = place.talk("GET", place.path.replace("miniclusters", "maxiclusters"))
+    assert (status, text) == (404, "404 page not found\n")
+
+
+def test_a_name_is_taken_once(place: Place, make: Make) -> None:
+    name = make()["metadata"]["name"]
+    status, found = place.talk("POST", place.path, document(name))
+    assert (status, found["reason"]) == (409, "AlreadyExists")
+
+
+def test_a_namespace_that_is_not_there_holds_nothing(place: Place) -> None:
+    path = place.path.replace(place.namespace, "no-such-namespace")
+    assert place.talk("POST", path, document("x"))[0] == 404
+
+
+# -- changes -----------------------------------------------------------------------------------------
+
+
+def test_who_saw_an_older_version_meets_a_conflict(place: Place, make: Make) -> None:
+    found = make()
+    place.talk.merge(at(place, found), {"spec": {"size": 4}})
+    stale = {"metadata": {"resourceVersion": version(found)}}
+    status, refused = place.talk.merge(at(place, found), {**stale, "spec": {"size": 5}})
+    assert (status, refused["reason"]) == (409, "Conflict")
+    assert place.talk("PUT", at(place, found), found)[0] == 409
+    assert place.talk.ok("GET", at(place, found))["spec"]["size"] == 4
+
+
+def test_who_saw_the_latest_version_may_change_it(place: Place, make: Make) -> None:
+    found = make()
+    fresh = {"metadata": {"resourceVersion": version(found)}}
+    status, grown = place.talk.merge(at(place, found), {**fresh, "spec": {"size": 5}})
+    assert (status, grown["spec"]["size"]) == (200, 5)
+
+
+def test_a_replacement_must_say_which_version_it_replaces(place: Place, make: Make) -> None:
+    found = make()
+    del found["metadata"]["resourceVersion"]
+    assert place.talk("PUT", at(place, found), found)[0] == 422
+
+
+def test_a_merge_patch_takes_away_with_null_and_replaces_lists(place: Place, make: Make) -> None:
+    found = make(labels={"a": "b"})
+    patch = {"spec": {"maxSize": None, "containers": [{"image": "other"}]}}
+    _, changed = place.talk.merge(at(place, found), patch)
+    assert "maxSize" not in changed["spec"]
+    assert [each["image"] for each in changed["spec"]["containers"]] == ["other"]
+    assert changed["metadata"]["labels"] == {"a": "b"}
+
+
+def test_json_patches_test_before_they_change(place: Place, make: Make) -> None:
+    found = make()
+    path = at(place, found)
+
+    def patch(expected: int) -> tuple[int, Any]:
+        operations = [
+            {"op": "test", "path": "/spec/size", "value": expected},
+            {"op": "replace", "path": "/spec/size", "value": 4},
+            {"op": "add", "path": "/spec/containers/-", "value": {"name": "more"}},
+        ]
+        return place.talk("PATCH", path, operations, JSON_PATCH)
+
+    assert patch(9)[0] == 422
+    status, changed = patch(3)
+    assert (status, changed["spec"]["size"], len(changed["spec"]["containers"])) == (200, 4, 2)
+
+
+def test_strategic_merge_patches_are_not_for_custom_resources(place: Place, make: Make) -> None:
+    kind = "application/strategic-merge-patch+json"
+    assert place.talk("PATCH", at(place, make()), {"spec": {"size": 4}}, kind)[0] == 415
+
+
+# -- subresources ------------------------------------------------------------------------------------
+
+
+def test_the_status_is_apart_from_the_object(place: Place, make: Make) -> None:
+    found = make()
+    status = {"jobid": "", "maximumSize": 2, "selector": "a=b", "size": 1}
+    _, changed = place.talk.merge(at(place, found), {"status": status})
+    assert "size" not in changed.get("status", {})
+    _, changed = place.talk.merge(f"{at(place, found)}/status", {"status": status})
+    assert changed["status"]["size"] == 1
+    assert changed["metadata"]["generation"] == 1
+    patch = {"spec": {"size": 9}, "status": {"jobid": "x"}}
+    _, changed = place.talk.merge(f"{at(place, found)}/status", patch)
+    assert (changed["spec"]["size"], changed["status"]["jobid"]) == (3, "x")
+
+
+def test_a_part_of_a_status_is_invalid(place: Place, make: Make) -> None:
+    path = f"{at(place, make())}/status"
+    assert place.talk.merge(path, {"status": {"size": 1}})[0] == 422
+
+
+def test_the_scale_is_the_size_under_another_name(place: Place, make: Make) -> None:
+    found = make()
+    scale = place.talk.ok("GET", f"{at(place, found)}/scale")
+    assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 0)
+    assert version(scale) == version(found)
+    _, scaled = place.talk.merge(f"{at(place, found)}/scale", {"spec": {"replicas": 7}})
+    assert scaled["spec"]["replicas"] == 7
+    after = place.talk.ok("GET", at(place, found))
+    assert (after["spec"]["size"], after["metadata"]["generation"]) == (7, 2)
+    assert after["spec"]["containers"] == found["spec"]["containers"]
+
+
+def test_the_scale_is_locked_by_the_version_of_the_object(place: Place, make: Make) -> None:
+    found = make()
+    path = f"{at(place, found)}/scale"
+    fresh = {"metadata": {"resourceVersion": version(found)}, "spec": {"replicas": 7}}
+    assert place.talk.merge(path, fresh)[0] == 200
+    status, refused = place.talk.merge(path, fresh | {"spec": {"replicas": 8}})
+    assert (status, refused["reason"]) == (409, "Conflict")
+    assert place.talk.ok("GET", path)["spec"]["replicas"] == 7
+
+
+def test_a_negative_scale_is_invalid_and_a_word_is_refused(place: Place, make: Make) -> None:
+    path = f"{at(place, make())}/scale"
+    assert place.talk.merge(path, {"spec": {"replicas": -1}})[0] == 422
+    assert place.talk.merge(path, {"spec": {"replicas": "many"}})[0] in (400, 422)
+    assert place.talk.merge(path, {"spec": {"replicas": 2**40}})[0] in (400, 422)
+
+
+def test_a_size_over_the_maximum_is_accepted_by_the_api_server(place: Place, make: Make) -> None:
+    path = f"{at(place, make(size=1, maxSize=2))}/scale"
+    assert place.talk.merge(path, {"spec": {"replicas": 5}})[0] == 200
+
+
+# -- lists and watches -------------------------------------------------------------------------------
+
+
+def test_lists_are_narrowed_by_selectors(place: Place, make: Make) -> None:
+    one, two = make(labels={"color": "red"}), make(labels={"color": "blue"})
+    names = {each["metadata"]["name"] for each in (one, two)}
+
+    def found(query: str) -> set[str]:
+        items = place.talk.ok("GET", f"{place.path}?{query}")["items"]
+        return {each["metadata"]["name"] for each in items} & names
+
+    first, second = one["metadata"]["name"], two["metadata"]["name"]
+    assert found("labelSelector=color%3Dred") == {first}
+    assert found("labelSelector=color!%3Dred") == {second}
+    assert found("labelSelector=color%20in%20(red,blue)") == names
+    assert found("labelSelector=color%20notin%20(red)") == {second}
+    assert found("labelSelector=!color") == set()
+    assert found("labelSelector=color") == names
+    assert found(f"fieldSelector=metadata.name%3D{second}") == {second}
+
+
+def test_a_watch_tells_what_happened_since_a_version(place: Place, make: Make) -> None:
+    start = version(place.talk.ok("GET", place.path))
+    found = make()
+    name = found["metadata"]["name"]
+    place.talk.merge(at(place, found), {"spec": {"size": 4}})
+    place.talk.ok("DELETE", at(place, found))
+    events = [
+        (each["type"], each["object"])
+        for each in place.talk.watch(place.path, resourceVersion=start, timeoutSeconds=1)
+        if each["object"]["metadata"]["name"] == name
+    ]
+    assert [what for what, _ in events] == ["ADDED", "MODIFIED", "DELETED"]
+    assert [each["spec"]["size"] for _, each in events] == [3, 4, 4]
+
+
+def test_a_watch_that_ended_is_resumed_where_it_was(place: Place, make: Make) -> None:
+    start = version(place.talk.ok("GET", place.path))
+    first = make()
+    events = list(place.talk.watch(place.path, resourceVersion=start, timeoutSeconds=1))
+    assert events, "the watch ended with its time, and had told what there was"
+    second = make()
+    last = version(events[-1]["object"])
+    again = place.talk.watch(place.path, resourceVersion=last, timeoutSeconds=1)
+    names = [each["object"]["metadata"]["name"] for each in again if each["type"] == "ADDED"]
+    assert first["metadata"]["name"] not in names
+    assert second["metadata"]["name"] in names
+
+
+def test_a_bookmark_says_up_to_where_a_quiet_watch_has_seen(place: Place, make: Make) -> None:
+    latest = version(make())
+    query = {"resourceVersion": latest, "timeoutSeconds": 3, "allowWatchBookmarks": "true"}
+    marks = [
+        each["object"]
+        for each in place.talk.watch(place.path, fieldSelector="metadata.name%3Dnobody", **query)
+        if each["type"] == "BOOKMARK"
+    ]
+    assert marks
+    assert marks[-1]["kind"] == "MiniCluster"
+    assert int(version(marks[-1])) >= int(latest)
+
+
+def test_a_watch_from_too_long_ago_is_gone(place: Place, make: Make) -> None:
+    make()
+    events = place.talk.watch(place.path, resourceVersion=1, timeoutSeconds=1)
+    refused = next(iter(events))
+    assert refused["type"] == "ERROR"
+    assert (refused["object"]["code"], refused["object"]["reason"]) == (410, "Expired")
+
+
+# -- credentials -------------------------------------------------------------------------------------
+
+_ACCOUNTS = "/api/v1/namespaces/{0}/serviceaccounts"
+_ROLES = "/apis/rbac.authorization.k8s.io/v1/namespaces/{0}/roles"
+_BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/{0}/rolebindings"
+
+
+@pytest.fixture(scope="module")
+def resizer(place: Place) -> Talk:
+    """One who may get miniclusters, and get and patch their scale, in one namespace."""
+    talk, namespace = place.talk, place.namespace
+    group = "rbac.authorization.k8s.io"
+    talk.ok("POST", _ACCOUNTS.format(namespace), {"metadata": {"name": "resizer"}})
+    flux = {"apiGroups": ["flux-framework.org"]}
+    rules = [
+        {**flux, "resources": ["miniclusters"], "verbs": ["get"]},
+        {**flux, "resources": ["miniclusters/scale"], "verbs": ["get", "patch"]},
+    ]
+    talk.ok("POST", _ROLES.format(namespace), {"metadata": {"name": "resizer"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "resizer"},
+        "subjects": [{"kind": "ServiceAccount", "name": "resizer", "namespace": namespace}],
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "resizer"},
+    }
+    talk.ok("POST", _BINDINGS.format(namespace), binding)
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600},
+    }
+    answer = talk.ok("POST", f"{_ACCOUNTS.format(namespace)}/resizer/token", request)
+    return talk.with_token(answer["status"]["token"])
+
+
+def test_a_wrong_token_is_unauthorized(place: Place, make: Make) -> None:
+    status, found = place.talk.with_token("wrong")("GET", at(place, make()))
+    assert (status, found["reason"]) == (401, "Unauthorized")
+
+
+def test_a_resizer_may_read_and_scale(place: Place, make: Make, resizer: Talk) -> None:
+    path = at(place, make())
+    end = time.monotonic() + place.patience  # roles take a moment to be known
+    while resizer("GET", path)[0] == 403 and time.monotonic() < end:
+        time.sleep(0.1)
+    assert resizer("GET", path)[0] == 200
+    assert resizer("GET", f"{path}/scale")[0] == 200
+    assert resizer.merge(f"{path}/scale", {"spec": {"replicas": 4}})[0] == 200
+
+
+def test_a_resizer_may_do_nothing_else(place: Place, make: Make, resizer: Talk) -> None:
+    path = at(place, make())
+    refused = {
+        "list": resizer("GET", place.path),
+        "watch": resizer("GET", f"{place.path}?watch=1&timeoutSeconds=1"),
+        "patch": resizer.merge(path, {"spec": {"size": 4}}),
+        "update": resizer("PUT", path, document("x")),
+        "delete": resizer("DELETE", path),
+        "delete all": resizer("DELETE", place.path),
+        "create": resizer("POST", place.path, document("x")),
+        "read status": resizer("GET", f"{path}/status"),
+        "patch status": resizer.merge(f"{path}/status", {"status": {"size": 1}}),
+        "replace scale": resizer("PUT", f"{path}/scale", {"spec": {"replicas": 1}}),
+        "elsewhere": resizer("GET", path.replace(place.namespace, "default")),
+        "pods": resizer("GET", f"/api/v1/namespaces/{place.namespace}/pods"),
+    }
+    assert {what: status for what, (status, _) in refused.items()} == dict.fromkeys(refused, 403)
+    assert "cannot delete resource" in refused["delete"][1]["message"]
+
+
+# -- how objects end ---------------------------------------------------------------------------------
+
+
+def test_an_object_with_a_finalizer_stays_until_it_is_taken_away(place: Place, make: Make) -> None:
+    path = at(place, make())
+    place.talk.merge(path, {"metadata": {"finalizers": ["example.org/wait"]}})
+    place.talk.ok("DELETE", path)
+    found = place.talk.ok("GET", path)
+    assert found["metadata"]["deletionTimestamp"]
+    status, _ = place.talk.merge(path, {"metadata": {"finalizers": None}})
+    assert status == 200
+    place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
+
+
+def test_what_belongs_to_an_object_goes_with_it(place: Place, make: Make) -> None:
+    owner = make()
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    maps = f"/api/v1/namespaces/{place.namespace}/configmaps"
+    name = f"of-{owner['metadata']['name']}"
+    metadata = {"name": name, "ownerReferences": [reference]}
+    place.talk.ok("POST", maps, {"metadata": metadata})
+    place.talk.ok("POST", maps, {"metadata": {"name": f"not-{name}"}})
+    place.talk.ok("DELETE", at(place, owner))
+    place.talk.until(f"{maps}/{name}", lambda found: found.get("code") == 404, place.patience)
+    assert place.talk("GET", f"{maps}/not-{name}")[0] == 200
+
+
+def test_a_deletion_may_name_the_object_it_means(place: Place, make: Make) -> None:
+    path = at(place, make())
+    assert place.talk("DELETE", path, {"preconditions": {"uid": "another"}})[0] == 409
+    assert place.talk("GET", path)[0] == 200
+
+
+def test_a_replacement_changes_what_it_says(place: Place, make: Make) -> None:
+    found = make()
+    found["spec"]["size"] = 6
+    status, replaced = place.talk("PUT", at(place, found), found)
+    assert (status, replaced["spec"]["size"]) == (200, 6)

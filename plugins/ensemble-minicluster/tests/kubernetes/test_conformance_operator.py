@@ -1,0 +1,120 @@
+"""The Flux Operator's habits that the resizer lives with, its silence foremost. Runs unchanged against
+the stand-in and against a real cluster with the operator in it (``--kubeconfig FILE``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from talk import Place
+
+Make = Callable[..., str]
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def make(place: Place) -> Make:
+    """Make a MiniCluster, wait until the operator has taken it up, and give its path."""
+
+    def make(**spec: Any) -> str:
+        body: dict[str, Any] = {
+            "apiVersion": "flux-framework.org/v1alpha2",
+            "kind": "MiniCluster",
+            "metadata": {"name": f"o{next(_numbers)}"},
+            "spec": {"interactive": True, "containers": [{"image": "rockylinux:9"}], **spec},
+        }
+        place.talk.ok("POST", place.path, body)
+        path = f"{place.path}/{body['metadata']['name']}"
+        end = time.monotonic() + (30 if place.real else 5)
+        while not place.talk.ok("GET", path).get("status", {}).get("selector"):
+            if time.monotonic() > end:
+                pytest.skip("no Flux Operator takes MiniClusters up in this cluster")
+            time.sleep(0.05)
+        return path
+
+    return make
+
+
+def scale(place: Place, path: str, size: int) -> None:
+    assert place.talk.merge(f"{path}/scale", {"spec": {"replicas": size}})[0] == 200
+
+
+def settle(place: Place) -> None:
+    """Time in which the operator would have acted."""
+    time.sleep(5 if place.real else 0.4)
+
+
+def pods(place: Place, path: str) -> list[dict[str, Any]]:
+    selector = f"labelSelector=job-name%3D{path.rpartition('/')[2]}"
+    found = place.talk.ok("GET", f"/api/v1/namespaces/{place.namespace}/pods?{selector}")
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+def test_the_size_of_the_status_is_0_until_the_first_resize(place: Place, make: Make) -> None:
+    path = make(size=2, maxSize=4)
+    settle(place)
+    status = place.talk.ok("GET", path)["status"]
+    assert (status["size"], status["maximumSize"]) == (0, 4)
+    scale(place, path, 3)
+    place.talk.until(path, lambda found: found["status"]["size"] == 3, place.patience)
+
+
+def test_a_size_over_the_maximum_is_silently_ignored(place: Place, make: Make) -> None:
+    path = make(size=2, maxSize=4)
+    scale(place, path, 3)
+    place.talk.until(path, lambda found: found["status"]["size"] == 3, place.patience)
+    scale(place, path, 9)
+    settle(place)
+    found = place.talk.ok("GET", path)
+    assert (found["spec"]["size"], found["status"]["size"]) == (9, 3)
+    scale(place, path, 4)
+    place.talk.until(path, lambda found: found["status"]["size"] == 4, place.patience)
+
+
+def test_a_size_of_0_is_silently_ignored(place: Place, make: Make) -> None:
+    path = make(size=2, maxSize=4)
+    scale(place, path, 3)
+    place.talk.until(path, lambda found: found["status"]["size"] == 3, place.patience)
+    scale(place, path, 0)
+    settle(place)
+    assert place.talk.ok("GET", path)["status"]["size"] == 3
+
+
+def test_without_a_maximum_nothing_grows_over_its_first_size(place: Place, make: Make) -> None:
+    path = make(size=2)
+    scale(place, path, 5)
+    settle(place)
+    found = place.talk.ok("GET", path)
+    assert found["status"]["maximumSize"] == 2
+    assert found["status"]["size"] <= 2
+    assert found["spec"]["size"] == 2
+
+
+def test_pods_live_on_for_a_while_after_a_shrink(place: Place, make: Make) -> None:
+    path = make(size=3, maxSize=4)
+    end = time.monotonic() + place.patience
+    while len(pods(place, path)) < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+    if any(
+        each.get("status", {}).get("phase", "Running") != "Running" for each in pods(place, path)
+    ):
+        pytest.skip("the pods do not run in this cluster, and one that does not run goes at once")
+    scale(place, path, 1)
+    place.talk.until(path, lambda found: found["status"]["size"] == 1, place.patience)
+    while True:  # the status says 1 before the pods go
+        going = [each for each in pods(place, path) if "deletionTimestamp" in each["metadata"]]
+        if going or time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    assert sorted(each["metadata"]["labels"][INDEX] for each in going) == ["1", "2"]
+    while len(pods(place, path)) > 1 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(pods(place, path)) == 1
