@@ -352,6 +352,17 @@ def lammps_melt(ran: Ran) -> None:
     assert rows["cool.0"] == 21
 
 
+def two_members(ran: Ran) -> None:
+    assert ran.groups == {
+        "sim-left": (3, 0, 0),
+        "sim-right": (3, 0, 0),
+        "analyse-left": (3, 0, 0),
+        "analyse-right": (3, 0, 0),
+        "report": (1, 0, 0),
+    }
+    assert not ran.never
+
+
 PROMISES: Mapping[str, Promise] = {
     "backoff": Promise(backoff),
     "custom-action": Promise(custom_action),
@@ -371,6 +382,11 @@ PROMISES: Mapping[str, Promise] = {
         parameter_sweep, litter=[f"runs/sweep/{n}/result.txt" for n in range(8)]
     ),
     "terminate": Promise(terminate),
+    "two-members": Promise(
+        two_members,
+        options=("--executor", "remote"),
+        marks=[pytest.mark.skip(reason="needs two members: test_service_member.py runs it")],
+    ),
 }
 
 
