@@ -13,6 +13,9 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.plugins import discover
 from ensemble_core.registry import Registry
 
+pytestmark = pytest.mark.once
+
+
 SETTINGS = settings(
     max_examples=150, deadline=4000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

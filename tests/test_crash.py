@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.once
+
+
 CRASH = Path(__file__).parent / "crash"
 SEED, COUNT = (
     int(part) for part in (os.environ.get("ENSEMBLE_CRASH", "") or "1:2").partition(":")[::2]

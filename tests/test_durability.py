@@ -47,6 +47,9 @@ from ensemble_core.series import StatisticSpec
 from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import FakeExecutor, Story
 
+pytestmark = pytest.mark.once
+
+
 REGISTRY = discover()
 START = "{trigger: start, action: {name: submit, label: work}}"
 

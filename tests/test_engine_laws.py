@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,9 @@ from ensemble_core.events import CallFailed, CallReturned, ResizeOutcome, event_
 from ensemble_core.rows import decisions_text, event_text, list_text, rows_of
 from ensemble_core.snapshot import dump, load
 from ensemble_core.testing import Story
+
+pytestmark = pytest.mark.once
+
 
 GROUPS = ("a", "b", "c-d")
 PATHS = [f"count.{group}.{counter}" for group in GROUPS for counter in ("success", "submitted")]

@@ -432,6 +432,7 @@ def test_an_example_does_what_it_promises(file: Path, tmp_path: Path) -> None:
     assert replay.returncode == 0, replay.stdout + replay.stderr
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "file",
     [pytest.param(f, id=f.stem, marks=PROMISES[f.stem].marks) for f in FILES if f.stem in PROMISES],
@@ -510,6 +511,7 @@ def test_hello_world_begins_as_it_did_in_the_first_implementation(tmp_path: Path
     assert result.stderr == ""
 
 
+@pytest.mark.once
 def test_the_same_example_decides_the_same_twice(tmp_path: Path) -> None:
     def decisions(folder: Path) -> list[tuple[object, ...]]:
         folder.mkdir()
@@ -537,6 +539,7 @@ def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_p
     assert ran.groups == {"sleep": (8, 0, 0)}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["terminate", "failure-handling", "json-lines"])
 def test_an_example_keeps_its_promise_on_a_single_core(name: str, tmp_path: Path) -> None:
     result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "1")
@@ -546,6 +549,7 @@ def test_an_example_keeps_its_promise_on_a_single_core(name: str, tmp_path: Path
     PROMISES[name].check(ran)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["hello-world", "backoff", "custom-action"])
 def test_an_example_keeps_its_promise_on_many_cores(name: str, tmp_path: Path) -> None:
     result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "16")

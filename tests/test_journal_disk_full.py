@@ -31,6 +31,9 @@ from ensemble_core.recovery import Replay
 from ensemble_core.runtime import Outcome, Runtime, Watcher
 from ensemble_core.testing import FakeExecutor
 
+pytestmark = pytest.mark.once
+
+
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"
 #: Long commands, so that each decision needs pages of its own.

@@ -22,6 +22,9 @@ from ensemble_core import journal as journal_module
 from ensemble_core.journal import NAME, PERFORMED, Journal
 from ensemble_core.recorder import Recorder
 
+pytestmark = pytest.mark.once
+
+
 CRASH = Path(__file__).parent / "crash"
 CALLS = "openat,pwrite64,write,ftruncate,fsync,fdatasync,unlink,unlinkat"
 _SECTOR = 512

@@ -19,6 +19,9 @@ from ensemble_core.builtin.local_watch import Watcher
 from ensemble_core.jobs import Job
 from ensemble_core.testing.executor import Session, wait_until
 
+pytestmark = pytest.mark.once
+
+
 #: A daemon of the old school: two forks, a session of its own, and an environment of its own.
 DAEMON = """
 import os, sys, time

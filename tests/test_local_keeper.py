@@ -27,6 +27,9 @@ from ensemble_core.executor import Run
 from ensemble_core.jobs import Job
 from ensemble_core.testing.executor import Session, wait_until
 
+pytestmark = pytest.mark.once
+
+
 #: A controller to be killed: submits jobs and writes down what it hears.
 CONTROLLER = """
 import json, sys, time

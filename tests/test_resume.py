@@ -27,6 +27,9 @@ from ensemble_core.cli.main import main
 from ensemble_core.journal import MIGRATIONS, NAME, Journal
 from ensemble_core.runs import Lock, folders
 
+pytestmark = pytest.mark.once
+
+
 CRASH = Path(__file__).parent / "crash"
 YAML = """
 jobs:
