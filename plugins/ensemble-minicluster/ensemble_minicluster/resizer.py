@@ -196,7 +196,7 @@ class KubernetesResizer(Resizer):
         else:
             raise self._final(request, fault)
         # Jitter, so that those who were in each other's way are not so again.
-        pause = min(0.05 * 2**tries, 1.0) * (0.5 + self._chance() / 2)
+        pause = min(0.05 * 2**tries, 0.5) * (0.5 + self._chance() / 2)
         if over or self._clock() + pause >= request.deadline:
             raise self._final(request, fault)
         self._sleep(pause)

@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the stand-in, a package of
 from standin import Cluster, Operator, definition
 from talk import Place, Talk
 
+from ensemble_core import Resizer
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -79,3 +81,22 @@ def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
         return cluster.store.create(kind, namespace, document)
 
     return make
+
+
+@pytest.fixture
+def build(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Resizer]]:
+    """Build the resizer as the service does, with further options."""
+    pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+    from ensemble_minicluster.kubernetes_plugin import RECORD
+
+    built: list[Resizer] = []
+
+    def build(**options: Any) -> Resizer:
+        file = cluster.kubeconfig(tmp_path / "config", options.pop("token", None))
+        given = {key.replace("_", "-"): value for key, value in options.items()}
+        built.append(RECORD.build({"kubeconfig": str(file), "timeout": 4, **given}))
+        return built[-1]
+
+    yield build
+    for each in built:
+        each.close()

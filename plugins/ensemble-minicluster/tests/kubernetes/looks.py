@@ -1,0 +1,40 @@
+"""What the tests of the resizer look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from standin import Cluster
+from standin.kinds import FLUX
+
+from ensemble_core import Resized, Resizer
+
+Build = Callable[..., Resizer]
+Make = Callable[..., dict[str, Any]]
+
+MEMBER = "default/ensemble"
+
+
+def on_record(cluster: Cluster, name: str = "ensemble", namespace: str = "default") -> int:
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+    size: int = cluster.store.get(kind, namespace, name)["spec"]["size"]
+    return size
+
+
+def patches(cluster: Cluster) -> list[str]:
+    return [path for method, path in cluster.log if method not in ("GET", "POST")]
+
+
+def sizes(answer: Resized) -> tuple[str, int, int, int, str]:
+    return answer.outcome, answer.before, answer.asked, answer.granted, answer.code
+
+
+def seen(cluster: Cluster) -> None:
+    """Wait until the operator has taken the MiniCluster up."""
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+    end = time.monotonic() + 5
+    while "status" not in cluster.store.get(kind, "default", "ensemble"):
+        assert time.monotonic() < end
+        time.sleep(0.01)

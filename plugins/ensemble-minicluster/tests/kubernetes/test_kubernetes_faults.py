@@ -1,0 +1,276 @@
+"""The resizer against the stand-in: what everything that goes wrong is called, and that no size is set
+twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from standin import Cluster, Operator
+from standin.kinds import FLUX
+
+pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+
+from ensemble_core import Resized, Resizer
+
+# -- what goes wrong ---------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_there_is_not_found(build: Build) -> None:
+    answer = build().resize(MEMBER, 1)
+    assert sizes(answer) == ("denied", 0, 0, 0, "not-found")
+    assert not answer.transient
+    assert "MiniCluster default/ensemble: there is no such MiniCluster" in answer.reason
+
+
+def test_a_cluster_without_the_operator_is_told_from_a_missing_minicluster(
+    cluster: Cluster, build: Build
+) -> None:
+    del cluster.store.kinds[(FLUX, "miniclusters")]
+    answer = build().resize(MEMBER, 1)
+    assert answer.code == "not-found"
+    assert "is the Flux Operator installed?" in answer.reason
+
+
+def test_a_wrong_token_is_said(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    minicluster(size=2, maxSize=8)
+    answer = build(token="wrong").resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unauthorized", False)
+
+
+def test_what_no_role_allows_is_said(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    minicluster(size=2, maxSize=8)
+    token = cluster.access.token("system:serviceaccount:default:nobody")
+    answer = build(token=token).resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "forbidden", False)
+    assert 'cannot get resource "miniclusters"' in answer.reason
+
+
+def status(code: int) -> str:
+    return f'{{"kind": "Status", "code": {code}, "message": "said by the server"}}'
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "transient"),
+    [
+        (400, "invalid", False),
+        (401, "unauthorized", False),
+        (403, "forbidden", False),
+        (404, "not-found", False),
+        (410, "gone", True),
+        (422, "invalid", False),
+        (418, "unexpected", False),
+        (302, "unexpected", False),
+        (429, "too-many-requests", True),
+        (500, "unavailable", True),
+        (503, "unavailable", True),
+        (504, "unavailable", True),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_a_refusal_has_its_name_and_the_servers_words(
+    cluster: Cluster,
+    build: Build,
+    minicluster: Make,
+    method: str,
+    code: int,
+    expected: str,
+    transient: bool,
+) -> None:
+    minicluster(size=2, maxSize=8)
+    cluster.trouble = lambda asked, path: (code, status(code)) if asked == method else None
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", expected, transient)
+    assert "said by the server" in answer.reason
+    assert "\n" not in answer.reason
+    assert on_record(cluster) == 2
+    assert len(cluster.log) <= 6
+    if method == "PATCH":
+        assert (answer.before, answer.asked, answer.granted) == (2, 3, 2)
+
+
+def test_an_api_server_in_trouble_for_a_moment_is_asked_again(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    troubles = iter([(503, "no"), (502, "no")])
+    cluster.trouble = lambda method, path: next(troubles, None)
+    assert sizes(build().resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
+
+
+@pytest.mark.parametrize("text", ["<html>login</html>", "", "[]", "null", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_what_does_not_speak_kubernetes_is_said_to(
+    cluster: Cluster, build: Build, minicluster: Make, text: str, method: str
+) -> None:
+    minicluster(size=2, maxSize=8)
+    cluster.trouble = lambda asked, path: (200, text) if asked == method else None
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code) == ("denied", "malformed")
+    assert on_record(cluster) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('{"metadata": {"resourceVersion": "1"}, "spec": {}}', "no-size"),
+        ('{"metadata": {"resourceVersion": "1"}}', "no-size"),
+        ('{"metadata": {"resourceVersion": "1"}, "spec": null}', "no-size"),
+        ('{"metadata": {"resourceVersion": "1"}, "spec": {"size": "2"}}', "malformed"),
+        ('{"metadata": {"resourceVersion": "1"}, "spec": {"size": true}}', "malformed"),
+        ('{"metadata": {"resourceVersion": "1"}, "spec": []}', "malformed"),
+        ('{"metadata": [], "spec": {"size": 2}}', "malformed"),
+        ('{"spec": {"size": 2}}', "malformed"),
+        ("{}", "no-size"),
+    ],
+)
+def test_a_minicluster_that_is_none_is_not_resized(
+    cluster: Cluster, build: Build, text: str, code: str
+) -> None:
+    cluster.trouble = lambda method, path: (200, text)
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code) == ("denied", code)
+    assert patches(cluster) == []
+
+
+def test_an_api_server_that_is_down_is_unreachable(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    resizer = build()
+    assert resizer.size(MEMBER) == 2
+    cluster.stop()
+    answer = resizer.resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
+    assert "refused" in answer.reason
+    assert resizer.size(MEMBER) is None
+
+
+def test_an_api_server_that_hangs_is_given_up_in_time(cluster: Cluster, build: Build) -> None:
+    cluster.trouble = lambda method, path: 30.0
+    start = time.monotonic()
+    answer = build(timeout=0.6).resize(MEMBER, 1)
+    assert time.monotonic() - start < 1.5
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "timeout", True)
+
+
+def test_a_server_that_hangs_up_is_unreachable(cluster: Cluster, build: Build) -> None:
+    cluster.trouble = lambda method, path: 0.0
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
+    assert "broke" in answer.reason
+
+
+# -- a patch whose answer was lost -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_was_carried_out_is_not_carried_out_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    """The connection broke after the size was set: grown once, and granted."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    drops = iter(["drop"])
+    cluster.trouble = lambda method, path: next(drops, None) if method == "PATCH" else None
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+    assert len(patches(cluster)) == 1
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_was_not_carried_out_is_sent_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    troubles = iter([0.0])
+    cluster.trouble = lambda method, path: next(troubles, None) if method == "PATCH" else None
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert len(patches(cluster)) == 2
+
+
+def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    dead: list[bool] = []
+
+    def trouble(method: str, path: str) -> Any:
+        if method == "PATCH":
+            dead.append(True)
+            return "drop"
+        return 0.0 if dead else None
+
+    cluster.trouble = trouble
+    answer = build().resize(MEMBER, 2)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
+    assert "whether 4 nodes were set is not known" in answer.reason
+
+
+# -- conflicts ---------------------------------------------------------------------------------------
+
+
+def changed_by_others(cluster: Cluster, times: int) -> Callable[[str, str], None]:
+    """Somebody else changes the object just before each of so many patches."""
+    left = [times]
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "PATCH" and left[0]:
+            left[0] -= 1
+            found = cluster.store.get(kind, "default", "ensemble")
+            found["metadata"]["labels"] = {"turn": str(left[0])}
+            cluster.store.write(kind, "default", found)
+
+    return meanwhile
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_conflict_is_given_way_to_and_tried_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    cluster.meanwhile = changed_by_others(cluster, 3)
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert len(patches(cluster)) == 4
+
+
+def test_a_storm_of_conflicts_ends(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    minicluster(size=2, maxSize=8)
+    cluster.meanwhile = changed_by_others(cluster, 1000)
+    answer = build(timeout=8).resize(MEMBER, 2)
+    assert sizes(answer) == ("denied", 2, 4, 2, "conflict")
+    assert answer.transient
+    assert "changed by others each of the" in answer.reason
+    assert 2 <= len(patches(cluster)) <= 8
+    assert on_record(cluster) == 2
+
+
+@pytest.mark.usefixtures("operator")
+def test_many_at_once_lose_nothing(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    """Several services resize one MiniCluster: each node that was granted is there."""
+    minicluster(size=1, maxSize=100)
+    seen(cluster)
+    answers: list[Resized] = []
+    resizers = [build() for _ in range(4)]
+
+    def grow(resizer: Resizer) -> None:
+        answers.extend(resizer.resize(MEMBER, 1) for _ in range(3))
+
+    threads = [threading.Thread(target=grow, args=(each,)) for each in resizers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    patched = [each for each in answers if each.outcome != "denied"]
+    assert len(answers) == 12
+    assert all(each.code == "conflict" for each in answers if each.outcome == "denied")
+    assert on_record(cluster) == 1 + len(patched)

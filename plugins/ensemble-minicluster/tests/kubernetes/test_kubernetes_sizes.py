@@ -1,0 +1,215 @@
+"""The resizer against the stand-in: which sizes are given, and of which MiniCluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from standin import Cluster, Operator
+from standin.kinds import FLUX
+
+pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+
+
+# -- sizes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("operator")
+class TestWithAnOperator:
+    @pytest.mark.parametrize(
+        ("spec", "delta", "expected"),
+        [
+            ({"size": 2, "maxSize": 8}, 2, ("granted", 2, 4, 4, "")),
+            ({"size": 4, "maxSize": 8}, -2, ("granted", 4, 2, 2, "")),
+            ({"size": 2, "maxSize": 3}, 2, ("partial", 2, 4, 3, "at-maximum")),
+            ({"size": 3, "maxSize": 3}, 2, ("denied", 3, 5, 3, "at-maximum")),
+            ({"size": 3, "minSize": 2, "maxSize": 4}, -2, ("partial", 3, 1, 2, "at-minimum")),
+            ({"size": 2, "minSize": 2, "maxSize": 4}, -1, ("denied", 2, 1, 2, "at-minimum")),
+            ({"size": 3, "maxSize": 4}, -5, ("partial", 3, -2, 1, "at-minimum")),
+            ({"size": 1, "maxSize": 4}, -1, ("denied", 1, 0, 1, "at-minimum")),
+            ({"size": 2}, 1, ("denied", 2, 3, 2, "at-maximum")),
+            ({"size": 2}, -1, ("granted", 2, 1, 1, "")),
+            ({"size": 2, "maxSize": 8}, 0, ("granted", 2, 2, 2, "")),
+            ({"size": 2, "maxSize": 8}, 2**62, ("partial", 2, 2 + 2**62, 8, "at-maximum")),
+        ],
+    )
+    def test_a_size_is_given_within_the_bounds(
+        self,
+        cluster: Cluster,
+        build: Build,
+        minicluster: Make,
+        spec: dict[str, int],
+        delta: int,
+        expected: tuple[Any, ...],
+    ) -> None:
+        minicluster(**spec)
+        seen(cluster)
+        answer = build().resize(MEMBER, delta)
+        assert sizes(answer) == expected
+        assert on_record(cluster) == answer.granted
+        assert bool(answer.reason) == bool(answer.code)
+        if answer.granted == answer.before:
+            assert patches(cluster) == []
+
+    def test_one_after_another_they_add_up(
+        self, cluster: Cluster, build: Build, minicluster: Make
+    ) -> None:
+        minicluster(size=2, maxSize=8)
+        seen(cluster)
+        resizer = build()
+        answers = [resizer.resize(MEMBER, delta) for delta in (2, -1, 3, -4)]
+        assert [(each.before, each.granted) for each in answers] == [(2, 4), (4, 3), (3, 6), (6, 2)]
+        assert all(each.outcome == "granted" and not each.code for each in answers)
+        assert resizer.size(MEMBER) == 2
+
+    def test_a_size_that_the_operator_ignores_is_not_what_there_is(
+        self, cluster: Cluster, build: Build, minicluster: Make
+    ) -> None:
+        """Somebody set 9 of at most 4: the operator kept silent, and still has 3."""
+        found = minicluster(size=2, maxSize=4)
+        seen(cluster)
+        resizer = build()
+        assert resizer.resize(MEMBER, 1).granted == 3
+        kind = cluster.store.kinds[(FLUX, "miniclusters")]
+        found = cluster.store.get(kind, "default", "ensemble")
+        cluster.store.write(kind, "default", {**found, "spec": {**found["spec"], "size": 9}})
+        assert resizer.size(MEMBER) == 3
+        assert sizes(resizer.resize(MEMBER, 1)) == ("granted", 3, 4, 4, "")
+
+    def test_a_size_that_is_set_back_is_not_called_granted(
+        self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+    ) -> None:
+        """The bounds changed between the look and the patch, and the operator set the size back."""
+        minicluster(size=2, maxSize=8)
+        seen(cluster)
+        operator.stop()
+        kind = cluster.store.kinds[(FLUX, "miniclusters")]
+
+        def set_back() -> None:
+            end = time.monotonic() + 5
+            while on_record(cluster) != 6 and time.monotonic() < end:
+                time.sleep(0.005)
+            found = cluster.store.get(kind, "default", "ensemble")
+            cluster.store.write(kind, "default", {**found, "spec": {**found["spec"], "size": back}})
+
+        for back, outcome in ((2, "denied"), (4, "partial")):
+            watcher = threading.Thread(target=set_back)
+            watcher.start()
+            answer = build().resize(MEMBER, 6 - on_record(cluster))
+            watcher.join()
+            assert (answer.outcome, answer.granted, answer.code) == (outcome, back, "overridden")
+            assert "Flux Operator" in answer.reason
+
+
+def test_a_service_may_give_fewer_nodes_than_the_minicluster_may_have(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    resizer = build(max_size=3)
+    answer = resizer.resize(MEMBER, 4)
+    assert sizes(answer) == ("partial", 2, 6, 3, "at-maximum")
+    assert "this service" in answer.reason
+
+
+def test_one_that_is_larger_than_the_service_gives_is_not_made_smaller_by_growing(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster(size=6, maxSize=8)
+    seen(cluster)
+    resizer = build(max_size=3)
+    assert sizes(resizer.resize(MEMBER, 1)) == ("denied", 6, 7, 6, "at-maximum")
+    assert sizes(resizer.resize(MEMBER, -1)) == ("granted", 6, 5, 5, "")
+
+
+def test_without_a_maximum_anywhere_only_the_option_limits(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2)
+    assert build(timeout=0.5).resize(MEMBER, 3).granted == 5
+    assert build(timeout=0.5, max_size=6).resize(MEMBER, 3).granted == 6
+    answer = build().resize(MEMBER, 2**40)
+    assert (answer.outcome, answer.code) == ("denied", "out-of-bounds")
+    assert on_record(cluster) == 6
+
+
+def test_a_size_that_nobody_acts_on_is_granted_and_said_to_be_unconfirmed(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    start = time.monotonic()
+    answer = build(timeout=1).resize(MEMBER, 2)
+    assert time.monotonic() - start < 1.5
+    assert sizes(answer) == ("granted", 2, 4, 4, "unconfirmed")
+    assert "has not acted" in answer.reason
+    assert on_record(cluster) == 4
+
+
+@pytest.mark.parametrize("size", [0, 9])
+def test_where_it_cannot_be_known_how_many_there_are_nothing_is_done(
+    cluster: Cluster, build: Build, minicluster: Make, size: int
+) -> None:
+    minicluster(size=size, maxSize=8)
+    resizer = build()
+    for delta in (1, -1):
+        answer = resizer.resize(MEMBER, delta)
+        assert (answer.outcome, answer.code) == ("denied", "size-unknown")
+        assert f"size on record, {size}" in answer.reason
+    assert resizer.size(MEMBER) is None
+    assert patches(cluster) == []
+
+
+def test_bounds_that_contradict_each_other_are_said_to(build: Build, minicluster: Make) -> None:
+    minicluster(size=4, minSize=5, maxSize=3)
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code) == ("denied", "bad-bounds")
+
+
+def test_one_that_is_being_deleted_is_left_alone(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    found = minicluster(size=2, maxSize=8)
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+    found["metadata"]["finalizers"] = ["example.org/wait"]
+    cluster.store.write(kind, "default", found)
+    cluster.store.delete(kind, "default", "ensemble")
+    answer = build().resize(MEMBER, 1)
+    assert (answer.outcome, answer.code) == ("denied", "being-deleted")
+
+
+# -- which object ------------------------------------------------------------------------------------
+
+
+def test_the_service_says_which_object_belongs_to_a_member(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster("ensemble", size=2, maxSize=8)
+    minicluster("melt-a1b2", size=1, maxSize=8)
+    seen(cluster)
+    resizer = build(map='{"default/melt": "melt-a1b2"}')
+    assert resizer.resize("default/melt", 1).granted == 2
+    assert (on_record(cluster, "melt-a1b2"), on_record(cluster, "ensemble")) == (2, 2)
+    assert build(map={"melt": "melt-a1b2"}).size("default/melt") == 2
+
+
+def test_only_the_one_namespace_is_touched(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    resizer = build(namespace="physics")
+    answer = resizer.resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "forbidden", False)
+    assert resizer.size(MEMBER) is None
+    assert [each for each in cluster.log if FLUX in each[1]] == []
+
+
+@pytest.mark.parametrize("member", ["", "a/b/c", "../x", "default/", "Default/x", "a b", "x" * 70])
+def test_what_names_no_member_reaches_no_api_server(
+    cluster: Cluster, build: Build, member: str
+) -> None:
+    answer = build().resize(member, 1)
+    assert (answer.outcome, answer.code) == ("denied", "bad-member")
+    assert cluster.log == []
