@@ -35,6 +35,10 @@ needs_plugin = pytest.mark.skipif(
     importlib.util.find_spec("ensemble_lammps") is None,
     reason="no plugin: pip install ensemble-lammps to test this example",
 )
+needs_minicluster = pytest.mark.skipif(
+    importlib.util.find_spec("ensemble_minicluster") is None,
+    reason="no plugin: pip install ensemble-minicluster to test this example",
+)
 needs_lammps = pytest.mark.skipif(
     shutil.which("lmp", path=PATH) is None,
     reason="no lmp on the PATH: pip install 'lammps[mpi]' to test this example",
@@ -253,8 +257,22 @@ def grow_shrink(ran: Ran) -> None:
     assert ran.groups == {"sleep": (8, 0, 0)}
     assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
     assert most_at_once(ran) == 4
-    assert ran.messages[0] == "4 at a time now"
-    assert ran.messages[-1] == "1 at a time now"
+    said = [message for message in ran.messages if not message.startswith("mock:")]
+    assert said[0] == "4 at a time now"
+    assert said[-1] == "1 at a time now"
+
+
+def minicluster(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "more": 3, "rest": 1, "granted": 4}
+    assert ran.never == {"denied", "late"}
+    told = [
+        (line["outcome"], line["size"])
+        for line in ran.lines
+        if line["type"] == "resize-outcome" and "outcome" in line
+    ]
+    assert told == [("granted", 2), ("granted", 3), ("granted", 4), ("granted", 1)]
+    assert ran.groups == {"sim": (10, 0, 0)}
+    assert ran.messages[-1] == "1 nodes now"
 
 
 def most_at_once(ran: Ran, before: int | None = None) -> int:
@@ -377,6 +395,11 @@ PROMISES: Mapping[str, Promise] = {
         lammps_melt,
         litter=[*(f"runs/melt/{n}/log.lammps" for n in range(4)), "runs/cool/0/log.lammps"],
         marks=[needs_plugin, needs_lammps],
+    ),
+    "minicluster": Promise(
+        minicluster,
+        options=("--executor", "minicluster", "--mock"),
+        marks=[needs_minicluster],
     ),
     "parameter-sweep": Promise(
         parameter_sweep, litter=[f"runs/sweep/{n}/result.txt" for n in range(8)]
@@ -540,6 +563,18 @@ def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_p
 
 
 @pytest.mark.once
+@needs_minicluster
+def test_growing_and_shrinking_is_the_same_with_a_minicluster_that_is_made_up(
+    tmp_path: Path,
+) -> None:
+    options = ("--executor", "minicluster", "--mock", "--name", "default/ensemble")
+    result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, *options)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.code == 0
+    grow_shrink(ran)
+
+
 @pytest.mark.parametrize("name", ["terminate", "failure-handling", "json-lines"])
 def test_an_example_keeps_its_promise_on_a_single_core(name: str, tmp_path: Path) -> None:
     result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "1")
