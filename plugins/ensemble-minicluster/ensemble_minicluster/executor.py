@@ -27,7 +27,7 @@ from ensemble_minicluster.cluster import Cluster, Patience, Service
 from ensemble_minicluster.memory import Memory
 from ensemble_minicluster.mock import MockService, check_bounds
 from ensemble_minicluster.naming import member_name
-from ensemble_minicluster.nodes import Nodes
+from ensemble_minicluster.nodes import MARK, Nodes
 from ensemble_minicluster.options import OPTIONS, PASSED_ON
 from ensemble_minicluster.resizing import Resizing
 
@@ -107,7 +107,7 @@ class MiniCluster(Executor):
         memory.begin(self._part.name)
 
         def warn(message: str) -> None:
-            self._pass_on((Problem(run.clock(), message),))
+            self._say((Problem(run.clock(), message),))
 
         for text in filter(None, (self._note, *troubles, memory.trouble)):
             warn(text)
@@ -133,15 +133,24 @@ class MiniCluster(Executor):
         self._inner = self._part.build()
 
     def _pass_on(self, events: Sequence[Event]) -> None:
+        """Events of the queue, without warnings of what was done to its nodes on purpose."""
+        planned = False
         for event in events:
             if type(event) is Resources:
                 self._gauges.update(event.values)
+            elif type(event) is Problem and MARK in event.message:
+                planned = True
+        if planned:
+            events = [e for e in events if not (type(e) is Problem and MARK in e.message)]
+        self._say(events)
+
+    def _say(self, events: Sequence[Event]) -> None:
         emit = self._emit
         if emit is not None:
             emit(events)
 
     def _tell(self, outcome: ResizeOutcome) -> None:
-        self._pass_on((outcome,))
+        self._say((outcome,))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Take the request and return: what becomes of it is an event, minutes later perhaps."""

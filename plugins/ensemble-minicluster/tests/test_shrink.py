@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ensemble_minicluster.cluster import Patience
 
-from ensemble_core import ExecutorError
+from ensemble_core import ExecutorError, Problem
 from ensemble_core.testing.executor import wait_until
 
 Play = Callable[..., Any]
@@ -95,6 +95,14 @@ def test_what_is_granted_in_part_spares_the_rest(played: Play) -> None:
     assert outcome.reason.startswith("1 of 3 nodes")
     assert drains(cluster) == ["1-3"]
     assert cluster.instance.drained == {}
+
+
+def test_a_drain_on_purpose_is_no_warning_and_any_other_is(played: Play) -> None:
+    cluster = played(3)
+    told = ["pod2 was drained (ensemble gives this node back (run x)): no more jobs start there"]
+    told.append("pod1 was drained (bad disk): no more jobs start there")
+    cluster.flux._emit([Problem(time.time(), message) for message in told])
+    assert cluster.warnings() == told[1:]
 
 
 def test_rank_0_is_never_drained(played: Play) -> None:

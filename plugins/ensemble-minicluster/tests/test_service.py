@@ -1,0 +1,201 @@
+"""The executor and the real ensemble service, over a socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_minicluster import ensemble_executors
+
+import ensemble_core
+from ensemble_core.service.client import ServiceClient
+from ensemble_core.testing.executor import Session, wait_until
+
+pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
+
+#: A cluster on paper: its size is a line in a file, and each change is written below.
+PAPER = """
+import os
+from pathlib import Path
+from ensemble_core import Resized, Resizer, ResizerPlugin, hookimpl
+
+FILE = Path(os.environ["PAPER"])
+
+class Paper(Resizer):
+    def size(self, member):
+        return int(FILE.read_text().split()[-1])
+
+    def resize(self, member, delta):
+        before, asked = self.size(member), self.size(member) + delta
+        granted = min(max(asked, 1), 4)
+        if granted == before:
+            sizes = {"before": before, "asked": asked, "granted": before}
+            return Resized(outcome="denied", reason="1 to 4", code="at-bound", **sizes)
+        with FILE.open("a") as file:
+            file.write(f"{granted}\\n")
+        outcome = "granted" if granted == asked else "partial"
+        return Resized(outcome=outcome, before=before, asked=asked, granted=granted)
+
+@hookimpl
+def ensemble_resizers():
+    return [ResizerPlugin(name="paper", summary="on paper", build=lambda options: Paper())]
+"""
+
+
+class Service:
+    """``ensemble-server start`` in a process of its own, on a port that it keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paper = folder / "paper"
+        self.paper.write_text("2\n")
+        (folder / "resizer.py").write_text(PAPER)
+        self.environment = {**os.environ, "PAPER": str(self.paper)}
+        for name in ("ENSEMBLE_TOKEN", "ENSEMBLE_TOKEN_FILE", "ENSEMBLE_CA"):
+            self.environment.pop(name, None)
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.start()
+
+    def command(self, *words: str) -> list[str]:
+        script = "from ensemble_core.cli.server import main; main()"
+        return [sys.executable, "-c", script, *words, "--state", str(self.folder / "state")]
+
+    def token(self, member: str) -> Path:
+        done = subprocess.run(
+            self.command("token", "add", member),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.environment,
+        )
+        assert done.returncode == 0, done.stderr
+        file = self.folder / f"token-{member.replace('/', '-')}"
+        file.write_text(done.stdout.splitlines()[-1])
+        return file
+
+    def start(self) -> None:
+        options = ("--resizer", "paper", "--plugin", str(self.folder / "resizer.py"))
+        self.process = subprocess.Popen(
+            self.command("start", "--port", str(self.port), *options),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            found = re.search(r"listening .*port=(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                return
+        pytest.fail("the service did not start")
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(30)
+            assert process.stderr is not None
+            process.stderr.close()
+
+    def sizes(self) -> list[int]:
+        """Every size that there was."""
+        return [int(line) for line in self.paper.read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    service = Service(tmp_path_factory.mktemp("service"))
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def joined(
+    service: Service, played: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """A played Flux whose executor asks the service, as the options say."""
+    monkeypatch.setattr(ensemble_core, "ServiceClient", ServiceClient, raising=False)
+    for name in ("ENSEMBLE_TOKEN", "ENSEMBLE_TOKEN_FILE", "ENSEMBLE_CA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(token: Path, name: str = "ensemble") -> Any:
+        (record,) = ensemble_executors()
+        built: Any = record.build(
+            {"name": name, "port": service.port, "token_file": str(token), "compose": "local"}
+        )
+        cluster = played(2)
+        cluster.close()  # that one asks a service of its own
+        cluster.flux.closed = False
+        executor = cluster.session.executor
+        executor._make_service = built._make_service
+        tag = cluster.session.tag
+        cluster.session = Session(executor, cluster.session.folder, 15.0)
+        cluster.session.tag = f"{tag}-{name.replace('/', '-')}"
+        cluster.session.__enter__()
+        return cluster
+
+    return make
+
+
+def test_grow_and_shrink_through_the_service(service: Service, joined: Callable[..., Any]) -> None:
+    cluster = joined(service.token("default/ensemble"))
+    cluster.session.executor.resize("resize-1", 9)
+    wait_until(lambda: service.sizes()[-1] == 4)
+    cluster.instance.online |= {2, 3}
+    cluster.flux.tell_up(4)
+    outcome = cluster.answer("resize-1")
+    assert (outcome.outcome, outcome.size) == ("granted", 4)
+    assert outcome.reason.startswith("2 of 9 nodes")
+    denied = cluster.resize("resize-2", 1)
+    assert (denied.outcome, denied.size, denied.reason) == ("denied", 4, "1 to 4")
+    cluster.session.executor.resize("resize-3", -2)
+    wait_until(lambda: service.sizes()[-1] == 2)
+    assert set(cluster.instance.drained) == {2, 3}
+    cluster.instance.online -= {2, 3}
+    assert cluster.answer("resize-3").size == 2
+
+
+def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
+    service: Service, joined: Callable[..., Any]
+) -> None:
+    cluster = joined(service.token("default/ensemble"))
+    cluster.session.executor.resize("resize-1", 1)
+    wait_until(lambda: service.sizes()[-1] == 3)
+    cluster.instance.online.add(2)
+    cluster.flux.tell_up(3)
+    cluster.answer("resize-1")
+    before = service.sizes()
+    service.stop(signal.SIGKILL)
+    cluster.session.executor._resizing._cluster.service._client.timeout = 1.0
+    away = cluster.resize("resize-2", -1)
+    assert away.outcome == "undelivered"
+    assert "cannot be reached" in away.reason
+    service.start()
+    cluster.session.executor.resize("resize-2", -1)
+    wait_until(lambda: service.sizes()[-1] == 2)
+    cluster.instance.online.discard(2)
+    assert cluster.answer("resize-2", 2).outcome == "granted"
+    assert service.sizes() == [*before, 2]
+    # What the service answered before it was killed, it still knows.
+    client = cluster.session.executor._resizing._cluster.service
+    assert client.resize(f"{cluster.tag}/resize-1", 1).granted == 3
+    assert service.sizes() == [*before, 2]
+
+
+def test_a_token_of_another_member_is_refused(service: Service, joined: Callable[..., Any]) -> None:
+    cluster = joined(service.token("default/other"))
+    before = service.sizes()
+    outcome = cluster.resize("resize-1", 1)
+    assert outcome.outcome == "denied"
+    assert "default/ensemble" in outcome.reason
+    assert service.sizes() == before
+    assert cluster.resize("resize-2", -1).outcome == "denied"
+    assert cluster.instance.drained == {}
