@@ -64,7 +64,8 @@ def status(
     """Show how a member stands, or every member that the token may see."""
     from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.past import put, telling
-    from ensemble_core.service.client import ServiceClient, quiet_grpc, read_token
+    from ensemble_core.service.channel import quiet_grpc, read_token
+    from ensemble_core.service.client import ServiceClient
 
     quiet_grpc()
     with telling(as_json):
@@ -87,7 +88,7 @@ def _own_authority(host: str, insecure: bool, state: str | None, tls_dir: str | 
     import os
 
     from ensemble_core.cli.server_places import tls_folder
-    from ensemble_core.service.client import is_loopback
+    from ensemble_core.service.channel import is_loopback
 
     if insecure or os.environ.get("ENSEMBLE_CA") or not is_loopback(host):
         return None

@@ -1,238 +1,53 @@
-"""Channels to the ensemble service, and the client that asks it for things.
+"""The client that asks the ensemble service for things.
 
-:func:`open_channel` serves every part that connects (clients, member agents, the executor
-``remote``). :class:`ServiceClient` is what plugins use, under the name
-``ensemble_core.ServiceClient``. gRPC is loaded when a channel is opened, not before.
+:class:`ServiceClient` is what plugins use, under the name ``ensemble_core.ServiceClient``, and what
+``ensemble-server status`` uses. gRPC is loaded when one is made, not before.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
-from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.resizer import Resized
-
-if TYPE_CHECKING:
-    import grpc
+from ensemble_core.service.channel import (
+    MAX_MESSAGE,
+    address,
+    authorization,
+    fault,
+    is_answer,
+    is_loopback,
+    load_grpc,
+    open_channel,
+    quiet_grpc,
+    read_token,
+    why_away,
+)
 
 __all__ = [
+    "MAX_MESSAGE",
     "GroupStatus",
     "MemberStatus",
     "ServiceClient",
+    "address",
     "authorization",
     "fault",
     "is_loopback",
     "load_grpc",
     "open_channel",
     "quiet_grpc",
+    "read_status",
     "read_token",
+    "why_away",
 ]
 
 _R = TypeVar("_R")
-
-#: What the largest message may be, in bytes; more is not read.
-MAX_MESSAGE = 4 * 1024 * 1024
-
-
-def load_grpc() -> Any:
-    """The module ``grpc``. Raises :class:`EnsembleError` with a hint where it is not installed."""
-    try:
-        import grpc
-        import grpc.aio
-        from google import protobuf  # noqa: F401 - its absence is to be told here, and not later
-    except ImportError as error:
-        raise UsageError(
-            "the ensemble service needs gRPC",
-            cause=str(error),
-            hint="pip install 'ensemble-core[service]'",
-            code="no-grpc",
-        ) from None
-    return grpc
-
-
-def quiet_grpc() -> None:
-    """Keep gRPC's own remarks off stderr, where nothing asks for them: what fails is told in our
-    words. To be called before gRPC is loaded."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether what goes to this host stays on this machine, as far as its name tells."""
-    host = host.strip("[]")
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def address(host: str, port: int) -> str:
-    """``HOST:PORT`` as gRPC takes it; an IPv6 address gets its brackets."""
-    bare = host.strip("[]")
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
-
-
-def open_channel(
-    host: str = "localhost",
-    port: int = 50051,
-    *,
-    token: str | None = None,
-    ca: str | os.PathLike[str] | None = None,
-    insecure: bool = False,
-    max_message: int = MAX_MESSAGE,
-) -> grpc.Channel:
-    """A channel to the service; each call on it carries the token.
-
-    Parameters
-    ----------
-    token:
-        The credential; falls back to ``$ENSEMBLE_TOKEN``, then to the content of the file
-        ``$ENSEMBLE_TOKEN_FILE``. Without any, calls go without one.
-    ca:
-        A file with the certificate of the authority that the service's own is checked by; falls
-        back to ``$ENSEMBLE_CA``. Where there is none, a service on this machine is spoken to in
-        plaintext, and any other by the authorities that this machine trusts.
-    insecure:
-        Plaintext also to another machine: everyone on the way may read the token.
-    max_message:
-        The largest message that is taken, in bytes.
-
-    Raises :class:`UsageError` where a file cannot be read. Nothing is sent yet: whether the service
-    is there is known with the first call.
-    """
-    grpc = load_grpc()
-    if not host or not 0 < port < 65536:
-        raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
-    token = _token(token)
-    # What is spelt out counts more than what is in the environment.
-    trusted = ca or (None if insecure else os.environ.get("ENSEMBLE_CA") or None)
-    if trusted and insecure:
-        raise UsageError(
-            "a certificate authority and plaintext exclude each other",
-            hint="leave out --insecure, or the authority's file",
-            code="bad-option",
-        )
-    options = [
-        ("grpc.max_receive_message_length", max_message),
-        ("grpc.max_send_message_length", max_message),
-        # A connection that is dead without a word is noticed while a stream is open on it.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 1_000),
-        ("grpc.max_reconnect_backoff_ms", 5_000),
-        # Two channels of one process are two connections.
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    if is_loopback(host):
-        options.append(("grpc.enable_http_proxy", 0))
-    target = address(host, port)
-    if trusted:
-        credentials = grpc.ssl_channel_credentials(_certificate(trusted))
-        channel = grpc.secure_channel(target, credentials, options)
-    elif insecure or is_loopback(host):
-        channel = grpc.insecure_channel(target, options)
-    else:
-        channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
-    if token:
-        channel = grpc.intercept_channel(channel, _bearer(token))
-    return channel
-
-
-def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that carries this token, for channels of another kind."""
-    return (("authorization", f"Bearer {token}"),) if token else ()
-
-
-def _token(given: str | None) -> str | None:
-    text = given or os.environ.get("ENSEMBLE_TOKEN")
-    path = os.environ.get("ENSEMBLE_TOKEN_FILE")
-    if not text and path:
-        return read_token(path)
-    return _checked(text or "") or None
-
-
-def read_token(path: str | os.PathLike[str]) -> str:
-    """The token in a file that has nothing else. Raises :class:`UsageError`."""
-    try:
-        text = _checked(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the token in {os.fspath(path)}",
-            cause=getattr(error, "strerror", None) or "it is not text",
-            hint="the file has nothing but the token, as 'ensemble-server token add' printed it",
-            code="bad-token-file",
-        ) from None
-    if not text:
-        raise UsageError(f"there is no token in {os.fspath(path)}", code="bad-token-file")
-    return text
-
-
-def _checked(text: str) -> str:
-    text = text.strip()
-    if not text.isascii() or not text.isprintable() or len(text) > 1000:
-        raise UsageError(  # the token itself is not shown
-            "the token has characters that no token has",
-            hint="it is one line, as 'ensemble-server token add' printed it",
-            code="bad-token",
-        )
-    return text
-
-
-def _certificate(path: str | os.PathLike[str]) -> bytes:
-    try:
-        data = Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the certificate {os.fspath(path)}",
-            cause=error.strerror or str(error),
-            hint="'ensemble-server init-tls' makes ca.crt; copy it to where it is to be trusted",
-            code="bad-certificate",
-        ) from None
-    if b"-----BEGIN CERTIFICATE-----" not in data:
-        raise UsageError(
-            f"{os.fspath(path)} has no certificate in it",
-            cause="no line '-----BEGIN CERTIFICATE-----'",
-            code="bad-certificate",
-        )
-    return data
-
-
-def _bearer(token: str) -> Any:
-    """An interceptor that puts the token on every call. (gRPC's own call credentials refuse
-    plaintext, which a service on this machine may speak.)"""
-    import grpc
-
-    extra = authorization(token)
-
-    class Details(grpc.ClientCallDetails):  # type: ignore[misc]  # untyped base class
-        def __init__(self, details: Any) -> None:
-            self.method = details.method
-            self.timeout = details.timeout
-            self.metadata = (*(details.metadata or ()), *extra)
-            self.credentials = details.credentials
-            self.wait_for_ready = details.wait_for_ready
-            self.compression = details.compression
-
-    def go_on(self: Any, continuation: Any, details: Any, request: Any) -> Any:
-        return continuation(Details(details), request)
-
-    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-    bases = ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")
-    return type(
-        "Bearer",
-        tuple(getattr(grpc, f"{base}ClientInterceptor") for base in bases),
-        {f"intercept_{kind}": go_on for kind in kinds},
-    )()
-
 
 # -- what is known of members -------------------------------------------------------------------
 
@@ -289,6 +104,7 @@ class ServiceClient:
     ) -> None:
         self.target = address(host, port)
         self.timeout = timeout
+        self._away = partial(why_away, host, port, ca=ca, insecure=insecure)
         self._channel = open_channel(host, port, token=token, ca=ca, insecure=insecure)
         from ensemble_core.service.proto import ensemble_pb2, ensemble_pb2_grpc
 
@@ -361,10 +177,9 @@ class ServiceClient:
             except grpc.RpcError as error:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
-                if not again or code != grpc.StatusCode.UNAVAILABLE or left <= pause:
-                    raise fault(error, self.target) from None
-                if self._closed.wait(pause):
-                    raise fault(error, self.target) from None
+                away = code == grpc.StatusCode.UNAVAILABLE
+                if not again or not away or left <= pause or self._closed.wait(pause):
+                    raise self._fault(error, away) from None
                 pause = min(pause * 2, 2.0)
             except ValueError as error:  # what gRPC says of a channel that is closed
                 raise ExecutorError(
@@ -372,6 +187,10 @@ class ServiceClient:
                     cause=str(error),
                     code="closed",
                 ) from None
+
+    def _fault(self, error: Any, away: bool) -> EnsembleError:
+        unreached = away and not is_answer(str(error.details()))
+        return fault(error, self.target, self._away() if unreached else None)
 
 
 def read_status(message: Any) -> MemberStatus:
@@ -399,66 +218,3 @@ def read_status(message: Any) -> MemberStatus:
         runs=tuple(message.runs),
         size=message.size if message.HasField("size") else None,
     )
-
-
-def fault(error: grpc.RpcError, target: str) -> EnsembleError:
-    """What a call that failed means, in words that a user can act on.
-
-    ``transient`` where the same call may succeed later; it is then open whether it was delivered.
-    """
-    import grpc
-
-    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    details = (error.details() if hasattr(error, "details") else "") or str(error)
-    words, hint, transient = _FAULTS.get(code.name, ("did not answer as it should", None, False))
-    if code is grpc.StatusCode.UNAVAILABLE:
-        hint = _why_away(details)
-    elif "larger than max" in details:
-        words, transient = "takes no message of this size", False
-    return ExecutorError(
-        f"the service at {target} {words}",
-        cause=" ".join(details.split())[:500],
-        hint=hint,
-        code=code.name.lower().replace("_", "-"),
-        transient=transient,
-    )
-
-
-_FAULTS: dict[str, tuple[str, str | None, bool]] = {
-    "UNAVAILABLE": ("cannot be reached", None, True),
-    "DEADLINE_EXCEEDED": ("did not answer in time", None, True),
-    "CANCELLED": ("was not asked to the end", None, True),
-    "UNKNOWN": ("failed", None, True),
-    "INTERNAL": ("failed", None, True),
-    "ABORTED": ("gave up", None, True),
-    "RESOURCE_EXHAUSTED": ("takes no more for now", None, True),
-    "UNAUTHENTICATED": (
-        "does not know this credential",
-        "set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
-        False,
-    ),
-    "PERMISSION_DENIED": ("refused: the credential does not allow this", None, False),
-    "INVALID_ARGUMENT": ("refused what was asked", None, False),
-    "NOT_FOUND": ("does not know it", None, False),
-    "FAILED_PRECONDITION": ("refused", None, False),
-    "OUT_OF_RANGE": ("refused", None, False),
-    "UNIMPLEMENTED": (
-        "does not know the request",
-        "is it an ensemble service, and not an older one?",
-        False,
-    ),
-}
-
-
-def _why_away(details: str) -> str:
-    lower = details.lower()
-    if "certificate" in lower and ("verify" in lower or "verification" in lower):
-        return (
-            "its certificate is not of the authority that is trusted, has expired, or is for other "
-            "names; give the service's ca.crt with --ca or ENSEMBLE_CA"
-        )
-    if "ssl" in lower or "handshake" in lower or "wrong version" in lower or "tls" in lower:
-        return "does one side speak TLS and the other not? give ca.crt with --ca or ENSEMBLE_CA"
-    if "the service stops" in lower or "not connected" in lower:
-        return "ask again in a while"
-    return "is it running there? If it speaks TLS, give its ca.crt with --ca or ENSEMBLE_CA"

@@ -29,7 +29,7 @@ from ensemble_core.resizer import Resizer
 from ensemble_core.service import streams
 from ensemble_core.service.access import TokenFile, member_name
 from ensemble_core.service.answers import Answers
-from ensemble_core.service.client import MAX_MESSAGE, address, is_loopback
+from ensemble_core.service.channel import MAX_MESSAGE, address, is_loopback
 from ensemble_core.service.guard import Guard, Tally
 from ensemble_core.service.hub import Hub
 from ensemble_core.service.logs import tell

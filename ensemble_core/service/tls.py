@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.service.access import write_private
-from ensemble_core.service.client import load_grpc
+from ensemble_core.service.channel import load_grpc
 from ensemble_core.service.logs import tell
 
 if TYPE_CHECKING:
