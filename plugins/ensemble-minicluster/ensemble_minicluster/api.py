@@ -77,13 +77,13 @@ class MiniClusters:
 
         The code is then ``conflict``.
         """
+        # The client sends an object as a merge patch.
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
         self._ask(
             self._api.patch_namespaced_custom_object_scale,
             (GROUP, VERSION, namespace, PLURAL, name, body),
             timeout,
             changes=True,
-            _content_type="application/merge-patch+json",
         )
 
     def close(self) -> None:
@@ -97,7 +97,6 @@ class MiniClusters:
         timeout: float,
         *,
         changes: bool,
-        **more: object,
     ) -> Mapping[str, Any]:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import (
@@ -110,7 +109,9 @@ class MiniClusters:
         )
 
         try:
-            answer = call(*arguments, _preload_content=False, _request_timeout=timeout, **more)
+            # For connecting and for each answer: older clients ignore a single float.
+            limits = (timeout, timeout)
+            answer = call(*arguments, _preload_content=False, _request_timeout=limits)
             try:
                 text = answer.read(_LARGEST + 1)
             finally:
