@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+pytest.importorskip("grpc")
+
 from ensemble_core.cli.server import main
 
 RESIZER = """
@@ -208,7 +210,6 @@ def test_a_wrong_option_of_a_resizer_is_refused(
 
 
 def test_certificates_are_made_and_not_overwritten(state: Path) -> None:
-    pytest.importorskip("cryptography")
     assert server("init-tls", "--state", state, "--host", "ensemble.lab").exit_code == 0
     before = (state / "tls" / "ca.crt").read_bytes()
     assert server("init-tls", "--state", state).exit_code != 0
@@ -220,7 +221,6 @@ def test_certificates_are_made_and_not_overwritten(state: Path) -> None:
 def test_from_certificates_to_an_answer_and_a_graceful_stop(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("grpc")
     from ensemble_core.service.client import ServiceClient
 
     plugin = tmp_path / "nodes.py"
@@ -248,7 +248,6 @@ def test_from_certificates_to_an_answer_and_a_graceful_stop(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_at_a_signal_with_exit_code_0(state: Path, number: int) -> None:
-    pytest.importorskip("grpc")
     with started("--state", state) as service:
         began = time.monotonic()
         assert service.stop(number) == 0
@@ -259,7 +258,6 @@ def test_a_silent_crowd_leaves_room_for_the_others(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections that say nothing are closed in time, however many files it may open."""
-    pytest.importorskip("grpc")
     with started("--state", state, "--grace", 0.2) as service, contextlib.ExitStack() as stack:
         token = server("token", "add", "--viewer", "lab", "--state", state).stdout.strip()
         monkeypatch.setenv("ENSEMBLE_TOKEN", token)

@@ -242,7 +242,15 @@ def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -
     from ensemble_core.errors import UsageError
     from ensemble_core.resizer import Resizer
 
-    record = discover(plugins).lookup("resizer", name)
+    registry = discover(plugins)
+    if name == "kubernetes" and name not in registry.records("resizer"):
+        raise UsageError(
+            "there is no resizer 'kubernetes' here",
+            cause="it is of the distribution ensemble-minicluster",
+            hint="pip install ensemble-minicluster",
+            code="no-such-record",
+        )
+    record = registry.lookup("resizer", name)
     given = defaults(record.options, _options(record, options))
     try:
         built = record.build(given)

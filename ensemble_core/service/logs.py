@@ -17,6 +17,7 @@ __all__ = ["configure", "tell"]
 Level = Literal["debug", "info", "warning", "error"]
 
 _LOGGER = logging.getLogger("ensemble_core.service")
+_LOGGER.addHandler(logging.NullHandler())  # nothing is printed unless that was asked for
 _FIELDS = "ensemble_fields"
 _LONGEST = 2_000
 
