@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+import ensemble_core
+from ensemble_core import registry as registry_module
 from ensemble_core.errors import EnsembleError, PluginError
-from ensemble_core.plugins import discover
+from ensemble_core.plugins import discover, executor_record
 from ensemble_core.registry import LoadedPlugin, Registry
 
 ACTION = """
@@ -27,6 +29,14 @@ ACTION = """
     @hookimpl
     def ensemble_actions():
         return [ActionPlugin(name="{name}", summary="{summary}", run=lambda context: None)]
+"""
+
+EXECUTOR = """
+    from ensemble_core import ExecutorPlugin, hookimpl
+
+    @hookimpl
+    def ensemble_executors():
+        return [ExecutorPlugin(name="elsewhere", summary="runs elsewhere", build=lambda o: None)]
 """
 
 
@@ -635,19 +645,40 @@ def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
     assert "no_such_module_anywhere" in hint
 
 
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that is known to exist, whatever is installed here."""
+    monkeypatch.setitem(registry_module._ELSEWHERE, ("executor", "cluster"), "ensemble-cluster")
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_known_plugin_that_is_not_installed_is_named() -> None:
-    hint = discover().explain_missing("executor", "minicluster")
-    assert "pip install ensemble-minicluster" in hint
+    hint = discover().explain_missing("executor", "cluster")
+    assert "pip install ensemble-cluster" in hint
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_known_plugin_that_is_installed_but_broken_is_not_to_be_installed_again(
     site: Site,
 ) -> None:
-    site.install("ensemble-minicluster", "import no_such_cluster")
-    hint = discover().explain_missing("executor", "minicluster")
+    site.install("ensemble-cluster", "import no_such_cluster")
+    hint = discover().explain_missing("executor", "cluster")
     assert "pip install" not in hint
-    assert "ensemble-minicluster 1.2 is broken" in hint
+    assert "ensemble-cluster 1.2 is broken" in hint
     assert "no_such_cluster" in hint
+
+
+def test_an_executor_is_found_by_name_for_one_that_composes_it(site: Site) -> None:
+    site.install("ensemble-cluster", EXECUTOR)
+    assert executor_record("elsewhere").summary == "runs elsewhere"
+    assert executor_record("ensemble-cluster:elsewhere").summary == "runs elsewhere"
+    assert executor_record is ensemble_core.executor_record
+    with pytest.raises(PluginError, match="no executor 'elsewere'") as caught:
+        executor_record("elsewere")
+    assert "'elsewhere'" in str(caught.value.hint)
+    site.install("ensemble-other", EXECUTOR)
+    with pytest.raises(PluginError, match="claimed by ensemble-cluster and by ensemble-other"):
+        executor_record("elsewhere")
 
 
 def test_listing_is_plain_data(site: Site) -> None:
