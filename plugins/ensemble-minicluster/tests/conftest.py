@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from ensemble_minicluster.cluster import Patience
@@ -76,6 +76,8 @@ class Instance:
             return {"allocated": {"version": 1, "execution": {"R_lite": lite}}}
         ranks_given = to_ranks(payload["targets"])
         if topic == "resource.drain":
+            if payload.get("mode") != "update" and ranks_given & self.drained.keys():
+                raise FileExistsError(17, "already drained")
             for rank in ranks_given:
                 self.drained.setdefault(rank, payload["reason"])
             return None
@@ -156,13 +158,14 @@ class Cloud:
         before, asked = self.count, self.count + delta
         granted = min(max(asked, self.smallest), self.largest)
         self.count = granted
-        sizes = {"before": before, "asked": asked, "granted": granted}
-        if granted == before:
-            return Resized(outcome="denied", reason="there are no more", **sizes)
         self.act(before, granted)
-        if granted != asked:
-            return Resized(outcome="partial", reason="that is the maximum", **sizes)
-        return Resized(outcome="granted", **sizes)
+        outcome: Literal["granted", "partial", "denied"] = "granted"
+        reason = ""
+        if granted == before:
+            outcome, reason = "denied", "there are no more"
+        elif granted != asked:
+            outcome, reason = "partial", "that is the maximum"
+        return Resized(outcome=outcome, before=before, asked=asked, granted=granted, reason=reason)
 
     def close(self) -> None:
         self.closed = True

@@ -125,6 +125,21 @@ def test_nodes_that_somebody_else_drained_stay_so(played: Play) -> None:
     assert cluster.instance.drained == {3: "bad disk"}
 
 
+def test_a_node_that_somebody_drains_at_the_same_moment_keeps_that_reason(played: Play) -> None:
+    cluster = played(4)
+    cluster.follow()
+    answer = cluster.instance.answer
+
+    def raced(topic: str, payload: Any) -> Any:
+        if topic == "resource.drain":
+            cluster.instance.drained.setdefault(3, "bad disk")
+        return answer(topic, payload)
+
+    cluster.instance.answer = raced
+    assert cluster.resize("resize-1", -2).size == 2
+    assert cluster.instance.drained == {3: "bad disk"}
+
+
 def test_the_size_on_record_says_which_nodes_go_also_where_one_is_down(played: Play) -> None:
     cluster = played(4)
     cluster.instance.online.discard(3)
@@ -238,6 +253,18 @@ def test_a_node_does_not_stay_drained_when_the_run_ends_before_that_is_known(
     assert set(cluster.instance.drained) == {2, 3}
     cluster.close()
     assert cluster.instance.drained == {}
+
+
+@pytest.mark.parametrize("when_busy", ["wait", "skip"])
+def test_what_may_have_been_carried_out_is_asked_again_whatever_the_nodes_look_like(
+    played: Play, undelivered: ExecutorError, when_busy: str
+) -> None:
+    cluster = played(4, Patience(arrival=5, drain=0.3, settle=0))
+    cluster.follow()
+    cluster.cloud.loses = [undelivered]
+    assert cluster.resize("resize-1", -1, when_busy).outcome == "undelivered"
+    cluster.instance.busy = {3}  # a job that ended badly is still being cleaned up
+    assert cluster.resize("resize-1", -1, when_busy).size == 3
 
 
 @pytest.mark.parametrize("when_busy", ["wait", "skip"])
