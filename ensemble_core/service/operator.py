@@ -25,7 +25,7 @@ from ensemble_core.service.resizes import Resizes, check_delta
 __all__ = ["Operator"]
 
 #: Denials that only say that the size is what it may be already.
-_AT_BOUND = frozenset({"at-maximum", "at-minimum", "unchanged"})
+_AT_BOUND = frozenset({"at-maximum", "at-minimum"})
 _STATES = ("new", "depend", "priority", "sched", "run", "cleanup", "inactive")
 _NODES = {
     "node_cores_free": "cores.free",
