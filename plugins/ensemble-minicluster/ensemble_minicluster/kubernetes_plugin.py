@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Any] = {
             **_TEXT,
         },
         "context": {"description": "The context of that file; default: its current one.", **_TEXT},
-        "max-size": {
+        "max_size": {
             "type": "integer",
             "minimum": 1,
             "description": "Most nodes of any MiniCluster, also of one without a maxSize; "

@@ -310,7 +310,7 @@ def build(options: Mapping[str, Any]) -> KubernetesResizer:
         connect(options.get("kubeconfig"), options.get("context")),
         namespace=namespace,
         names=names,
-        ceiling=options.get("max-size"),
+        ceiling=options.get("max_size"),
         timeout=float(options.get("timeout", 8.0)),
     )
 

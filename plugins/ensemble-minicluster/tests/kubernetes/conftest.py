@@ -93,8 +93,7 @@ def build(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Resizer]]:
 
     def build(**options: Any) -> Resizer:
         file = cluster.kubeconfig(tmp_path / "config", options.pop("token", None))
-        given = {key.replace("_", "-"): value for key, value in options.items()}
-        built.append(RECORD.build({"kubeconfig": str(file), "timeout": 4, **given}))
+        built.append(RECORD.build({"kubeconfig": str(file), "timeout": 4, **options}))
         return built[-1]
 
     yield build

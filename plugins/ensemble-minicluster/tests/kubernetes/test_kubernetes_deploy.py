@@ -1,0 +1,344 @@
+"""The files of ``deploy/``: what they say is right, fits together, and allows no more than is needed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+from looks import Build, on_record, seen
+from standin import Cluster, Operator, definition
+from standin.kinds import FLUX, RBAC, of_definition
+from standin.schema import complete, errors
+
+from ensemble_core.cli.main import main as ensemble
+from ensemble_core.cli.server import main as ensemble_server
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = DEPLOY.parents[2]
+
+Document = dict[str, Any]
+
+
+def documents(name: str) -> list[Document]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+
+
+def one(name: str, kind: str) -> Document:
+    found: list[Document] = [each for each in documents(name) if each["kind"] == kind]
+    assert len(found) == 1
+    return found[0]
+
+
+def pod() -> Document:
+    found: Document = one("server.yaml", "Deployment")["spec"]["template"]
+    return found
+
+
+def container() -> Document:
+    found: list[Document] = pod()["spec"]["containers"]
+    assert len(found) == 1
+    assert "initContainers" not in pod()["spec"]
+    return found[0]
+
+
+def test_everything_is_in_the_namespace_and_only_there() -> None:
+    names = [path.name for path in DEPLOY.glob("*.yaml")]
+    assert set(names) >= {"access.yaml", "server.yaml", "network.yaml", "minicluster.yaml"}
+    for name in names:
+        for each in documents(name):
+            if each["kind"] != "Kustomization":
+                assert each["metadata"]["namespace"] == "default", (name, each["kind"])
+            assert not each["kind"].startswith("Cluster"), "nothing reaches beyond the namespace"
+
+
+def test_what_is_applied_is_all_but_the_secrets_and_the_example() -> None:
+    applied = set(one("kustomization.yaml", "Kustomization")["resources"])
+    assert applied == {"access.yaml", "server.yaml", "network.yaml"}
+
+
+# -- access ------------------------------------------------------------------------------------------
+
+
+def test_the_role_allows_exactly_what_the_resizer_does(
+    cluster: Cluster, build: Build, operator: Operator
+) -> None:
+    plurals = {"Role": (RBAC, "roles"), "RoleBinding": (RBAC, "rolebindings")}
+    for each in documents("access.yaml"):
+        kind = cluster.store.kinds[plurals.get(each["kind"], ("", "serviceaccounts"))]
+        cluster.store.create(kind, "default", each)
+    miniclusters = cluster.store.kinds[(FLUX, "miniclusters")]
+    cluster.store.create(miniclusters, "default", one("minicluster.yaml", "MiniCluster"))
+    seen(cluster)
+    user = "system:serviceaccount:default:ensemble-server"
+    resizer = build(token=cluster.access.token(user), namespace="default")
+    assert [resizer.resize("default/ensemble", delta).granted for delta in (4, -1)] == [6, 5]
+    assert resizer.size("default/ensemble") == on_record(cluster) == 5
+    done = {(verb, what) for who, verb, what, _ in cluster.access.allowed if who == user}
+    allowed = {
+        (verb, what)
+        for rule in one("access.yaml", "Role")["rules"]
+        for verb in rule["verbs"]
+        for what in rule["resources"]
+    }
+    assert done == allowed
+    assert all(rule["apiGroups"] == [FLUX] for rule in one("access.yaml", "Role")["rules"])
+
+
+def test_the_binding_ties_the_role_to_the_account_of_the_pod() -> None:
+    binding = one("access.yaml", "RoleBinding")
+    account = one("access.yaml", "ServiceAccount")
+    assert binding["roleRef"]["name"] == one("access.yaml", "Role")["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["kind"], subject["name"]) == ("ServiceAccount", account["metadata"]["name"])
+    assert pod()["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    assert account["automountServiceAccountToken"] is False
+    assert pod()["spec"]["automountServiceAccountToken"] is True
+
+
+# -- the service -------------------------------------------------------------------------------------
+
+
+def test_the_service_runs_without_privileges() -> None:
+    security = pod()["spec"]["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] > 0
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = container()["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in security
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod()["spec"])
+    assert not any("hostPath" in each for each in pod()["spec"]["volumes"])
+
+
+def test_the_service_has_its_limits_and_is_probed() -> None:
+    resources = container()["resources"]
+    for what in ("cpu", "memory", "ephemeral-storage"):
+        assert what in resources["limits"]
+        assert what in resources["requests"]
+    ports = {each["name"]: each["containerPort"] for each in container()["ports"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        asked = container()[probe]
+        assert asked["httpGet"] == {"path": "/healthz", "port": "metrics"}
+        assert asked["timeoutSeconds"] < asked["periodSeconds"] * asked["failureThreshold"]
+    assert f"--metrics-port={ports['metrics']}" in container()["args"]
+    assert f"--port={ports['grpc']}" in container()["args"]
+
+
+def test_the_service_takes_the_arguments_that_it_is_started_with() -> None:
+    program, command = container()["command"]
+    assert program == "ensemble-server"
+    start = ensemble_server.commands[command]
+    parsed = start.make_context(command, list(container()["args"])).params
+    assert parsed["kubernetes"] is True
+    assert parsed["insecure"] is False
+    mounts = {each["mountPath"] for each in container()["volumeMounts"]}
+    for given in ("state", "tls_dir", "tokens"):
+        assert any(
+            parsed[given].startswith(f"{mount}/") or parsed[given] == mount for mount in mounts
+        )
+    variables = {each["name"] for each in container()["env"]}
+    used = re.findall(r"\$\((\w+)\)", " ".join(container()["args"]))
+    assert set(used) <= variables
+
+
+def test_a_stopping_service_is_not_killed_before_its_grace() -> None:
+    start = ensemble_server.commands["start"]
+    grace = start.make_context("start", list(container()["args"])).params["grace"]
+    probe = container()["livenessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > grace
+    assert pod()["spec"]["terminationGracePeriodSeconds"] > grace
+
+
+def test_what_is_mounted_is_there_and_cannot_be_written_by_others() -> None:
+    volumes = {each["name"]: each for each in pod()["spec"]["volumes"]}
+    assert {each["name"] for each in container()["volumeMounts"]} == set(volumes)
+    secrets = {each["metadata"]["name"] for each in documents("secrets.example.yaml")}
+    for name in ("tls", "tokens"):
+        assert volumes[name]["secret"]["secretName"] in secrets
+        assert volumes[name]["secret"]["defaultMode"] == 0o440
+    claim = one("server.yaml", "PersistentVolumeClaim")["metadata"]["name"]
+    assert volumes["state"]["persistentVolumeClaim"]["claimName"] == claim
+
+
+def test_there_is_one_service_at_a_time() -> None:
+    spec = one("server.yaml", "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_service_and_policy_mean_the_pod_of_the_service() -> None:
+    labels = pod()["metadata"]["labels"]
+    service = one("server.yaml", "Service")
+    assert service["spec"]["selector"] == labels
+    assert service["spec"]["ports"][0]["targetPort"] in {
+        each["name"] for each in container()["ports"]
+    }
+    policy = one("network.yaml", "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    for rule in policy["ingress"]:
+        assert rule["from"], "nobody is let in without a name"
+        assert rule["ports"]
+
+
+def test_no_secret_is_secret() -> None:
+    for path in DEPLOY.iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert "BEGIN" not in text
+        assert not re.search(r"ensemble-[0-9A-Za-z_-]{16,}", text), path
+    for each in documents("secrets.example.yaml"):
+        assert all(value.startswith("REPLACE ") for value in each["stringData"].values())
+
+
+# -- images ------------------------------------------------------------------------------------------
+
+
+def test_images_are_pinned() -> None:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    bases = re.findall(r"(?m)^FROM (\S+)", text)
+    assert bases
+    assert all(re.fullmatch(r"\S+/python:3\.12\.\d+-slim-\w+", base) for base in bases)
+    images = [container()["image"]]
+    minicluster = one("minicluster.yaml", "MiniCluster")["spec"]
+    images += [each["image"] for each in minicluster["containers"]]
+    images.append(minicluster["flux"]["container"]["image"])
+    for image in images:
+        tag = image.rpartition("/")[2].partition(":")[2]
+        assert tag, image
+        assert tag != "latest", image
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    last = text[text.rindex("\nFROM ") :]
+    user = re.findall(r"(?m)^USER (\S+)", last)[-1]
+    security = pod()["spec"]["securityContext"]
+    assert user == f"{security['runAsUser']}:{security['runAsGroup']}"
+
+
+def test_nothing_is_installed_when_a_pod_starts() -> None:
+    installs = re.compile(r"\b(pip|apt|apt-get|dnf|yum|conda|curl|wget|git)\b")
+    spec = one("minicluster.yaml", "MiniCluster")["spec"]
+    for each in spec["containers"]:
+        assert not installs.search(each["command"])
+        assert "commands" not in each
+    assert not installs.search(" ".join([*container()["command"], *container()["args"]]))
+
+
+def test_every_package_of_the_image_is_pinned_as_the_project_has_it() -> None:
+    text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+) \\$", text))
+    entries = [line for line in text.splitlines() if line and line[0] not in "# "]
+    assert len(pins) == len(entries) > 10
+    assert all(block.count("--hash=sha256:") for block in re.split(r"(?m)^(?=[a-z])", text)[1:])
+    lock = ROOT / "uv.lock"
+    if not lock.exists():
+        pytest.skip("the project's uv.lock is not here")
+    locked = set(
+        re.findall(r'(?m)^name = "([^"]+)"\nversion = "([^"]+)"', lock.read_text(encoding="utf-8"))
+    )
+    assert not set(pins.items()) - locked
+
+
+def test_what_the_project_needs_is_in_the_image() -> None:
+    text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+) \\$", text))
+    installed = {"ensemble-core": "service", "ensemble-minicluster": "kubernetes"}
+    for project, extra in installed.items():
+        needed = requires(project)
+        assert needed
+        for each in needed:
+            other = re.search(r"extra == ['\"](\w+)", each)
+            name = re.split(r"[^A-Za-z0-9.-]", each)[0].lower()
+            if (other is None or other[1] == extra) and not name.startswith("ensemble-"):
+                assert name in pins, each
+
+
+# -- the example -------------------------------------------------------------------------------------
+
+
+def test_the_example_is_a_minicluster() -> None:
+    document = one("minicluster.yaml", "MiniCluster")
+    kind = of_definition(yaml.safe_load(definition().read_text(encoding="utf-8")))
+    assert kind.schema is not None
+    assert document["apiVersion"] == kind.api_version
+    spec = dict(kind.schema["properties"]["spec"])
+    assert errors(document["spec"], spec, "spec") == []
+    completed = complete(document["spec"], spec)
+    assert lost(document["spec"], completed, "spec") == [], "the API server would leave these out"
+
+
+def lost(given: Any, kept: Any, path: str) -> list[str]:
+    """What is in one and not in the other."""
+    if isinstance(given, dict):
+        return [
+            each
+            for key, value in given.items()
+            for each in (
+                lost(value, kept[key], f"{path}.{key}") if key in kept else [f"{path}.{key}"]
+            )
+        ]
+    if isinstance(given, list):
+        pairs = zip(given, kept, strict=True)
+        return [
+            each for index, (a, b) in enumerate(pairs) for each in lost(a, b, f"{path}[{index}]")
+        ]
+    return [] if given == kept else [path]
+
+
+def test_a_misspelt_key_of_a_minicluster_would_be_noticed() -> None:
+    assert lost({"a": [{"b": 1, "x": 2}]}, {"a": [{"b": 1}]}, "spec") == ["spec.a[0].x"]
+
+
+def test_the_example_can_grow_and_needs_no_kubernetes_itself() -> None:
+    spec = one("minicluster.yaml", "MiniCluster")["spec"]
+    assert spec["minSize"] <= spec["size"] < spec["maxSize"]
+    assert spec["pod"]["automountServiceAccountToken"] is False
+    assert spec["pod"]["securityContext"]["runAsNonRoot"] is True
+    labels = spec["pod"]["labels"]
+    let_in = one("network.yaml", "NetworkPolicy")["spec"]["ingress"][0]["from"][0]["podSelector"]
+    assert let_in["matchLabels"].items() <= labels.items()
+
+
+def test_the_example_runs_a_command_that_there_is(tmp_path: Path) -> None:
+    minicluster = one("minicluster.yaml", "MiniCluster")
+    (found,) = minicluster["spec"]["containers"]
+    program, command, *arguments = shlex.split(found["command"])
+    assert (program, command) == ("ensemble", "run")
+    volume = found["volumes"]["study"]
+    *options, file = arguments
+    key = next(key for key, name in volume["items"].items() if file == f"{volume['path']}/{name}")
+    study = tmp_path / "ensemble.yaml"
+    study.write_text(one("minicluster.yaml", "ConfigMap")["data"][key], encoding="utf-8")
+    done = CliRunner().invoke(ensemble, ["validate", str(study)])
+    assert done.exit_code == 0, done.output
+    context = click.Context(ensemble)
+    run = ensemble.get_command(context, "run")
+    assert run is not None
+    parsed = run.make_context("run", [*options, str(study)], parent=context).params
+    given = {str(value) for value in parsed.values()}
+    name = f"{minicluster['metadata']['namespace']}/{minicluster['metadata']['name']}"
+    service = one("server.yaml", "Service")
+    assert {"minicluster", name, service["metadata"]["name"]} <= given
+
+
+def test_the_example_finds_its_token_and_whom_to_trust() -> None:
+    (found,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
+    volume = found["volumes"]["member"]
+    (secret,) = (
+        each
+        for each in documents("secrets.example.yaml")
+        if each["metadata"]["name"] == volume["secretName"]
+    )
+    files = {f"{volume['path']}/{key}" for key in secret["stringData"]}
+    environment = found["environment"]
+    assert {environment["ENSEMBLE_TOKEN_FILE"], environment["ENSEMBLE_CA"]} == files
+    assert environment["ENSEMBLE_STATE"] == found["volumes"]["state"]["path"]
