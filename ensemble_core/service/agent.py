@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.executor import Executor
@@ -24,9 +24,6 @@ from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.tally import Tally
-
-if TYPE_CHECKING:
-    import grpc
 
 __all__ = ["Agent"]
 
@@ -59,7 +56,7 @@ class Agent:
         name: str,
         build: Callable[[], Executor],
         folder: Path,
-        channel: Callable[[], grpc.Channel],
+        channel: Callable[[], Any],
         target: str,
         *,
         executor: str = "",
@@ -207,17 +204,20 @@ class Agent:
             if self._ended.is_set():
                 return
             if self._news.is_set():
-                hosted = list(self._hosted.values())
-                if sum(run.spool.pending for run in hosted) < _ENOUGH:
+                if sum(run.spool.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
+                # Looked at after this, so that what is not seen here is news again.
                 self._news.clear()
-                for run in hosted:
+                for run in list(self._hosted.values()):
                     while (batch := run.batch()) is not None:
                         self._connection.send(pb.FromMember(batch=batch))
             now = time.monotonic()
             since = now - last_beat
             if since >= _BEAT or (since >= _SOONEST and self._tally.changes != changes):
                 changes, last_beat = self._tally.changes, now
+                for run in list(self._hosted.values()):
+                    if run.spool.look(now):
+                        self._news.set()
                 self._connection.send(pb.FromMember(beat=self._tally.beat()))
 
 

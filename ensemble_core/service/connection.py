@@ -12,12 +12,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from ensemble_core.errors import EnsembleError, ExecutorError
-
-if TYPE_CHECKING:
-    import grpc
 
 __all__ = ["Connection"]
 
@@ -40,7 +37,7 @@ class Connection(Generic[_S, _R]):
 
     def __init__(
         self,
-        channel: Callable[[], grpc.Channel],
+        channel: Callable[[], Any],
         method: Literal["Member", "Steer"],
         target: str,
         *,
@@ -97,11 +94,10 @@ class Connection(Generic[_S, _R]):
 
     def _once(self) -> EnsembleError:
         """One stream, to its end; what ended it."""
-        import grpc
-
-        from ensemble_core.service.client import fault
+        from ensemble_core.service.client import fault, load_grpc
         from ensemble_core.service.proto import ensemble_pb2_grpc
 
+        grpc = load_grpc()
         waiting: queue.SimpleQueue[_S | None] = queue.SimpleQueue()
         try:
             channel = self._channel()

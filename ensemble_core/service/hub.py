@@ -20,14 +20,18 @@ __all__ = ["SILENCE", "Hub", "Link", "MemberState", "Outbox", "Refused", "RunSta
 
 #: Seconds without a word after which a member counts as gone.
 SILENCE = 10.0
-#: Messages that may wait for one connection.
-_MOST_WAITING = 20_000
-#: Calls that may wait for one member: more are answered with ``busy``.
-_MOST_CALLS = 1_000
+#: Bytes that may wait for one connection.
+_MOST_WAITING = 64_000_000
 #: Runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
-_M = TypeVar("_M")
+_M = TypeVar("_M", bound="Sized")
+
+
+class Sized(Protocol):
+    """A message, as far as an outbox is concerned."""
+
+    def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
 
 
 class Refused(Exception):
@@ -54,6 +58,7 @@ class Outbox(Generic[_M]):
 
     def __init__(self) -> None:
         self._waiting: deque[_M] = deque()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._end: Refused | None = None
         self.closed = False
@@ -66,7 +71,8 @@ class Outbox(Generic[_M]):
         speaks to it sends again what was not acknowledged."""
         if self.closed:
             return
-        if len(self._waiting) >= _MOST_WAITING:
+        self._bytes += message.ByteSize()
+        if self._bytes > _MOST_WAITING:
             self._waiting.clear()
             self.close(Refused("RESOURCE_EXHAUSTED", "too much waits for this connection"))
             return
@@ -84,6 +90,7 @@ class Outbox(Generic[_M]):
         if self._waiting:
             taken = list(self._waiting)
             self._waiting.clear()
+            self._bytes = 0
             return taken
         if self.closed:
             if self._end is not None:
@@ -328,10 +335,6 @@ class Hub:
             message = f"member {name} is not connected"
             self._answer(link, call, pb.Fault(message=message, code="away", transient=True))
             return
-        if len(state.link.outbox) >= _MOST_CALLS:
-            message = f"too many calls wait for member {name}"
-            self._answer(link, call, pb.Fault(message=message, code="busy", transient=True))
-            return
         if name not in run.members:
             run.members.add(name)
             state.runs.add(run.tag)
@@ -414,8 +417,8 @@ class _Watch:
 
     async def take(self) -> list[str] | None:
         await self._news.wait()
-        self._news.clear()
         names, self._names = list(self._names), {}
-        if not names and self._closed:
-            return None
+        if self._closed:
+            return names or None
+        self._news.clear()
         return names

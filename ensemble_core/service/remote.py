@@ -27,8 +27,6 @@ from ensemble_core.service.client import address, load_grpc, open_channel
 from ensemble_core.service.plugin import CAPABILITIES
 
 if TYPE_CHECKING:
-    import grpc
-
     from ensemble_core.decisions import WhenBusy
     from ensemble_core.service.connection import Connection
     from ensemble_core.service.proto import ensemble_pb2 as pb
@@ -70,7 +68,7 @@ class RemoteExecutor(Executor):
         ca: str | None = None,
         insecure: bool = False,
         patience: float = 300.0,
-        channel: Callable[[], grpc.Channel] | None = None,
+        channel: Callable[[], Any] | None = None,
     ) -> None:
         load_grpc()
         self._namespace = namespace_name(name)

@@ -20,6 +20,8 @@ __all__ = ["Spool"]
 _MOST = 1_000_000
 #: Events that may be on their way without an acknowledgement.
 _WINDOW = 10_000
+#: Seconds without one until they are sent again: the first time, and at most.
+_AGAIN, _LONGEST = 10.0, 120.0
 
 
 class Spool:
@@ -36,6 +38,9 @@ class Spool:
         self._next = 0
         #: The number of the newest event that was ever sent.
         self._sent = 0
+        #: When what is on its way is to be sent again, and the pause before that.
+        self._due: float | None = None
+        self._pause = _AGAIN
 
     def __len__(self) -> int:
         return len(self._events)
@@ -66,8 +71,25 @@ class Spool:
             for _ in range(count):
                 self._events.popleft()
             self.kept_from += count
+            if count:
+                self._due, self._pause = None, _AGAIN
             if self._next:
                 self._next = max(self._next, self.kept_from)
+
+    def look(self, now: float) -> bool:
+        """Whether what was sent has to be sent again, for nobody has acknowledged it for long:
+        whoever was in the middle may have dropped it without a word. ``now`` is monotonic."""
+        with self._lock:
+            if not self._next or self._next <= self.kept_from:
+                self._due = None
+            elif self._due is None:
+                self._due = now + self._pause
+            elif now >= self._due:
+                self._pause = min(self._pause * 2, _LONGEST)
+                self._due = now + self._pause
+                self._next = self.kept_from
+                return True
+        return False
 
     @property
     def pending(self) -> int:

@@ -10,6 +10,7 @@ what has vanished is reported as lost. Only then does what waited go on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,9 +27,11 @@ __all__ = ["Steered", "Surroundings"]
 _WINDOW = 16
 #: Events after which an acknowledgement does not wait for the next tick.
 _ACK_AT_ONCE = 500
-#: Seconds until a call is made again that could not be taken, and until a member is told of as
-#: away.
+#: Seconds until a member is asked again to take part, and until it is told of as away.
 _AGAIN, _AWAY = 1.0, 3.0
+#: Seconds after which a call that was not answered is made again: a member that is busy with it
+#: answers it once, and twice.
+_UNANSWERED = 60.0
 
 Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 
@@ -69,6 +72,7 @@ class _Waiting:
     jobs: list[str] = field(default_factory=list)
     resize: pb.Resize | None = None
     sent: bool = False
+    when: float = 0.0
     #: A reattach that is not the run's own question: see :meth:`Steered._ask_for_jobs`.
     own: bool = False
 
@@ -204,7 +208,7 @@ class Steered:
             if under_way >= _WINDOW:
                 return
             if not waiting.sent and waiting.own == asking:
-                waiting.sent = True
+                waiting.sent, waiting.when = True, time.monotonic()
                 under_way += 1
                 self._around.send(pb.FromRun(call=self._call(waiting)))
 
@@ -243,7 +247,8 @@ class Steered:
 
     def ask_to_open(self) -> None:
         """Take part, or say that one is back. What waits goes on with the answer."""
-        self.state, self._again = "opening", None
+        self.state = "opening"
+        self._again = time.monotonic() + _UNANSWERED
         self._opening = self._around.number()
         call = pb.Call(
             run=self._around.run,
@@ -282,10 +287,12 @@ class Steered:
         self._acknowledge()
         if self._again is not None and now >= self._again and self.present:
             self._again = None
-            if self.state == "away":
+            if self.state in ("away", "opening"):
                 self.ask_to_open()
-            else:
-                self._pump()
+        for waiting in self._waiting.values():
+            if waiting.sent and now - waiting.when > _UNANSWERED:
+                waiting.sent = False
+        self._pump()
         if (
             self._away_since is not None
             and now - self._away_since > _AWAY
@@ -321,7 +328,7 @@ class Steered:
         waiting = self._waiting.get(answer.id)
         if waiting is None or not waiting.sent:
             return
-        if what == "fault" and self._put_off(waiting, answer.fault, now):
+        if what == "fault" and self._put_off(waiting, answer.fault):
             return
         del self._waiting[answer.id]
         if what == "fault":
@@ -332,7 +339,7 @@ class Steered:
             self._all_asked()
         self._pump()
 
-    def _put_off(self, waiting: _Waiting, fault: pb.Fault, now: float) -> bool:
+    def _put_off(self, waiting: _Waiting, fault: pb.Fault) -> bool:
         """Whether a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
@@ -340,10 +347,6 @@ class Steered:
             return True
         if code == "away":
             waiting.sent = False  # its presence is told when it is back
-            return True
-        if code == "busy":
-            waiting.sent = False
-            self._again = now + _AGAIN
             return True
         if code == "not-open":
             waiting.sent = False
@@ -405,7 +408,7 @@ class Steered:
         self._again = now + _AGAIN * 2
 
     def _has_opened(self, opened: pb.Opened) -> None:
-        self.refusal = None
+        self.refusal, self._again = None, None
         self.capabilities = frozenset(opened.capabilities)
         earlier, self._life = self._life, opened.life
         self._gauges(opened.resources, self._around.clock())

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from ensemble_core.service.hub import SILENCE, Hub, Link, Refused, Who
+from ensemble_core.service.hub import SILENCE, Hub, Link, Refused, Sized, Who
 from ensemble_core.service.proto import ensemble_pb2 as pb
 
 __all__ = ["member_stream", "steer_stream"]
@@ -18,7 +18,7 @@ __all__ = ["member_stream", "steer_stream"]
 #: Seconds that who connects has to say who it is.
 _HELLO = 10.0
 
-_M = TypeVar("_M")
+_M = TypeVar("_M", bound=Sized)
 _R = TypeVar("_R")
 
 

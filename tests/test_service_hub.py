@@ -1,0 +1,267 @@
+"""The hub: who is connected, what goes where, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_core.service import hub as hub_module
+from ensemble_core.service.hub import SILENCE, Hub, Link, Refused
+from ensemble_core.service.proto import ensemble_pb2 as pb
+from ensemble_core.service.streams import member_stream, steer_stream
+
+
+@dataclass(frozen=True)
+class Who:
+    """A credential: of one member, or of a controller of a namespace."""
+
+    namespace: str = "ns"
+    member: str = ""
+
+    def may_be(self, member: str) -> bool:
+        return self.member == member
+
+    def may_steer(self, member: str) -> bool:
+        return not self.member and member.startswith(f"{self.namespace}/")
+
+    def may_run(self, tag: str) -> bool:
+        return not self.member
+
+
+A, B = Who(member="ns/a"), Who(member="ns/b")
+
+
+def join(hub: Hub, who: Who, now: float = 0.0) -> Link[pb.ToMember]:
+    return hub.join(who, pb.Hello(member=who.member, executor="local", host="h"), now)
+
+
+def begin(hub: Hub, tag: str = "run", epoch: int = 1, who: Who | None = None) -> Link[pb.ToRun]:
+    return hub.begin(who or Who(), pb.Begin(run=tag, epoch=epoch))
+
+
+def call(member: str, run: str = "run", epoch: int = 1, number: int = 5) -> pb.FromRun:
+    return pb.FromRun(call=pb.Call(run=run, member=member, epoch=epoch, id=number, open=pb.Open()))
+
+
+def batch(member: str, run: str = "run") -> pb.FromMember:
+    return pb.FromMember(
+        batch=pb.Batch(run=run, member=member, life="l", first=1, events=[pb.Event(timestamp=1)])
+    )
+
+
+def kinds(link: Link[pb.ToRun]) -> list[str | None]:
+    return [message.WhichOneof("what") for message in link.outbox.take() or []]
+
+
+def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_after_that() -> None:
+    hub = Hub()
+    there = join(hub, A)
+    run = begin(hub)
+    taken = run.outbox.take() or []
+    assert [message.WhichOneof("what") for message in taken] == ["presence", "welcome"]
+    assert taken[0].presence == pb.Presence(member="ns/a", present=True)
+    join(hub, B)
+    hub.leave(there)
+    told = [message.presence for message in run.outbox.take() or []]
+    assert told == [
+        pb.Presence(member="ns/b", present=True),
+        pb.Presence(member="ns/a", present=False),
+    ]
+
+
+def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
+    hub = Hub()
+    member, run = join(hub, A), begin(hub)
+    hub.from_run(run, call("ns/a"))
+    assert [m.WhichOneof("what") for m in member.outbox.take() or []] == ["welcome", "call"]
+    run.outbox.take()
+    answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
+    hub.from_member(member, pb.FromMember(answer=answer), 1.0)
+    hub.from_member(member, batch("ns/a"), 1.0)
+    assert kinds(run) == ["answer", "batch"]
+    assert hub.relayed == 1
+    assert hub.members["ns/a"].runs == {"run"}
+
+
+def test_a_call_to_a_member_that_is_away_is_answered_at_once_and_not_kept() -> None:
+    hub = Hub()
+    run = begin(hub)
+    run.outbox.take()
+    hub.from_run(run, call("ns/a"))
+    (message,) = run.outbox.take() or []
+    assert (message.answer.id, message.answer.fault.code) == (5, "away")
+    assert message.answer.fault.transient
+    member = join(hub, A)
+    assert [m.WhichOneof("what") for m in member.outbox.take() or []] == ["welcome"]
+
+
+def test_nobody_may_speak_for_another() -> None:
+    hub = Hub()
+    with pytest.raises(Refused, match="not for a member named") as caught:
+        hub.join(A, pb.Hello(member="ns/b"), 0.0)
+    assert caught.value.code == "PERMISSION_DENIED"
+    member = join(hub, A)
+    run = begin(hub)
+    for wrong in (batch("ns/b"), pb.FromMember(answer=pb.Answer(run="run", member="ns/b"))):
+        with pytest.raises(Refused):
+            hub.from_member(member, wrong, 0.0)
+    for lie in (call("ns/a", run="other"), call("ns/a", epoch=2)):
+        with pytest.raises(Refused):
+            hub.from_run(run, lie)
+    with pytest.raises(Refused):
+        hub.begin(A, pb.Begin(run="run", epoch=1))
+
+
+def test_a_run_steers_members_of_its_namespace_only() -> None:
+    hub = Hub()
+    member = join(hub, A)
+    run = begin(hub, who=Who("other"))
+    assert kinds(run) == ["welcome"]  # it is not told of members of others either
+    hub.from_run(run, call("ns/a"))
+    (message,) = run.outbox.take() or []
+    assert message.answer.fault.code == "forbidden"
+    assert len(member.outbox) == 1
+
+
+def test_events_reach_only_runs_that_steer_the_member() -> None:
+    hub = Hub()
+    member, run = join(hub, A), begin(hub)
+    run.outbox.take()
+    hub.from_member(member, batch("ns/a"), 0.0)
+    assert kinds(run) == []
+    assert hub.dropped == 1
+
+
+def test_a_newer_controller_ends_the_older_one_which_is_refused_from_then_on() -> None:
+    hub = Hub()
+    older = begin(hub, epoch=3)
+    begin(hub, epoch=4)
+    older.outbox.take()
+    with pytest.raises(Refused, match="another controller"):
+        older.outbox.take()
+    with pytest.raises(Refused, match="newer controller") as caught:
+        begin(hub, epoch=3)
+    assert caught.value.code == "FAILED_PRECONDITION"
+    # What it had sent before goes nowhere.
+    member = join(hub, A)
+    hub.from_run(older, call("ns/a", epoch=3))
+    assert len(member.outbox) == 1
+
+
+def test_a_run_belongs_to_the_namespace_that_began_it() -> None:
+    hub = Hub()
+    begin(hub)
+    with pytest.raises(Refused, match="another namespace"):
+        begin(hub, epoch=9, who=Who("other"))
+
+
+def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> None:
+    hub = Hub()
+    first = join(hub, A, 0.0)
+    with pytest.raises(Refused, match="connected already, from h") as caught:
+        join(hub, A, 1.0)
+    assert caught.value.code == "ALREADY_EXISTS"
+    second = join(hub, A, SILENCE + 1)
+    assert hub.members["ns/a"].link is second
+    hub.leave(first)  # its connection ends only now
+    assert hub.members["ns/a"].alive
+    hub.sweep(3 * SILENCE)
+    assert not hub.members["ns/a"].alive
+
+
+def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "_MOST_WAITING", 500)
+    hub = Hub()
+    member, run = join(hub, A), begin(hub)
+    hub.from_run(run, call("ns/a"))
+    for _ in range(50):
+        hub.from_member(member, batch("ns/a"), 0.0)
+    with pytest.raises(Refused) as caught:
+        run.outbox.take()
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+def test_changes_are_told_by_name_once_each() -> None:
+    async def watch() -> list[str]:
+        hub = Hub()
+        names: list[str] = []
+
+        async def collect() -> None:
+            names.extend([name async for name in hub.changes()])
+
+        task = asyncio.create_task(collect())
+        await asyncio.sleep(0)
+        link = join(hub, A)
+        for _ in range(3):
+            hub.from_member(link, pb.FromMember(beat=pb.Beat(gauges={"nodes.up": 2})), 1.0)
+        join(hub, B)
+        hub.close()
+        await asyncio.wait_for(task, 5)
+        assert dict(hub.members["ns/a"].gauges) == {"nodes.up": 2}
+        return names
+
+    assert asyncio.run(watch()) == ["ns/a", "ns/b"]
+
+
+class Requests:
+    """What a client sends, as the test says."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[pb.FromMember | pb.FromRun | None] = asyncio.Queue()
+
+    def __aiter__(self) -> Requests:
+        return self
+
+    async def __anext__(self) -> pb.FromMember | pb.FromRun:
+        message = await self.queue.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+
+def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
+    async def both() -> None:
+        hub = Hub("9")
+        said, asked = Requests(), Requests()
+        member = member_stream(hub, A, said, lambda: 0.0)  # type: ignore[arg-type]  # either kind
+        run = steer_stream(hub, Who(), asked, lambda: 0.0)  # type: ignore[arg-type]  # either kind
+        said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
+        asked.queue.put_nowait(pb.FromRun(begin=pb.Begin(run="run", epoch=1)))
+        assert (await member.__anext__()).welcome.service == "9"
+        assert (await run.__anext__()).presence.present
+        assert (await run.__anext__()).welcome.service == "9"
+        asked.queue.put_nowait(call("ns/a"))
+        assert (await member.__anext__()).call.id == 5
+        said.queue.put_nowait(batch("ns/a"))
+        assert (await run.__anext__()).batch.life == "l"
+        said.queue.put_nowait(batch("ns/b"))
+        with pytest.raises(Refused, match="spoke for"):
+            await member.__anext__()
+        assert not (await run.__anext__()).presence.present
+        asked.queue.put_nowait(None)
+        with pytest.raises(StopAsyncIteration):
+            await run.__anext__()
+        assert not hub.runs
+
+    asyncio.run(both())
+
+
+def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensemble_core.service.streams.SILENCE", 0.1)
+
+    async def silent() -> None:
+        hub, said, now = Hub(), Requests(), [0.0]
+        member = member_stream(hub, A, said, lambda: now[0])  # type: ignore[arg-type]  # either kind
+        said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
+        await member.__anext__()
+        now[0] = 1.0
+        with pytest.raises(Refused, match="nothing was heard") as caught:
+            await asyncio.wait_for(member.__anext__(), 5)
+        assert caught.value.code == "DEADLINE_EXCEEDED"
+        assert not hub.members["ns/a"].alive
+
+    asyncio.run(silent())
