@@ -584,13 +584,15 @@ def test_who_watches_hears_of_each_change(world: World) -> None:
 
 def test_cancel_reaches_the_member(world: World) -> None:
     member = world.member("lab/one")
-    controller = world.client("controller", "lab", timeout=0.5)
+    controller = world.client("controller", "lab")
     controller.cancel("lab/one", "study-1", ["j1", "j2"])
     call = member.hear().call
     assert (call.run, call.member, list(call.cancel.jobs)) == ("study-1", "lab/one", ["j1", "j2"])
+    began = time.monotonic()
     with pytest.raises(ExecutorError) as caught:
         controller.cancel("lab/away", "study-1")
     assert "not connected" in (caught.value.cause or "")
+    assert time.monotonic() - began < PATIENCE / 2  # it is told at once
     for role, name in (("viewer", "lab"), ("controller", "other"), ("member", "lab/one")):
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")
@@ -632,6 +634,8 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
             world.stub(token).Resize(
                 pb.ResizeRequest(member="lab/one", request="a\nb", delta=1), timeout=5
             )
+            world.member("lab/one", token).leave()
+            until(lambda: "disconnected" in log.getvalue())
             wrong = token[:-3] + "abc"
             refusal(lambda: world.stub(wrong).GetStatus(pb.StatusRequest(), timeout=5))
             refusal(
@@ -643,6 +647,8 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
     events = [line["event"] for line in lines]
     assert events[0] == "listening"
     assert events[-1] == "stopped"
+    [came, went] = [line for line in lines if line["event"] in ("connected", "disconnected")]
+    assert came["who"] == went["who"] == "member lab/one"
     [resize] = [line for line in lines if line["event"] == "resize"]
     assert (resize["member"], resize["outcome"], resize["request"]) == (
         "lab/one",

@@ -178,7 +178,9 @@ class ServiceClient:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
-                if not again or not away or left <= pause or self._closed.wait(pause):
+                # That a member is away is an answer, and not for us to wait out.
+                retry = again and away and "is not connected" not in str(error.details())
+                if not retry or left <= pause or self._closed.wait(pause):
                     raise self._fault(error, away) from None
                 pause = min(pause * 2, 2.0)
             except ValueError as error:  # what gRPC says of a channel that is closed

@@ -97,11 +97,13 @@ class Deadline:
 
 @dataclass(eq=False, slots=True)
 class _Live:
-    """A stream that is open. ``end`` says why it was ended by us."""
+    """A stream that is open. ``end`` says why it was ended by us; ``since`` when, by a clock of its
+    own, it was first answered, 0 for not yet."""
 
     identity: Identity
     task: asyncio.Task[Any]
     end: Refused | None = None
+    since: float = 0.0
 
 
 class Guard:
@@ -243,6 +245,9 @@ class Guard:
             replies = start(identity)
             async for reply in replies:
                 await context.write(reply)
+                if not live.since:  # what was said at first was taken: it takes part
+                    live.since = self._monotonic()
+                    tell("connected", method=method, who=identity, peer=_host(context))
             self._tally.requests[method, "OK"] += 1
             return
         except asyncio.CancelledError:
@@ -260,6 +265,9 @@ class Guard:
                 self._streams[live.identity] -= 1
                 if not self._streams[live.identity]:
                     del self._streams[live.identity]
+                if live.since:
+                    seconds = round(self._monotonic() - live.since, 1)
+                    tell("disconnected", method=method, who=identity, seconds=seconds)
             if replies is not None:
                 await replies.aclose()
         await _abort(context, refused)
