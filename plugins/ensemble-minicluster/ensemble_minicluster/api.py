@@ -210,19 +210,19 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> MiniCl
             code="no-kubernetes",
         ) from None
     configuration = client.Configuration()
-    named = kubeconfig or context or os.environ.get("KUBECONFIG")
-    in_pod = not named and "KUBERNETES_SERVICE_HOST" in os.environ
+    file = os.path.expanduser(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
+    in_pod = not file and not context and "KUBERNETES_SERVICE_HOST" in os.environ
     try:
         if in_pod:
             config.load_incluster_config(client_configuration=configuration)
         else:
             config.load_kube_config(
-                config_file=os.path.expanduser(kubeconfig) if kubeconfig else None,
+                config_file=file,
                 context=context,
                 client_configuration=configuration,
             )
     except Exception as error:  # the client raises whatever a wrong file makes it stumble over
-        where = "the pod's service account" if in_pod else kubeconfig or "the kubeconfig"
+        where = "the pod's service account" if in_pod else file or "~/.kube/config"
         raise UsageError(
             f"{where} does not say how to reach Kubernetes",
             cause=_words(error) or type(error).__name__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,9 +29,12 @@ Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
 
 
 class Cluster:
-    """A Kubernetes API server on loopback. ``token`` may do everything; ``access`` has others."""
+    """A Kubernetes API server on loopback. ``token`` may do everything; ``access`` has others.
 
-    def __init__(self, definition: Path) -> None:
+    Without ``tls`` it speaks plain HTTP.
+    """
+
+    def __init__(self, definition: Path, tls: ssl.SSLContext | None = None) -> None:
         self.store = Store()
         self.access = Access(self.store)
         self.requests = Requests(self.store, self.access)
@@ -48,7 +52,10 @@ class Cluster:
         self.store.create(definitions, "", document)
         handler = type("Handler", (_Handler,), {"cluster": self})
         self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.port = int(self._server.server_address[1])
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), name="standin", daemon=True
         )
