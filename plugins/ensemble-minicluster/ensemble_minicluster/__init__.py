@@ -21,7 +21,7 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
-    return False, "only where it is named"
+    return False, "name it with --executor minicluster"
 
 
 @hookimpl

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MiniCluster", "Part", "build"]
 
 #: Seconds for an answer of the service, which has others to ask.
-_PATIENCE = 30.0
+_PATIENCE = 15.0
 
 
 @dataclass(frozen=True, slots=True)
