@@ -1,8 +1,7 @@
-"""The contract of executors: with the queue of this machine composed, and with a real Flux."""
+"""The contract of executors, with the queue of this machine composed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,17 +29,3 @@ class TestOverLocal(ExecutorContract):
         assert self.make_executor().capabilities == {
             *("submit", "cancel", "resize", "reattach", "detach")
         }
-
-
-class TestOverFlux(ExecutorContract):
-    """Brokers that come and go as the service says."""
-
-    contains = False  # without cgroups, Flux signals a job's process groups
-    many = 20
-
-    @pytest.fixture(autouse=True)
-    def _over(self, over_flux: Callable[[], tuple[Executor, Any]]) -> None:
-        self.make = over_flux
-
-    def make_executor(self) -> Executor:
-        return self.make()[0]

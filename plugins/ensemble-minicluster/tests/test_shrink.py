@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -328,3 +329,32 @@ def test_grow_after_shrink_and_shrink_after_grow(played: Play) -> None:
     sizes = [cluster.resize(f"resize-{n}", d).size for n, d in enumerate((2, -2, 1, -1, 2, -3))]
     assert sizes == [4, 2, 3, 2, 4, 1]
     assert cluster.instance.drained == {}
+
+
+def test_after_any_history_each_request_is_answered_and_no_node_stays_drained(
+    played: Play, undelivered: ExecutorError
+) -> None:
+    chance = random.Random(5)
+    cluster = played(2, Patience(arrival=5, drain=0.2, settle=0))
+    cluster.follow()
+    for step in range(25):
+        up = cluster.cloud.count
+        cluster.instance.busy = {rank for rank in range(up) if chance.random() < 0.3}
+        if chance.random() < 0.2:
+            cluster.cloud.fails = [undelivered]
+        elif chance.random() < 0.3:
+            cluster.cloud.loses = [undelivered]
+        delta = chance.choice([-3, -2, -1, 1, 2, 3])
+        how = chance.choice(["wait", "skip", "force"])
+        first = outcome = cluster.resize(f"resize-{step}", delta, how)
+        if outcome.outcome == "undelivered":
+            if chance.random() < 0.5:
+                cluster.kill()
+            outcome = cluster.resize(f"resize-{step}", delta, how)
+        assert outcome.outcome in ("granted", "denied"), (step, first, outcome)
+        assert outcome.size == cluster.cloud.count, (step, first, outcome)
+        assert cluster.instance.online == set(range(cluster.cloud.count))
+        assert cluster.instance.drained == {}, (step, delta, how, first, outcome)
+        lost = set(range(cluster.cloud.count, up)) & cluster.instance.busy
+        assert not lost or how == "force" or first.outcome == "undelivered"
+        cluster.cloud.fails, cluster.cloud.loses = [], []
