@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ PLURAL = "miniclusters"
 #: Bytes of an answer that are read: etcd keeps no object that is nearly as large.
 _LARGEST = 4 << 20
 _WORDS = 300
+_OWN_NAMES = re.compile(r"^(<[^>]*>|HTTPS?Connection(Pool)?\([^)]*\)): ")
 
 
 class Fault(Exception):
@@ -190,9 +192,7 @@ def _untrusted(words: str) -> Fault:
 
 def _words(error: object) -> str:
     """In one short line, without the client's own names for its objects."""
-    text = " ".join(str(error).split())
-    if ">: " in text:
-        text = text.partition(">: ")[2]
+    text = _OWN_NAMES.sub("", " ".join(str(error).split()))
     return text if len(text) <= _WORDS else f"{text[:_WORDS]}…"
 
 

@@ -57,6 +57,8 @@ class _Request:
     plan: Plan | None = None
     #: Set, with what was seen then, but whether it was carried out is not known.
     unsure: tuple[Sizes, Plan] | None = None
+    #: That was by an earlier request for the same.
+    earlier: bool = False
     conflicts: int = 0
     troubles: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -103,6 +105,9 @@ class KubernetesResizer(Resizer):
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
+        #: By object: what was set without an answer, for which delta. Whoever asks for the same
+        #: again gets it, if it was carried out, and not as much once more.
+        self._lost: dict[tuple[str, str], tuple[int, Sizes, Plan]] = {}
 
     def resize(self, member: str, delta: int) -> Resized:
         request: _Request | None = None
@@ -142,6 +147,18 @@ class KubernetesResizer(Resizer):
         return namespace, self._names.get(member, name)
 
     def _resize(self, request: _Request) -> Resized:
+        key = request.namespace, request.name
+        lost = self._lost.pop(key, None)
+        if lost is not None and lost[0] == request.delta:
+            request.unsure, request.earlier = lost[1:], True
+        try:
+            return self._attempt(request)
+        except Fault:
+            if request.unsure is not None:
+                self._lost[key] = (request.delta, *request.unsure)
+            raise
+
+    def _attempt(self, request: _Request) -> Resized:
         while True:
             try:
                 seen = self._look(request)
@@ -168,18 +185,21 @@ class KubernetesResizer(Resizer):
             )
         except Fault as fault:
             if fault.perhaps and request.unsure is None:
-                request.unsure = seen, plan
+                request.unsure, request.earlier = (seen, plan), False
             raise
 
     def _settled(self, request: _Request, seen: Sizes) -> bool:
         """Whether what was sent without an answer has been carried out, or overtaken."""
         assert request.unsure is not None
         then, plan = request.unsure
-        if seen.uid != then.uid:  # another object of that name: nothing was ever sent to it
-            request.unsure = None
-            return False
-        if seen.generation == then.generation and seen.size == then.size:
+        if seen.uid == then.uid and (seen.generation, seen.size) == (then.generation, then.size):
             # Not yet; if it still comes, then what we send next meets a conflict.
+            return False
+        ours = seen.generation == then.generation + 1 and seen.size == plan.target
+        if seen.uid != then.uid or (request.earlier and not ours):
+            # Another object of that name, to which nothing was ever sent; or, after an earlier
+            # request, others have set the size since.
+            request.unsure = None
             return False
         request.plan = plan
         return True
@@ -203,7 +223,7 @@ class KubernetesResizer(Resizer):
 
     def _final(self, request: _Request, fault: Fault) -> Fault:
         if request.unsure is not None:
-            sent = next(each for each in request.faults if each.perhaps)
+            sent = next((each for each in request.faults if each.perhaps), fault)
             return Fault(
                 sent.code,
                 f"{sent.reason}; whether {request.unsure[1].target} nodes were set is not known",

@@ -148,7 +148,7 @@ def test_an_api_server_that_is_down_is_unreachable(
     cluster.stop()
     answer = resizer.resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
-    assert "refused" in answer.reason
+    assert "Kubernetes cannot be reached: Failed to establish" in answer.reason
     assert resizer.size(MEMBER) is None
 
 
@@ -212,6 +212,51 @@ def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
     answer = build().resize(MEMBER, 2)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "whether 4 nodes were set is not known" in answer.reason
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.usefixtures("operator")
+def test_asking_for_the_same_again_does_not_give_twice(
+    cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
+) -> None:
+    """It stayed unknown whether the first request was carried out, so it was called denied."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    dead: list[bool] = []
+
+    def trouble(method: str, path: str) -> Any:
+        if method == "PATCH":
+            dead.append(True)
+            return "drop" if carried_out else 0.0
+        return 0.0 if dead else None
+
+    cluster.trouble = trouble
+    resizer = build()
+    assert resizer.resize(MEMBER, 2).outcome == "denied"
+    assert on_record(cluster) == (4 if carried_out else 2)
+    cluster.trouble = lambda method, path: None
+    assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+    assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 4, 6, 6, "")
+
+
+@pytest.mark.parametrize("late", [0.7, 1.2])
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
+    cluster: Cluster, build: Build, minicluster: Make, late: float
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    first = threading.Lock()
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "PATCH" and first.acquire(blocking=False):
+            time.sleep(late)
+
+    cluster.meanwhile = meanwhile
+    assert sizes(build(timeout=1).resize(MEMBER, 2))[:4] == ("granted", 2, 4, 4)
+    time.sleep(late)
+    assert on_record(cluster) == 4
 
 
 # -- conflicts ---------------------------------------------------------------------------------------
