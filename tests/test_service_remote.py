@@ -22,13 +22,13 @@ from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome, Resources
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.jobs import Job
-from ensemble_core.service import hosting, spool
+from ensemble_core.service import hosting, spool, tls
 from ensemble_core.service.access import TokenFile
 from ensemble_core.service.agent import Agent
-from ensemble_core.service.client import open_channel
+from ensemble_core.service.client import ServiceClient, open_channel
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.remote import RemoteExecutor
+from ensemble_core.service.remote import RemoteExecutor, read_token
 from ensemble_core.service.server import Service, Settings, serving
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
@@ -625,3 +625,66 @@ def test_the_status_of_a_member_tells_what_its_jobs_do(world: World) -> None:
     eventually(lambda: not state.runs)
     with contextlib.suppress(KeyError):
         assert not world.agents["a"]._hosted
+
+
+def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
+    world.agent("a")
+    world.queues["a"].held = True
+    controller = world.run("run-cancel")
+    controller.executor.submit(jobs(1, 2, 3))
+    controller.wait(lambda: controller.names("t.3"), "the submits")
+    with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
+        client.cancel("a", "run-cancel", ["t.1"])
+        controller.over("t.1")
+        assert controller.names("t.2") == ["submit"]
+        client.cancel("a", "run-cancel")
+        controller.over("t.2", "t.3")
+    assert controller.names("t.2") == ["submit", "exception", "clean"]
+
+
+def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls", ["localhost"], days=2)
+    settings = Settings(state=tmp_path / "service", tls=tmp_path / "tls", port=0, grace=1)
+    tokens = TokenFile(settings.token_path)
+    files = {}
+    for role, name in (("member", "a"), ("controller", "default")):
+        files[role] = tmp_path / f"{role}.token"
+        files[role].write_text(tokens.add(role, name)[0] + "\n")  # type: ignore[arg-type]  # a role
+    queue = Queue()
+    authority = str(tmp_path / "tls" / "ca.crt")
+    with serving(settings) as service:
+        agent = Agent(
+            "default/a",
+            partial(QueueExecutor, queue),
+            tmp_path / "a",
+            lambda: open_channel(
+                "localhost", service.port, token=read_token(str(files["member"])), ca=authority
+            ),
+            "service",
+        )
+        agent.start()
+        executor = RemoteExecutor(
+            host="localhost",
+            port=service.port,
+            ca=authority,
+            token_file=str(files["controller"]),
+        )
+        events: list[Event] = []
+        try:
+            assert agent.wait_connected(10)
+            executor.open(Run("run-tls", tmp_path, time.time), events.extend)
+            executor.submit(jobs(1))
+            eventually(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))
+            # A member's token is none of a controller.
+            wrong = RemoteExecutor(
+                host="localhost",
+                port=service.port,
+                ca=authority,
+                token_file=str(files["member"]),
+            )
+            with pytest.raises(ExecutorError, match="credential does not allow"):
+                wrong.open(Run("run-wrong", tmp_path, time.time), events.extend)
+        finally:
+            executor.close()
+            agent.stop()
+            queue.close()
