@@ -45,6 +45,8 @@ class Queue:
         self.calls: list[str] = []
         self.cancelled: set[str] = set()
         self.held = False
+        #: How often it cannot be asked what it knows.
+        self.mute = 0
         self.refuse: ExecutorError | None = None
         self.listeners: list[QueueExecutor] = []
         self._last = 0.0
@@ -137,6 +139,9 @@ class QueueExecutor(Executor):
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         with self.queue.lock:
             self.queue.calls.append("reattach")
+            if self.queue.mute:
+                self.queue.mute -= 1
+                raise ExecutorError("ask me later")
             for job, since in jobs.items():
                 events = self.queue.events.get(job)
                 if events is not None:
@@ -464,6 +469,45 @@ def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_submitted_again(world:
     assert lost[0].context["type"] == "lost"
     assert controller.names("t.2") == LIFE
     assert queue.submits == ["t.1", "t.2"]
+
+
+def test_a_queue_that_cannot_be_asked_is_asked_again_until_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.service.steering._AGAIN", 0.1)
+    world.agent("a")
+    queue = world.queues["a"]
+    controller = world.run("run-mute")
+    controller.executor.submit(jobs(1))
+    world.leave("a")
+    queue.mute = 2
+    world.agent("a")
+    controller.over("t.1")
+    assert queue.mute == 0
+    assert controller.names("t.1") == LIFE
+    assert queue.submits == ["t.1"]
+    assert any("ask me later" in problem for problem in controller.problems())
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_executor_that_finds_nothing_again_has_no_job_submitted_twice(
+    world: World, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QueueExecutor, "capabilities", frozenset({"submit", "cancel"}))
+    world.agent("a")
+    world.queues["a"].held = True
+    controller = world.run("run-blind")
+    controller.executor.submit(jobs(1))
+    controller.wait(lambda: controller.names("t.1"), "submit")
+    if later:
+        controller.die()
+        assert world.run("run-blind").executor.reattach({"t.1": 0.0, "t.2": 0.0}) == {}
+    else:
+        world.leave("a")
+        world.agent("a")
+        controller.over("t.1")
+        assert controller.names("t.1") == ["submit", "exception", "clean"]
+    assert world.queues["a"].submits == ["t.1"]
 
 
 # -- who is away ----------------------------------------------------------------------------------

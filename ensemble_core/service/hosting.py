@@ -30,10 +30,12 @@ from ensemble_core.service.spool import Spool
 from ensemble_core.service.tally import Tally
 from ensemble_core.service.wire import from_error, from_event, to_jobs
 
-__all__ = ["STRANGERS", "Hosted"]
+__all__ = ["BLIND", "STRANGERS", "Hosted"]
 
 #: A capability that is told of an executor that hears of others' jobs.
 STRANGERS = "strangers"
+#: The code of a fault that says of an executor that it never finds jobs again.
+BLIND = "cannot-reattach"
 #: Answers that are remembered; a controller has far fewer calls under way at once.
 _REMEMBERED = 1_000
 
@@ -161,6 +163,8 @@ class Hosted:
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s: %s failed", self.tag, what)
             answer.fault.CopyFrom(from_error(error))
+            # What of it was told already is not known: the next question goes to another life.
+            self._broken = self._broken or (what == "reattach" and answer.fault.code != BLIND)
         self._answers[call.id] = answer
         if len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
@@ -211,7 +215,7 @@ class Hosted:
             if "reattach" not in executor.capabilities:
                 raise ExecutorError(
                     f"executor {type(executor).__name__} cannot find jobs again",
-                    code="cannot-reattach",
+                    code=BLIND,
                 )
             self._active.update(jobs_of)
             found = executor.reattach(jobs_of)

@@ -400,7 +400,12 @@ class RemoteExecutor(Executor):
                 raise refused[0]
             if waiting():
                 raise self._away([each.name for each in waiting()], self._patience)
-            found = {job: any(steered.found.get(job) for steered in members) for job in jobs}
+            blind = any(steered.blind for steered in members)
+            found = {}
+            for job in jobs:
+                known = any(steered.found.get(job) for steered in members)
+                if known or not blind:
+                    found[job] = known
             for steered in members:
                 steered.found.clear()
             return found

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome, Resources
-from ensemble_core.service.hosting import STRANGERS
+from ensemble_core.service.hosting import BLIND, STRANGERS
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.wire import MOST_IDS, in_parts, to_error, to_event
 
@@ -92,6 +92,8 @@ class Steered:
         self.jobs: dict[str, _Job] = {}
         #: What the run asked about and the member answered, until it is fetched.
         self.found: dict[str, bool] = {}
+        #: Whether it cannot say of jobs whether they ever arrived.
+        self.blind = False
         self._life: str | None = None
         self._next = 1
         self._acknowledged = 0
@@ -328,7 +330,7 @@ class Steered:
         waiting = self._waiting.get(answer.id)
         if waiting is None or not waiting.sent:
             return
-        if what == "fault" and self._put_off(waiting, answer.fault):
+        if what == "fault" and self._put_off(waiting, answer.fault, now):
             return
         del self._waiting[answer.id]
         if what == "fault":
@@ -339,7 +341,7 @@ class Steered:
             self._all_asked()
         self._pump()
 
-    def _put_off(self, waiting: _Waiting, fault: pb.Fault) -> bool:
+    def _put_off(self, waiting: _Waiting, fault: pb.Fault, now: float) -> bool:
         """Whether a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
@@ -347,6 +349,11 @@ class Steered:
             return True
         if code == "away":
             waiting.sent = False  # its presence is told when it is back
+            return True
+        if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
+            # Its queue cannot be asked now: as long as that is so, nothing is known of any job.
+            self._interrupt()
+            self._not_opened(fault, now)
             return True
         if code == "not-open":
             waiting.sent = False
@@ -376,8 +383,17 @@ class Steered:
             )
             self._around.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
         elif waiting.kind == "reattach":
-            self._warn(f"jobs cannot be found again: {error}")
-            self._has_found(waiting, {})
+            self._blind(waiting, error)
+
+    def _blind(self, waiting: _Waiting, error: ExecutorError) -> None:
+        """Nothing can be known of these jobs. None is submitted again: it may have arrived."""
+        self._warn(str(error))
+        if waiting.own:
+            self._give_up([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
+            return
+        self.blind = True
+        for job in waiting.jobs:
+            self.jobs.pop(job, None)
 
     def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
         """These jobs are over, and this is the last that is heard of them."""
