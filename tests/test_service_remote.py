@@ -159,21 +159,18 @@ class QueueExecutor(Executor):
 class World:
     """A service, and members and controllers as they are asked for."""
 
-    def __init__(self, folder: Path, service: Service, tokens: TokenFile) -> None:
+    def __init__(self, folder: Path, service: Service, tokens: Mapping[str, str]) -> None:
         self.folder = folder
         self.service = service
         self.port = service.port
-        self.tokens = tokens
-        self.controller, _ = tokens.add("controller", "default")
+        self.controller = tokens["controller"]
         self.queues: dict[str, Queue] = {}
         self.agents: dict[str, Agent] = {}
         self.executors: list[RemoteExecutor] = []
-        self.members: dict[str, str] = {}
+        self.members = tokens
 
     def agent(self, name: str = "a") -> Agent:
         queue = self.queues.setdefault(name, Queue())
-        if name not in self.members:
-            self.members[name], _ = self.tokens.add("member", name)
         agent = self.agents[name] = Agent(
             f"default/{name}",
             partial(QueueExecutor, queue),
@@ -262,14 +259,19 @@ def ids(*numbers: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(Settings(state=tmp_path_factory.mktemp("service"), port=0, grace=1)) as service:
-        yield service
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, dict[str, str]]]:
+    """A service, and the tokens that it knows."""
+    settings = Settings(state=tmp_path_factory.mktemp("service"), port=0, grace=1)
+    file = TokenFile(settings.token_path)
+    tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
+    tokens["controller"], _ = file.add("controller", "default")
+    with serving(settings) as service:
+        yield service, tokens
 
 
 @pytest.fixture
-def world(service: Service, tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, service, TokenFile(service.settings.token_path))
+def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, *service)
     try:
         yield world
     finally:
