@@ -12,6 +12,7 @@ import click
 import pytest
 import yaml
 from click.testing import CliRunner
+from ensemble_minicluster.kubernetes_plugin import OPTIONS
 from looks import Build, on_record, seen
 from standin import Cluster, Operator, definition
 from standin.kinds import FLUX, RBAC, of_definition
@@ -342,3 +343,27 @@ def test_the_example_finds_its_token_and_whom_to_trust() -> None:
     environment = found["environment"]
     assert {environment["ENSEMBLE_TOKEN_FILE"], environment["ENSEMBLE_CA"]} == files
     assert environment["ENSEMBLE_STATE"] == found["volumes"]["state"]["path"]
+
+
+# -- the page ----------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_option_and_every_answer() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    for name in OPTIONS["properties"]:
+        assert f"`{name.replace('_', '-')}=" in page, name
+    package = DEPLOY.parent / "ensemble_minicluster"
+    source = "".join((package / f"{each}.py").read_text() for each in ("api", "resizer", "sizes"))
+    calls = re.findall(r"""(?:Fault|Unsized)\(\s*"([a-z-]+)",""", source)
+    refusals = re.findall(r"""\d{3}: \("([a-z-]+)",""", source)
+    assert len(calls) > 10
+    assert len(refusals) > 5
+    for code in {*calls, *refusals, "at-maximum", "at-minimum", "overridden", "unconfirmed"}:
+        assert f"`{code}`" in page, code
+
+
+def test_the_page_names_every_file() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    for path in DEPLOY.iterdir():
+        if path.name != "README.md":
+            assert f"`{path.name}`" in page

@@ -1,0 +1,170 @@
+"""The resizer against the stand-in: answers that are lost and changes by others, and no size set twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from standin import Cluster
+from standin.kinds import FLUX
+
+pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
+
+from ensemble_core import Resized, Resizer
+
+# -- a patch whose answer was lost -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_was_carried_out_is_not_carried_out_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    """The connection broke after the size was set: grown once, and granted."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    drops = iter(["drop"])
+    cluster.trouble = lambda method, path: next(drops, None) if method == "PATCH" else None
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+    assert len(patches(cluster)) == 1
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_was_not_carried_out_is_sent_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    troubles = iter([0.0])
+    cluster.trouble = lambda method, path: next(troubles, None) if method == "PATCH" else None
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert len(patches(cluster)) == 2
+
+
+def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    dead: list[bool] = []
+
+    def trouble(method: str, path: str) -> Any:
+        if method == "PATCH":
+            dead.append(True)
+            return "drop"
+        return 0.0 if dead else None
+
+    cluster.trouble = trouble
+    answer = build().resize(MEMBER, 2)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
+    assert "whether 4 nodes were set is not known" in answer.reason
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.usefixtures("operator")
+def test_asking_for_the_same_again_does_not_give_twice(
+    cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
+) -> None:
+    """It stayed unknown whether the first request was carried out, so it was called denied."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    dead: list[bool] = []
+
+    def trouble(method: str, path: str) -> Any:
+        if method == "PATCH":
+            dead.append(True)
+            return "drop" if carried_out else 0.0
+        return 0.0 if dead else None
+
+    cluster.trouble = trouble
+    resizer = build()
+    assert resizer.resize(MEMBER, 2).outcome == "denied"
+    assert on_record(cluster) == (4 if carried_out else 2)
+    cluster.trouble = lambda method, path: None
+    assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+    assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 4, 6, 6, "")
+
+
+@pytest.mark.parametrize("late", [0.7, 1.2])
+@pytest.mark.usefixtures("operator")
+def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
+    cluster: Cluster, build: Build, minicluster: Make, late: float
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    first = threading.Lock()
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "PATCH" and first.acquire(blocking=False):
+            time.sleep(late)
+
+    cluster.meanwhile = meanwhile
+    assert sizes(build(timeout=1).resize(MEMBER, 2))[:4] == ("granted", 2, 4, 4)
+    time.sleep(late)
+    assert on_record(cluster) == 4
+
+
+# -- conflicts ---------------------------------------------------------------------------------------
+
+
+def changed_by_others(cluster: Cluster, times: int) -> Callable[[str, str], None]:
+    """Somebody else changes the object just before each of so many patches."""
+    left = [times]
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "PATCH" and left[0]:
+            left[0] -= 1
+            found = cluster.store.get(kind, "default", "ensemble")
+            found["metadata"]["labels"] = {"turn": str(left[0])}
+            cluster.store.write(kind, "default", found)
+
+    return meanwhile
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_conflict_is_given_way_to_and_tried_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    cluster.meanwhile = changed_by_others(cluster, 3)
+    assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+    assert len(patches(cluster)) == 4
+
+
+def test_a_storm_of_conflicts_ends(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    minicluster(size=2, maxSize=8)
+    cluster.meanwhile = changed_by_others(cluster, 1000)
+    answer = build(timeout=8).resize(MEMBER, 2)
+    assert sizes(answer) == ("denied", 2, 4, 2, "conflict")
+    assert answer.transient
+    assert "changed by others each of the" in answer.reason
+    assert 2 <= len(patches(cluster)) <= 8
+    assert on_record(cluster) == 2
+
+
+@pytest.mark.usefixtures("operator")
+def test_many_at_once_lose_nothing(cluster: Cluster, build: Build, minicluster: Make) -> None:
+    """Several services resize one MiniCluster: each node that was granted is there."""
+    minicluster(size=1, maxSize=100)
+    seen(cluster)
+    answers: list[Resized] = []
+    resizers = [build() for _ in range(4)]
+
+    def grow(resizer: Resizer) -> None:
+        answers.extend(resizer.resize(MEMBER, 1) for _ in range(3))
+
+    threads = [threading.Thread(target=grow, args=(each,)) for each in resizers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    patched = [each for each in answers if each.outcome != "denied"]
+    assert len(answers) == 12
+    assert all(each.code == "conflict" for each in answers if each.outcome == "denied")
+    assert on_record(cluster) == 1 + len(patched)
