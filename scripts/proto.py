@@ -3,6 +3,7 @@ whether what is committed is what the protos give (exit code 1 if not)."""
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from importlib.resources import files
@@ -20,6 +21,8 @@ PROTOS = {
 
 
 def generate(target: Path) -> None:
+    # protoc finds what writes the .pyi files on the PATH.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / HOME
         source.mkdir(parents=True)

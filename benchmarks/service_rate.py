@@ -1,0 +1,355 @@
+"""The ensemble service: what its requests and its streams cost beside bare gRPC.
+
+In one run, as ratios of medians over alternating rounds: status and resize requests a second
+against a unary echo of the same messages, and events a second from a member through the service to
+its run against a bidirectional stream that hands the same messages back. Both servers are processes
+of their own, without TLS; the clients are the same. With ``--members N``: so many members send ten
+events a second each for ``--seconds``, and it says how many arrived, and how late.
+
+    python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N] [--members N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ensemble_core.resizer import Resized, Resizer
+from ensemble_core.service.access import TokenFile
+from ensemble_core.service.proto import ensemble_pb2 as pb
+from ensemble_core.service.proto import ensemble_pb2_grpc as api
+from ensemble_core.service.server import Service, Settings
+
+MEMBER, RUN = "default/bench", "bench-run"
+#: Requests under way at once; events in one message; messages that may be on their way.
+AT_ONCE, BATCH, AHEAD = 8, 100, 20
+
+
+class Echo(api.EnsembleServicer):
+    """Hands back what it gets: the bare limit."""
+
+    async def Member(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        async for _ in requests:
+            yield pb.ToMember()
+
+    async def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.StatusReply(members=[pb.MemberStatus(member=request.member)])
+
+    async def Resize(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.ResizeReply(outcome=pb.ResizeReply.GRANTED, before=1, asked=2, granted=2)
+
+
+async def relay(requests: Any, context: Any) -> AsyncIterator[Any]:
+    """What the service does with a member's events, in one stream and with nothing else."""
+    async for message in requests:
+        yield pb.ToRun(batch=message.batch)
+
+
+RELAY = grpc.method_handlers_generic_handler(
+    "bench",
+    {
+        "Relay": grpc.stream_stream_rpc_method_handler(
+            relay,
+            request_deserializer=pb.FromMember.FromString,
+            response_serializer=pb.ToRun.SerializeToString,
+        )
+    },
+)
+
+
+class Willing(Resizer):
+    """Grants at once: what is measured is the service."""
+
+    def resize(self, member: str, delta: int) -> Resized:
+        return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
+
+
+def serve(kind: str, state: Path, pipe: Connection) -> None:
+    """A server in a process of its own; tells its port, and ends with the pipe."""
+
+    async def main() -> None:
+        if kind == "bare":
+            server = grpc.aio.server()
+            api.add_EnsembleServicer_to_server(Echo(), server)
+            server.add_generic_rpc_handlers((RELAY,))
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+        else:
+            service = Service(Settings(state=state, port=0, rate=0.0), Willing())
+            await service.start()
+            port = service.port
+        pipe.send(port)
+        with suppress(EOFError):
+            await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+
+    asyncio.run(main())
+
+
+class Server:
+    """One of the two servers, with tokens for it."""
+
+    def __init__(self, kind: str, state: Path, tokens: Mapping[str, str]) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=serve, args=(kind, state, theirs), daemon=True)
+        self._process.start()
+        self.target = f"127.0.0.1:{self._pipe.recv()}"
+        self._tokens = tokens
+
+    def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
+        """What tells the service that it is this member, or the controller."""
+        return (("authorization", f"Bearer {self._tokens[name]}"),)
+
+    def stop(self) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+async def rate(call: Callable[[int], Awaitable[object]], count: int) -> float:
+    """Requests a second with so many under way at once."""
+    numbers = iter(range(count))
+
+    async def one_after_another() -> None:
+        for number in numbers:
+            await call(number)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+    return count / (time.perf_counter() - began)
+
+
+async def requests(server: Server, what: str, count: int, turn: int) -> float:
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        stub: Any = api.EnsembleStub(channel)
+        asker = server.metadata(MEMBER)
+
+        async def status(number: int) -> object:
+            return await stub.GetStatus(
+                pb.StatusRequest(member=MEMBER), metadata=asker, timeout=30
+            )
+
+        async def resize(number: int) -> object:
+            request = pb.ResizeRequest(member=MEMBER, request=f"{turn}-{number}", delta=1)
+            return await stub.Resize(request, metadata=asker, timeout=30)
+
+        there: Any = stub.Member(metadata=asker)  # somebody to ask about
+        await there.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
+        await there.read()
+        call = status if what == "status" else resize
+        try:
+            await rate(call, 50)
+            return await rate(call, count)
+        finally:
+            there.cancel()
+
+
+def batches(count: int) -> list[Any]:
+    event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="group.1", name="start"))
+    return [
+        pb.FromMember(
+            batch=pb.Batch(
+                run=RUN, member=MEMBER, life="life", first=1 + at, events=[event] * BATCH
+            )
+        )
+        for at in range(0, count, BATCH)
+    ]
+
+
+async def bare_events(server: Server, count: int) -> float:
+    """Events a second through one stream there and back."""
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        stream = channel.stream_stream(
+            "/bench/Relay",
+            request_serializer=pb.FromMember.SerializeToString,
+            response_deserializer=pb.ToRun.FromString,
+        )
+        messages, room = batches(count), asyncio.Semaphore(AHEAD)
+
+        async def send() -> AsyncIterator[Any]:
+            for message in messages:
+                await room.acquire()
+                yield message
+
+        began = time.perf_counter()
+        answers = stream(send())
+        for _ in messages:
+            await answers.read()
+            room.release()
+        took = time.perf_counter() - began
+        answers.cancel()
+        return count / took
+
+
+async def begin(run: Any, members: list[str]) -> None:
+    """Begin a run and take these members into it."""
+    epoch = time.time_ns()
+    await run.write(pb.FromRun(begin=pb.Begin(run=RUN, epoch=epoch)))
+    while not (await run.read()).HasField("welcome"):
+        continue
+    for number, name in enumerate(members, start=1):
+        call = pb.Call(run=RUN, member=name, epoch=epoch, id=number, open=pb.Open())
+        await run.write(pb.FromRun(call=call))
+
+
+async def service_events(server: Server, count: int) -> float:
+    """Events a second from a member's stream through the service to its run's."""
+    async with (
+        grpc.aio.insecure_channel(server.target) as one,
+        grpc.aio.insecure_channel(server.target) as other,
+    ):
+        member: Any = api.EnsembleStub(one).Member(metadata=server.metadata(MEMBER))
+        run: Any = api.EnsembleStub(other).Steer(metadata=server.metadata(RUN))
+        await member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
+        await member.read()
+        await begin(run, [MEMBER])
+        room = asyncio.Semaphore(AHEAD)
+        messages = batches(count)
+
+        async def send() -> None:
+            for message in messages:
+                await room.acquire()
+                await member.write(message)
+
+        began = time.perf_counter()
+        sending = asyncio.create_task(send())
+        left, expected = len(messages), 1
+        while left:
+            message = await run.read()
+            if message is grpc.aio.EOF:
+                raise SystemExit(f"the service ended the stream: {await run.details()}")
+            if message.HasField("batch"):
+                if message.batch.first != expected:
+                    raise SystemExit(f"event {expected} is missing")
+                expected += BATCH
+                left -= 1
+                room.release()
+        took = time.perf_counter() - began
+        await sending
+        member.cancel()
+        run.cancel()
+        return count / took
+
+
+async def crowd(server: Server, members: int, seconds: float) -> str:
+    """So many members with ten events a second each, and one run that takes them all."""
+    period, each = 0.1, int(10 * seconds)
+    apart = (("grpc.use_local_subchannel_pool", 1),)  # else they share one connection
+    channels = [
+        grpc.aio.insecure_channel(server.target, options=apart) for _ in range(1 + members // 20)
+    ]
+    run: Any = api.EnsembleStub(channels[0]).Steer(metadata=server.metadata(RUN))
+    got = dict.fromkeys(range(members), 0)
+    late: list[float] = []
+    lost = 0
+
+    async def receive() -> None:
+        nonlocal lost
+        while sum(got.values()) < members * each:
+            message = await asyncio.wait_for(run.read(), 30)
+            if not message.HasField("batch"):
+                continue
+            number = int(message.batch.member.rpartition("-")[2])
+            lost += message.batch.first != got[number] + 1
+            got[number] += len(message.batch.events)
+            late.append(time.time() - message.batch.events[0].timestamp)
+
+    async def member(number: int) -> None:
+        name = f"default/bench-{number}"
+        stub: Any = api.EnsembleStub(channels[number % len(channels)])
+        stream = stub.Member(metadata=server.metadata(name))
+        await stream.write(pb.FromMember(hello=pb.Hello(member=name, executor="bench")))
+        await stream.read()
+        ready.append(name)
+        await go.wait()
+        await asyncio.sleep(start - time.monotonic() + period * number / members)
+        for at in range(each):
+            event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
+            batch = pb.Batch(run=RUN, member=name, life="l", first=at + 1, events=[event])
+            await stream.write(pb.FromMember(batch=batch))
+            due = start + period * (at + 1 + number / members)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await over.wait()
+        stream.cancel()
+
+    over, go = asyncio.Event(), asyncio.Event()
+    ready: list[str] = []
+    tasks = [asyncio.create_task(member(number)) for number in range(members)]
+    while len(ready) < members:
+        await asyncio.sleep(0.05)
+    await begin(run, ready)
+    start = time.monotonic() + 2
+    go.set()
+    try:
+        await receive()
+        took = time.monotonic() - start
+    finally:
+        over.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in channels:
+            await channel.close()
+    late.sort()
+    return (
+        f"{members} members, {sum(got.values()):,} events in {took:.1f} s: {lost} gaps, "
+        f"late by {1000 * late[len(late) // 2]:.0f} ms (median), "
+        f"{1000 * late[int(0.99 * len(late))]:.0f} ms (99 %)"
+    )
+
+
+async def compare(bare: Server, ours: Server, options: argparse.Namespace) -> None:
+    for what in ("status", "resize"):
+        ratios = []
+        for turn in range(options.rounds):
+            limit = await requests(bare, what, options.requests, turn)
+            ratios.append(await requests(ours, what, options.requests, turn) / limit)
+        report(f"{what} requests/s against a bare echo", ratios, f"bare: {limit:,.0f}/s")
+    ratios = []
+    for _ in range(options.rounds):
+        limit = await bare_events(bare, options.events)
+        ratios.append(await service_events(ours, options.events) / limit)
+    report("events/s from member to run against a bare stream", ratios, f"bare: {limit:,.0f}/s")
+    if options.members:
+        print(await crowd(ours, options.members, options.seconds))
+
+
+def report(what: str, ratios: list[float], bare: str) -> None:
+    median = statistics.median(ratios)
+    print(f"{what}: {median:.2f} (rounds {min(ratios):.2f} to {max(ratios):.2f}; {bare})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--members", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ensemble-service-") as folder:
+        state = Path(folder)
+        file = TokenFile(Settings(state=state).token_path)
+        names = [MEMBER, *(f"{MEMBER}-{number}" for number in range(options.members))]
+        tokens = {name: file.add("member", name)[0] for name in names}
+        tokens[RUN] = file.add("controller", "default")[0]
+        servers = [Server("bare", state, tokens), Server("ours", state, tokens)]
+        try:
+            asyncio.run(compare(*servers, options))
+        finally:
+            for server in servers:
+                server.stop()
+
+
+if __name__ == "__main__":
+    main()
