@@ -62,13 +62,14 @@ class Service:
             self.environment.pop(name, None)
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
+        self.tokens = {name: self._token(name) for name in ("default/ensemble", "default/other")}
         self.start()
 
     def command(self, *words: str) -> list[str]:
         script = "from ensemble_core.cli.server import main; main()"
         return [sys.executable, "-c", script, *words, "--state", str(self.folder / "state")]
 
-    def token(self, member: str) -> Path:
+    def _token(self, member: str) -> Path:
         done = subprocess.run(
             self.command("token", "add", member),
             capture_output=True,
@@ -146,7 +147,7 @@ def joined(
 
 
 def test_grow_and_shrink_through_the_service(service: Service, joined: Callable[..., Any]) -> None:
-    cluster = joined(service.token("default/ensemble"))
+    cluster = joined(service.tokens["default/ensemble"])
     cluster.session.executor.resize("resize-1", 9)
     wait_until(lambda: service.sizes()[-1] == 4)
     cluster.instance.online |= {2, 3}
@@ -166,7 +167,7 @@ def test_grow_and_shrink_through_the_service(service: Service, joined: Callable[
 def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
     service: Service, joined: Callable[..., Any]
 ) -> None:
-    cluster = joined(service.token("default/ensemble"))
+    cluster = joined(service.tokens["default/ensemble"])
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: service.sizes()[-1] == 3)
     cluster.instance.online.add(2)
@@ -179,6 +180,8 @@ def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
     assert away.outcome == "undelivered"
     assert "cannot be reached" in away.reason
     service.start()
+    # A channel that found nobody waits a little before it tries again.
+    cluster.session.executor._resizing._cluster.service._client.timeout = 15.0
     cluster.session.executor.resize("resize-2", -1)
     wait_until(lambda: service.sizes()[-1] == 2)
     cluster.instance.online.discard(2)
@@ -191,7 +194,7 @@ def test_a_service_that_was_killed_is_asked_again_and_carries_out_once(
 
 
 def test_a_token_of_another_member_is_refused(service: Service, joined: Callable[..., Any]) -> None:
-    cluster = joined(service.token("default/other"))
+    cluster = joined(service.tokens["default/other"])
     before = service.sizes()
     outcome = cluster.resize("resize-1", 1)
     assert outcome.outcome == "denied"
