@@ -2,8 +2,8 @@
 
 A file in the service's state folder remembers them beyond a restart, and also which requests were
 begun: what became of one that was cut short is not known, and it is not carried out a second time.
-Called by ``resizes``, on the event loop; a line is appended for each, and now and then the file is
-written anew.
+Called by ``resizes``, from several threads; a line is appended for each, and now and then the file
+is written anew.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -43,34 +44,41 @@ class Answers:
         self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._file: IO[bytes] | None = None
         self._lines = 0
+        self._lock = threading.Lock()  # requests are begun and ended in worker threads
         if path is not None:
             self._read(path)
             self._rewrite()
 
     def get(self, member: str, request: str) -> Entry | None:
         """What is known of a request."""
-        return self._entries.get((member, request))
+        with self._lock:
+            return self._entries.get((member, request))
 
     def begin(self, member: str, request: str, delta: int) -> None:
         """It is about to be carried out. Raises :class:`EnsembleError` where that cannot be put on
         record: then it must not be."""
-        self._keep(member, request, Entry(delta))
-        try:
-            self._append({"member": member, "request": request, "delta": delta})
-        except EnsembleError:
-            del self._entries[member, request]
-            raise
+        with self._lock:
+            self._keep(member, request, Entry(delta))
+            try:
+                self._append({"member": member, "request": request, "delta": delta})
+            except EnsembleError:
+                del self._entries[member, request]
+                raise
 
     def end(self, member: str, request: str, delta: int, answer: Resized) -> None:
         """It was answered."""
-        self._keep(member, request, Entry(delta, answer))
         line = {"member": member, "request": request, "delta": delta, "answer": _plain(answer)}
         # Where the file takes no more, it still has the beginning: it is not carried out again.
-        with contextlib.suppress(EnsembleError):
+        with self._lock, contextlib.suppress(EnsembleError):
+            self._keep(member, request, Entry(delta, answer))
             self._append(line)
 
     def close(self) -> None:
         """Give the file back."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -126,7 +134,7 @@ class Answers:
     def _rewrite(self) -> None:
         """The file with one line for each request."""
         assert self._path is not None
-        self.close()
+        self._close()
         lines = []
         for (member, request), entry in self._entries.items():
             line: dict[str, Any] = {"member": member, "request": request, "delta": entry.delta}

@@ -43,11 +43,29 @@ class _Flight:
     """A request that waits for its turn or is under way, and who waits for its answer."""
 
     who: Identity
-    member: str
     request: str
     delta: int
-    begun: float = 0.0
+    seconds: float = 0.0
     waiters: list[asyncio.Future[Resized]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Look:
+    """A size that is looked up; ``over`` is set when it is."""
+
+    trouble: str = ""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """What is to be done for one member, in order. A worker takes from ``waiting`` what it begins;
+    what the event loop takes out before that is never begun. ``count`` is what is not over."""
+
+    member: str
+    waiting: deque[_Flight | _Look] = field(default_factory=deque)
+    count: int = 0
+    look: _Look | None = None
 
 
 class Resizes:
@@ -65,10 +83,12 @@ class Resizes:
         self._tally = tally
         self._clock = clock
         self._flights: dict[tuple[str, str], _Flight] = {}
-        #: Of each member that is being resized or looked up, who waits for its turn.
-        self._lines: dict[str, deque[_Flight]] = {}
+        #: The members for which something is done or waits.
+        self._lines: dict[str, _Line] = {}
+        #: What workers have done and the event loop has not heard of; whether it was called.
+        self._landings: deque[tuple[_Line, Any, Any]] = deque()
+        self._called = False
         self._sizes: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._looks: dict[str, asyncio.Event] = {}
         self._workers = _Workers(_WORKERS)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -95,115 +115,160 @@ class Resizes:
             if known is not None:
                 _same(request, known.delta, delta)
                 return known.answer or await self._cut_short(member)
-            flight = self._take_off(_Flight(who, member, request, delta))
+            flight = self._take_off(member, _Flight(who, request, delta))
         waiter: asyncio.Future[Resized] = asyncio.get_running_loop().create_future()
         flight.waiters.append(waiter)
         try:
             return await waiter
         except asyncio.CancelledError:
             flight.waiters.remove(waiter)
-            if not flight.waiters and not flight.begun:
-                self._lines[member].remove(flight)
-                self._forget(flight)
+            line = self._lines.get(member)
+            if not flight.waiters and line is not None:
+                with contextlib.suppress(ValueError):  # it was begun
+                    line.waiting.remove(flight)
+                    line.count -= 1
+                    self._forget(member, flight)
             raise
 
-    def _take_off(self, flight: _Flight) -> _Flight:
+    def _take_off(self, member: str, flight: _Flight) -> _Flight:
         if self._closed:
             raise Refused("UNAVAILABLE", "the service stops")
-        line = self._lines.get(flight.member)
-        if line is not None and len(line) >= _MOST_WAITING:
-            raise Refused("RESOURCE_EXHAUSTED", f"too many requests wait for {flight.member}")
-        if line is None:
-            self._begin(flight)
-            self._lines[flight.member] = deque()
-            self._idle.clear()
-        else:
-            line.append(flight)
+        line = self._lines.get(member)
+        if line is not None and line.count > _MOST_WAITING:
+            raise Refused("RESOURCE_EXHAUSTED", f"too many requests wait for {member}")
         if flight.request:
-            self._flights[flight.member, flight.request] = flight
+            self._flights[member, flight.request] = flight
+        self._put(member, flight)
         return flight
 
-    def _begin(self, flight: _Flight) -> None:
-        """Hand it to a worker. Raises :class:`Refused` where it cannot be put on record."""
+    def _put(self, member: str, item: _Flight | _Look) -> _Line:
+        line = self._lines.get(member)
+        new = line is None
+        if line is None:
+            line = self._lines[member] = _Line(member)
+            self._idle.clear()
+        line.count += 1
+        line.waiting.append(item)
+        if new:
+            self._set_to_work(line)
+        return line
+
+    # -- in a worker thread ---------------------------------------------------------------------
+
+    def _set_to_work(self, line: _Line) -> None:
+        loop = asyncio.get_running_loop()
+        self._workers.put(lambda: self._work(line, loop))
+
+    def _work(self, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
+        """Do what waits in the line, one after the other: no other worker has it."""
+        while True:
+            try:
+                item = line.waiting.popleft()
+            except IndexError:
+                self._tell(loop, line, None, None)
+                return
+            done = self._look_up(line, item) if isinstance(item, _Look) else self._do(line, item)
+            self._tell(loop, line, item, done)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, line: _Line, item: Any, done: Any) -> None:
+        self._landings.append((line, item, done))
+        # Looked at after the news is there: whoever is about to look finds it, or is called.
+        if not self._called:
+            self._called = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited for it
+                loop.call_soon_threadsafe(self._land)
+
+    def _do(self, line: _Line, flight: _Flight) -> Resized | Refused:
+        """What the resizer answers, on record before and after."""
+        assert self.resizer is not None
         if flight.request:
             try:
-                self._answers.begin(flight.member, flight.request, flight.delta)
+                self._answers.begin(line.member, flight.request, flight.delta)
             except EnsembleError as error:
-                raise Refused("UNAVAILABLE", f"{error.what}: {error.cause}") from None
-        flight.begun = time.monotonic()
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            answer = self._call(flight.member, flight.delta)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited for it
-                loop.call_soon_threadsafe(self._landed, flight, answer)
-
-        self._workers.put(work)
-
-    def _call(self, member: str, delta: int) -> Resized:
-        """In a worker thread: what the resizer answers, whatever becomes of it."""
-        assert self.resizer is not None
+                return Refused("UNAVAILABLE", f"{error.what}: {error.cause}")
+        began = time.monotonic()
         try:
-            answer = self.resizer.resize(member, delta)
+            answer = self.resizer.resize(line.member, flight.delta)
             if not isinstance(answer, Resized):
                 raise TypeError(f"it answered {answer!r}")
-            return answer
         except Exception as error:  # a plugin's fault is an answer too
-            return Resized(
+            answer = Resized(
                 outcome="denied",
                 reason=f"the resizer failed: {type(error).__name__}: {error}"[:500],
                 code="resizer-failed",
             )
-
-    def _landed(self, flight: _Flight, answer: Resized) -> None:
-        member = flight.member
+        flight.seconds = time.monotonic() - began
         if flight.request:
-            self._answers.end(member, flight.request, flight.delta, answer)
-        if answer.outcome != "denied":
-            self._saw(member, answer.granted)
-        self._tally.resizes[answer.outcome] += 1
+            self._answers.end(line.member, flight.request, flight.delta, answer)
+        return answer
+
+    def _look_up(self, line: _Line, look: _Look) -> int | None:
+        assert self.resizer is not None
+        try:
+            return self.resizer.size(line.member)
+        except Exception as error:  # a plugin's fault: the size is not known
+            look.trouble = f"{type(error).__name__}: {error}"
+            return None
+
+    # -- on the event loop ----------------------------------------------------------------------
+
+    def _land(self) -> None:
+        """Take notice of what the workers have done."""
+        self._called = False
+        while self._landings:
+            line, item, done = self._landings.popleft()
+            if item is None:
+                self._finished(line)
+                continue
+            line.count -= 1
+            if isinstance(item, _Look):
+                self._looked(line, item, done)
+            else:
+                self._landed(line.member, item, done)
+
+    def _finished(self, line: _Line) -> None:
+        """A worker found nothing more to do for a member."""
+        self._workers.done()
+        if line.waiting:  # it came meanwhile
+            self._set_to_work(line)
+            return
+        del self._lines[line.member]
+        if not self._lines:
+            self._idle.set()
+
+    def _landed(self, member: str, flight: _Flight, done: Resized | Refused) -> None:
+        self._forget(member, flight)
+        if isinstance(done, Refused):
+            self._refuse(flight, done)
+            return
+        if done.outcome != "denied":
+            self._saw(member, done.granted)
+        self._tally.resizes[done.outcome] += 1
         tell(
             "resize",
-            "error" if answer.code == "resizer-failed" else "info",
+            "error" if done.code == "resizer-failed" else "info",
             who=flight.who,
             member=member,
             request=flight.request,
             delta=flight.delta,
-            outcome=answer.outcome,
-            before=answer.before,
-            granted=answer.granted,
-            code=answer.code,
-            why=answer.reason,
-            seconds=round(time.monotonic() - flight.begun, 3),
+            outcome=done.outcome,
+            before=done.before,
+            granted=done.granted,
+            code=done.code,
+            why=done.reason,
+            seconds=round(flight.seconds, 3),
         )
-        self._forget(flight)
         for waiter in flight.waiters:
             if not waiter.done():
-                waiter.set_result(answer)
-        self._next(member)
-
-    def _next(self, member: str) -> None:
-        """Begin what waits for this member; one that cannot be begun does not hold up the rest."""
-        line = self._lines[member]
-        while line:
-            flight = line.popleft()
-            try:
-                self._begin(flight)
-                return
-            except Refused as refused:
-                self._refuse(flight, refused)
-        del self._lines[member]
-        if not self._lines:
-            self._idle.set()
+                waiter.set_result(done)
 
     def _refuse(self, flight: _Flight, refused: Refused) -> None:
-        self._forget(flight)
         for waiter in flight.waiters:
             if not waiter.done():
                 waiter.set_exception(refused)
 
-    def _forget(self, flight: _Flight) -> None:
-        self._flights.pop((flight.member, flight.request), None)
+    def _forget(self, member: str, flight: _Flight) -> None:
+        self._flights.pop((member, flight.request), None)
 
     async def _cut_short(self, member: str) -> Resized:
         size = await self.look(member) or 0
@@ -230,40 +295,23 @@ class Resizes:
         seen = self._sizes.get(member)
         if self.resizer is None or (seen and self._clock() - seen[1] < _FRESH):
             return self.size(member)
-        over = self._looks.get(member)
-        if over is None and member not in self._lines and not self._closed:
-            over = self._looks[member] = asyncio.Event()
-            self._look_up(self.resizer, member, over)
-        if over is not None:
+        line = self._lines.get(member)
+        look = line.look if line is not None else None
+        if line is None and not self._closed:
+            look = _Look()
+            self._put(member, look).look = look
+        if look is not None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(over.wait(), _LOOK)
+                await asyncio.wait_for(look.over.wait(), _LOOK)
         return self.size(member)
 
-    def _look_up(self, resizer: Resizer, member: str, over: asyncio.Event) -> None:
-        # Who asks for another size of this member waits meanwhile.
-        self._lines[member] = deque()
-        self._idle.clear()
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            size, trouble = None, ""
-            try:
-                size = resizer.size(member)
-            except Exception as error:  # a plugin's fault: the size is not known
-                trouble = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(done, size, trouble)
-
-        def done(size: int | None, trouble: str) -> None:
-            if trouble:
-                tell("size unknown", "warning", member=member, why=trouble)
-            if size is not None:
-                self._saw(member, size)
-            del self._looks[member]
-            over.set()
-            self._next(member)
-
-        self._workers.put(work)
+    def _looked(self, line: _Line, look: _Look, size: int | None) -> None:
+        if look.trouble:
+            tell("size unknown", "warning", member=line.member, why=look.trouble)
+        if size is not None:
+            self._saw(line.member, size)
+        line.look = None
+        look.over.set()
 
     def _saw(self, member: str, size: int) -> None:
         self._sizes[member] = (size, self._clock())
@@ -275,8 +323,7 @@ class Resizes:
         """Begin nothing more, wait for what is under way, for so long, and give all back."""
         self._closed = True
         for line in self._lines.values():
-            while line:
-                self._refuse(line.popleft(), Refused("UNAVAILABLE", "the service stops"))
+            self._send_away(line)
         if not self._idle.is_set():
             try:
                 await asyncio.wait_for(self._idle.wait(), max(0.05, seconds))
@@ -287,31 +334,49 @@ class Resizes:
             self.resizer.close()
         self._answers.close()
 
+    def _send_away(self, line: _Line) -> None:
+        while True:
+            try:
+                item = line.waiting.popleft()
+            except IndexError:
+                return
+            line.count -= 1
+            if isinstance(item, _Look):
+                self._looked(line, item, None)
+            else:
+                self._forget(line.member, item)
+                self._refuse(item, Refused("UNAVAILABLE", "the service stops"))
+
 
 class _Workers:
     """Threads that do what is put to them; as many as are needed, up to ``most``.
 
-    They do not keep the process from ending: a resizer that hangs is left behind.
+    They do not keep the process from ending: a resizer that hangs is left behind. Whoever puts work
+    says when it is done, on the same thread, so that counting needs no lock.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._works: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._busy = 0
         self._count = 0
 
     def put(self, work: Callable[[], Any]) -> None:
         """Have it done in a thread. ``work`` raises nothing."""
-        if not self._idle.acquire(blocking=False) and self._count < self._most:
+        self._busy += 1
+        if self._count < min(self._busy, self._most):
             self._count += 1
             name = f"ensemble-resizer-{self._count}"
             threading.Thread(target=self._run, name=name, daemon=True).start()
         self._works.put(work)
 
+    def done(self) -> None:
+        """One that was put is over."""
+        self._busy -= 1
+
     def _run(self) -> None:
         while (work := self._works.get()) is not None:
             work()
-            self._idle.release()
 
     def close(self) -> None:
         """Let the threads end when they have nothing to do."""
