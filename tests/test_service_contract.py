@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from ensemble_core.service.agent import Agent
 from ensemble_core.service.client import open_channel
 from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.server import Settings, serving
-from ensemble_core.testing.executor import ExecutorContract
+from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +56,17 @@ class TestRemoteContract(ExecutorContract):
 
     def make_executor(self) -> Executor:
         return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
+
+    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+        """The service and the member are in this process too, and let go a moment later."""
+
+        def held() -> tuple[int, int]:
+            return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+        for count in range(3):
+            if count == 1:
+                time.sleep(0.5)
+                before = held()
+            with Session(self.make_executor(), tmp_path, self.timeout) as session:
+                session.run(session.job(*self.succeeding), session.job(*self.missing))
+        wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), 10)
