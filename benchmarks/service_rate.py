@@ -137,9 +137,7 @@ async def requests(server: Server, what: str, count: int, turn: int) -> float:
         asker = server.metadata(MEMBER)
 
         async def status(number: int) -> object:
-            return await stub.GetStatus(
-                pb.StatusRequest(member=MEMBER), metadata=asker, timeout=30
-            )
+            return await stub.GetStatus(pb.StatusRequest(member=MEMBER), metadata=asker, timeout=30)
 
         async def resize(number: int) -> object:
             request = pb.ResizeRequest(member=MEMBER, request=f"{turn}-{number}", delta=1)

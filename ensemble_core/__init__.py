@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ensemble_core.resizer import Resized, Resizer
     from ensemble_core.rules import Action, Firing, Rule, Trigger
     from ensemble_core.series import Statistic, TimedStatistic
+    from ensemble_core.service.client import ServiceClient
     from ensemble_core.storage import shared_storage
 
     __version__: str
@@ -88,6 +89,7 @@ else:
         "plugins": ("executor_record",),
         "resizer": ("Resized", "Resizer"),
         "rules": ("Action", "Firing", "Rule", "Trigger"),
+        "service.client": ("ServiceClient",),
         "storage": ("shared_storage",),
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -144,6 +146,7 @@ __all__ = [
     "Row",
     "Rule",
     "Run",
+    "ServiceClient",
     "Statistic",
     "StatisticPlugin",
     "TimedStatistic",

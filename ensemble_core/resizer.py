@@ -20,8 +20,8 @@ class Resized:
     ``before`` is the size that was found, ``asked`` the size that was asked for and ``granted`` the
     size that will be. ``partial`` is less than was asked, within the bounds. ``code`` is for
     programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found`` …) and ``reason`` for
-    people; both are empty for what was granted as asked. ``transient`` says of a denial that the
-    same may be granted later.
+    people; both are empty for what was granted as asked and seen to be so. ``transient`` says of a
+    denial that the same may be granted later.
     """
 
     outcome: Literal["granted", "partial", "denied"]

@@ -17,6 +17,7 @@ from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
 
 if TYPE_CHECKING:
     import grpc
+    from grpc import Channel
 
 __all__ = [
     "MAX_MESSAGE",
@@ -104,6 +105,7 @@ def open_channel(
     is there is known with the first call.
     """
     grpc = load_grpc()
+    channel: Channel
     if not host or not 0 < port < 65536:
         raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
     token = _token(token)
@@ -212,7 +214,7 @@ def _bearer(token: str) -> Any:
 
     extra = authorization(token)
 
-    class Details(grpc.ClientCallDetails):  # type: ignore[misc]  # untyped base class
+    class Details(grpc.ClientCallDetails):
         def __init__(self, details: Any) -> None:
             self.method = details.method
             self.timeout = details.timeout
