@@ -335,14 +335,14 @@ def test_what_cannot_be_decoded_is_refused(world: World) -> None:
     )
     with contextlib.closing(channel):
         for method in ("GetStatus", "Resize", "Cancel"):
-            raw = channel.unary_unary(f"/ensemble.v1.Ensemble/{method}")
+            raw: Any = channel.unary_unary(f"/ensemble.v1.Ensemble/{method}")
             code, reason = refusal(partial(raw, b"\xff" * 50, timeout=5))
             assert (code, "decoded" in reason) == ("INVALID_ARGUMENT", True)
-        stream = channel.stream_stream("/ensemble.v1.Ensemble/Member")
+        stream: Any = channel.stream_stream("/ensemble.v1.Ensemble/Member")
         assert (
             refusal(lambda: list(stream(iter([b"\xff" * 50]), timeout=5)))[0] == "INVALID_ARGUMENT"
         )
-        nothing = channel.unary_unary("/ensemble.v1.Ensemble/Format")
+        nothing: Any = channel.unary_unary("/ensemble.v1.Ensemble/Format")
         assert refusal(lambda: nothing(b"", timeout=5))[0] == "UNIMPLEMENTED"
 
 
