@@ -274,11 +274,17 @@ class RemoteExecutor(Executor):
 
         steered = self._members.get(name)
         if steered is None:
+            known = self._state.setdefault("members", [])
+            if name not in known:
+                # Before anything is submitted there: a later controller must ask it. Where that
+                # cannot be written down, the member stays unknown, so that the next tries again.
+                known.append(name)
+                try:
+                    self._write_state()
+                except BaseException:
+                    known.remove(name)
+                    raise
             steered = self._members[name] = Steered(name, self._around)
-            if name not in self._state.setdefault("members", []):
-                # Before anything is submitted there: a later controller must ask it.
-                self._state["members"].append(name)
-                self._write_state()
             if name in self._present:
                 steered.came()
             else:

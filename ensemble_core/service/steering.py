@@ -99,6 +99,8 @@ class Steered:
         self._acknowledged = 0
         self._opening = 0
         self._waiting: dict[int, _Waiting] = {}
+        #: Requests for another size that the run has heard no outcome of.
+        self._resizes: dict[str, pb.Resize] = {}
         #: When to do again what could not be done, and since when it is away.
         self._again: float | None = None
         self._away_since: float | None = None
@@ -169,6 +171,7 @@ class Steered:
     def resize(self, request: str, delta: int, when_busy: str) -> None:
         """Ask for another size; the outcome comes as an event."""
         resize = pb.Resize(request=request, delta=delta, when_busy=when_busy)
+        self._resizes[request] = resize
         self._put("resize").resize = resize
         self._pump()
 
@@ -236,8 +239,6 @@ class Steered:
             for name in waiting.jobs:
                 job = self.jobs.get(name)
                 if job is not None:
-                    # What comes from here on is newer, or comes again.
-                    job.since = job.newest
                     call.reattach.jobs[name] = job.newest
             call.reattach.SetInParent()
         elif kind == "forget":
@@ -357,9 +358,9 @@ class Steered:
             return True
         if code == "not-open":
             waiting.sent = False
-            if self.state == "open":
-                self._interrupt()
-                self.ask_to_open()
+            # Of several that are under way only the first comes here: the others are not any more.
+            self._interrupt()
+            self.ask_to_open()
             return True
         return False
 
@@ -378,6 +379,7 @@ class Steered:
         elif waiting.kind == "resize":
             assert waiting.resize is not None
             request = waiting.resize.request
+            self._resizes.pop(request, None)
             outcome: Literal["undelivered", "denied"] = (
                 "undelivered" if error.transient else "denied"
             )
@@ -436,6 +438,7 @@ class Steered:
                 del self._waiting[waiting.id]
             if earlier is not None:
                 self._ask_for_jobs()
+                self._ask_for_sizes()
         # Asked again within a life, under the same id: what was replayed once must not come twice.
         asking = any(waiting.own for waiting in self._waiting.values())
         self.state = "asking" if asking else "open"
@@ -450,8 +453,20 @@ class Steered:
             for job in waiting.jobs
         }
         names = [name for name, job in self.jobs.items() if job.sent and name not in asked]
+        for name in names:
+            # What comes from here on is newer, or comes again. Not looked at again when the
+            # question is only sent again: by then some of what is newer may have come.
+            self.jobs[name].since = self.jobs[name].newest
         for begin in range(0, len(names), MOST_IDS):
             self._put("reattach", names[begin : begin + MOST_IDS]).own = True
+
+    def _ask_for_sizes(self) -> None:
+        """In another life than before: an outcome that was on its way is gone with the earlier one.
+        What was carried out is answered again, and not carried out twice."""
+        asked = {each.resize.request for each in self._waiting.values() if each.resize is not None}
+        for request, resize in self._resizes.items():
+            if request not in asked:
+                self._put("resize").resize = resize
 
     def _has_found(self, waiting: _Waiting, found: Mapping[str, bool]) -> None:
         if not waiting.own:
@@ -518,6 +533,8 @@ class Steered:
                     events = []
                 self._gauges(event.values, event.timestamp)
                 continue
+            elif isinstance(event, ResizeOutcome):
+                self._resizes.pop(event.request, None)
             events.append(event)
         if events:
             self._around.tell(events)

@@ -1,0 +1,148 @@
+"""What was found by breaking the connection between runs and members on purpose: an outcome that
+never came, an end of a job that was taken for old, a member that no later controller would ask."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.events import Event, JobEvent, ResizeOutcome
+from ensemble_core.executor import Run
+from ensemble_core.service.proto import ensemble_pb2 as pb
+from ensemble_core.service.remote import RemoteExecutor
+from ensemble_core.service.steering import Steered, Surroundings
+from ensemble_core.service.wire import from_event
+
+
+class Member:
+    """A member as its controller sees it, with the agent played by the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[pb.Call] = []
+        self.told: list[Event] = []
+        numbers = itertools.count(1)
+        self.steered = Steered(
+            "default/a",
+            Surroundings(
+                run="r",
+                epoch=1,
+                number=lambda: next(numbers),
+                send=self._send,
+                tell=self._tell,
+                clock=lambda: 100.0,
+                gauges=lambda paths, when: None,
+                stale=lambda reason: None,
+            ),
+        )
+        self._number = 1
+
+    def _send(self, message: pb.FromRun) -> None:
+        if message.WhichOneof("what") == "call":
+            self.sent.append(message.call)
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        self.told.extend(events)
+
+    def calls(self, kind: str) -> list[pb.Call]:
+        return [call for call in self.sent if call.WhichOneof("what") == kind]
+
+    def answer(self, call: pb.Call, **what: Any) -> None:
+        answer = pb.Answer(run="r", member="default/a", epoch=1, id=call.id, **what)
+        self.steered.answered(answer, 0.0)
+
+    def connect(self, life: str, kept_from: int = 1) -> None:
+        """It is connected and takes part; another life than before numbers its events anew."""
+        self.steered.came()
+        self.answer(self.calls("open")[-1], opened=pb.Opened(life=life, kept_from=kept_from))
+
+    def leave(self) -> None:
+        self.steered.went(0.0)
+
+    def events(self, life: str, first: int, events: Iterable[Event]) -> None:
+        self.steered.received(
+            pb.Batch(
+                run="r",
+                member="default/a",
+                life=life,
+                first=first,
+                events=[from_event(event) for event in events],
+            )
+        )
+
+    def job_events(self) -> list[str]:
+        return [event.name for event in self.told if isinstance(event, JobEvent)]
+
+
+def test_a_resize_whose_outcome_was_lost_with_the_agent_is_asked_again() -> None:
+    member = Member()
+    member.connect("one")
+    member.steered.resize("grow-1", 2, "wait")
+    member.answer(member.calls("resize")[-1], done=pb.Done())
+    # The agent dies before its executor has told the outcome.
+    member.leave()
+    member.connect("two")
+    asked = [call.resize.request for call in member.calls("resize")]
+    assert asked == ["grow-1", "grow-1"]
+    member.answer(member.calls("resize")[-1], done=pb.Done())
+    member.events("two", 1, [ResizeOutcome(5.0, "grow-1", "granted", 3)])
+    assert [event.request for event in member.told if isinstance(event, ResizeOutcome)] == [
+        "grow-1"
+    ]
+    # Once it is known, there is nothing to ask.
+    member.leave()
+    member.connect("three")
+    assert len(member.calls("resize")) == 2
+
+
+def test_events_of_one_moment_are_all_told_when_the_question_after_jobs_is_sent_again() -> None:
+    member = Member()
+    member.connect("one")
+    member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
+    member.answer(member.calls("submit")[-1], done=pb.Done())
+    member.events("one", 1, [JobEvent(1.0, "t.0", "submit")])
+    member.leave()
+    member.connect("two")
+    # Half of what is newer comes, then the connection breaks before the answer.
+    member.events("two", 1, [JobEvent(2.0, "t.0", "finish", {"status": 0})])
+    member.leave()
+    member.connect("two")
+    member.answer(member.calls("reattach")[-1], found=pb.Found(jobs={"t.0": True}))
+    member.events("two", 2, [JobEvent(2.0, "t.0", "clean")])
+    assert member.job_events() == ["submit", "finish", "clean"]
+
+
+def test_a_run_that_is_closed_at_the_member_while_it_is_asked_is_opened_again() -> None:
+    member = Member()
+    member.connect("one")
+    member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
+    member.leave()
+    member.connect("two")
+    member.answer(member.calls("reattach")[-1], fault=pb.Fault(message="-", code="not-open"))
+    assert len(member.calls("open")) == 3
+    member.answer(member.calls("open")[-1], opened=pb.Opened(life="three", kept_from=1))
+    member.answer(member.calls("reattach")[-1], found=pb.Found(jobs={"t.0": False}))
+    assert len(member.calls("submit")) == 2
+
+
+def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = RemoteExecutor()
+    run = Run(tag="r", folder=tmp_path, clock=lambda: 1.0, state=tmp_path / "state")
+    executor._run = run
+    member = Member()
+    executor._around = member.steered._around
+    (tmp_path / "state").write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(ExecutorError, match="cannot be written down"):
+            executor._steered("default/a")
+    (tmp_path / "state").unlink()
+    executor._steered("default/a")
+    assert '"default/a"' in (tmp_path / "state" / "remote.json").read_text()
