@@ -33,7 +33,9 @@ DIST = BUILD / "dist"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
-TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis")
+TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+#: Processes that share the files of tests: most of them wait, for jobs to end.
+AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
@@ -106,7 +108,8 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     code, lines = show(
-        programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments,
+        programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+        "-n", str(AT_ONCE), "--dist", "loadfile", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]

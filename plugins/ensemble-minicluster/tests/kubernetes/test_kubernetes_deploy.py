@@ -21,6 +21,9 @@ from standin.schema import complete, errors
 from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.server import main as ensemble_server
 
+pytestmark = pytest.mark.once
+
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ROOT = DEPLOY.parents[2]
 
