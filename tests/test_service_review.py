@@ -4,6 +4,7 @@ never came, an end of a job that was taken for old, a member that no later contr
 from __future__ import annotations
 
 import itertools
+import queue
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
 
+from ensemble_core.builtin.local import LocalExecutor
 from ensemble_core.errors import ExecutorError
 from ensemble_core.events import Event, JobEvent, ResizeOutcome
 from ensemble_core.executor import Run
+from ensemble_core.service.hosting import HOME, Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.steering import Steered, Surroundings
+from ensemble_core.service.tally import Tally
 from ensemble_core.service.wire import from_event
 
 
@@ -57,10 +61,15 @@ class Member:
         answer = pb.Answer(run="r", member="default/a", epoch=1, id=call.id, **what)
         self.steered.answered(answer, 0.0)
 
-    def connect(self, life: str, kept_from: int = 1) -> None:
+    def connect(self, life: str, home: str = "x") -> None:
         """It is connected and takes part; another life than before numbers its events anew."""
         self.steered.came()
-        self.answer(self.calls("open")[-1], opened=pb.Opened(life=life, kept_from=kept_from))
+        self.welcome(life, home)
+
+    def welcome(self, life: str, home: str = "x") -> None:
+        """It answers the last question to take part."""
+        opened = pb.Opened(life=life, kept_from=1, capabilities=["reattach", HOME + home])
+        self.answer(self.calls("open")[-1], opened=opened)
 
     def leave(self) -> None:
         self.steered.went(0.0)
@@ -126,7 +135,7 @@ def test_a_run_that_is_closed_at_the_member_while_it_is_asked_is_opened_again() 
     member.connect("two")
     member.answer(member.calls("reattach")[-1], fault=pb.Fault(message="-", code="not-open"))
     assert len(member.calls("open")) == 3
-    member.answer(member.calls("open")[-1], opened=pb.Opened(life="three", kept_from=1))
+    member.welcome("three")
     member.answer(member.calls("reattach")[-1], found=pb.Found(jobs={"t.0": False}))
     assert len(member.calls("submit")) == 2
 
@@ -146,3 +155,47 @@ def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
     (tmp_path / "state").unlink()
     executor._steered("default/a")
     assert '"default/a"' in (tmp_path / "state" / "remote.json").read_text()
+
+
+def test_jobs_on_their_way_to_an_agent_that_another_replaced_are_not_submitted_twice() -> None:
+    member = Member()
+    member.connect("one", home="x")
+    assert member.steered.capabilities == {"reattach"}
+    member.steered.submit([pb.Job(data='{"id": "t.0"}')], ["t.0"])
+    member.leave()
+    # Jobs of which nothing was sent go to whoever is there.
+    member.steered.submit([pb.Job(data='{"id": "t.1"}')], ["t.1"])
+    member.connect("two", home="y")
+    # The answer is lost, with this agent.
+    member.leave()
+    member.connect("three", home="y")
+    member.answer(member.calls("reattach")[-1], found=pb.Found(jobs={"t.0": False}))
+    assert [list(call.submit.jobs) for call in member.calls("submit")] == [
+        [pb.Job(data='{"id": "t.0"}')],
+        [pb.Job(data='{"id": "t.1"}')],
+    ]
+    assert member.job_events() == ["exception", "clean"]
+    assert [e.context["type"] for e in member.told if isinstance(e, JobEvent) and e.context] == [
+        "lost"
+    ]
+
+
+def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path: Path) -> None:
+    homes = []
+    for folder, epoch in (("a", 1), ("a", 2), ("b", 3)):
+        answers: queue.Queue[pb.Answer] = queue.Queue()
+        hosted = Hosted(
+            "r",
+            "default/a",
+            lambda: LocalExecutor(slots=1),
+            tmp_path / folder,
+            Tally(),
+            answer=answers.put,
+            news=lambda: None,
+            over=lambda hosted: True,
+        )
+        hosted.take(pb.Call(run="r", member="default/a", epoch=epoch, id=1, open=pb.Open()))
+        opened = answers.get(timeout=20).opened
+        homes += [name for name in opened.capabilities if name.startswith(HOME)]
+        hosted.leave(20)
+    assert homes[0] == homes[1] != homes[2]

@@ -30,10 +30,13 @@ from ensemble_core.service.spool import Spool
 from ensemble_core.service.tally import Tally
 from ensemble_core.service.wire import from_error, from_event, to_jobs
 
-__all__ = ["BLIND", "STRANGERS", "Hosted"]
+__all__ = ["BLIND", "HOME", "STRANGERS", "Hosted"]
 
 #: A capability that is told of an executor that hears of others' jobs.
 STRANGERS = "strangers"
+#: What a capability begins with that names the folder of the run at this member. An agent that has
+#: another folder does not know what an earlier one was given.
+HOME = "home:"
 #: The code of a fault that says of an executor that it never finds jobs again.
 BLIND = "cannot-reattach"
 #: Answers that are remembered; a controller has far fewer calls under way at once.
@@ -76,6 +79,7 @@ class Hosted:
         self._executor: Executor | None = None
         #: Whether it must not go on: the queue was lost, or events were.
         self._broken = False
+        self._home = ""
         self._epoch = self._read_epoch()
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
         #: Jobs that this life was given, or found again, and those of them that are not over.
@@ -263,7 +267,8 @@ class Hosted:
         opened = answer.opened
         opened.life, opened.kept_from = self.spool.life, self.spool.kept_from
         strangers = (STRANGERS,) if executor.sees_strangers else ()
-        opened.capabilities.extend((*sorted(executor.capabilities), *strangers))
+        home = (HOME + self._home,) if self._home else ()
+        opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
         gauges = dict(executor.resources())
         opened.resources.update(gauges)
         self._tally.gauges(gauges)
@@ -285,6 +290,7 @@ class Hosted:
                 hint="start the member with --state elsewhere",
                 code="no-folder",
             ) from None
+        self._home = self._read_home()
         self.spool, self._broken = spool, False
         self._answers.clear()
         self._handed, self._active = set(), set()
@@ -344,7 +350,22 @@ class Hosted:
     def _clock(self) -> float:
         return self._wall + (time.monotonic() - self._monotonic)
 
-    # -- the epoch -----------------------------------------------------------------------------
+    # -- what is kept --------------------------------------------------------------------------
+
+    def _read_home(self) -> str:
+        """The name of the run's folder, which it is given once; empty where none can be written."""
+        path = self._folder / "home"
+        with contextlib.suppress(OSError, ValueError):
+            if name := path.read_text("ascii").strip():
+                return name
+        name = secrets.token_hex(8)
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(name, "ascii")
+            os.replace(draft, path)
+        except OSError:
+            return ""
+        return name
 
     def _read_epoch(self) -> int:
         try:

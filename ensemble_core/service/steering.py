@@ -17,7 +17,7 @@ from typing import Literal
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome, Resources
-from ensemble_core.service.hosting import BLIND, STRANGERS
+from ensemble_core.service.hosting import BLIND, HOME, STRANGERS
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.wire import MOST_IDS, in_parts, to_error, to_event
 
@@ -94,6 +94,8 @@ class Steered:
         self.found: dict[str, bool] = {}
         #: Whether it cannot say of jobs whether they ever arrived.
         self.blind = False
+        #: The folder of the run at the member.
+        self._home = ""
         self._life: str | None = None
         self._next = 1
         self._acknowledged = 0
@@ -427,13 +429,18 @@ class Steered:
 
     def _has_opened(self, opened: pb.Opened) -> None:
         self.refusal, self._again = None, None
-        self.capabilities = frozenset(opened.capabilities)
+        homes = [name for name in opened.capabilities if name.startswith(HOME)]
+        self.capabilities = frozenset(opened.capabilities).difference(homes)
         earlier, self._life = self._life, opened.life
         self._gauges(opened.resources, self._around.clock())
         # What was acknowledged while nobody listened is acknowledged again.
         self._acknowledged = opened.kept_from - 1
         if earlier != opened.life:
             self._next = 1
+            home = homes[0] if homes else ""
+            if self._home and home != self._home:
+                self._moved()
+            self._home = home or self._home
             for waiting in [each for each in self._waiting.values() if each.own]:
                 del self._waiting[waiting.id]
             if earlier is not None:
@@ -459,6 +466,13 @@ class Steered:
             self.jobs[name].since = self.jobs[name].newest
         for begin in range(0, len(names), MOST_IDS):
             self._put("reattach", names[begin : begin + MOST_IDS]).own = True
+
+    def _moved(self) -> None:
+        """An agent with another folder has taken over. The earlier one may be stopped only, and
+        still submit what it was sent: what this one does not know is not submitted again."""
+        for job in self.jobs.values():
+            if job.sent:
+                job.data = None
 
     def _ask_for_sizes(self) -> None:
         """In another life than before: an outcome that was on its way is gone with the earlier one.
