@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
 
 from ensemble_core.builtin.local import LocalExecutor
-from ensemble_core.errors import ExecutorError
+from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import Event, JobEvent, ResizeOutcome
 from ensemble_core.executor import Run
+from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import HOME, Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.remote import RemoteExecutor
@@ -199,3 +201,24 @@ def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path
         homes += [name for name in opened.capabilities if name.startswith(HOME)]
         hosted.leave(20)
     assert homes[0] == homes[1] != homes[2]
+
+
+def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None:
+    tried = []
+    again = threading.Event()
+
+    def channel() -> Any:
+        tried.append(1)
+        if len(tried) > 1:
+            again.set()
+        raise RuntimeError("can't start new thread")
+
+    told: list[EnsembleError] = []
+    connection: Connection[pb.FromRun, pb.ToRun] = Connection(
+        channel, "Steer", "x:1", first=pb.FromRun, heard=lambda message: None, down=told.append
+    )
+    connection.start()
+    assert again.wait(10)
+    connection.close()
+    assert told[0].code == "broken"
+    assert "new thread" in str(told[0])

@@ -7,6 +7,7 @@ out by themselves, with the numbers of events and the ids of calls.
 
 from __future__ import annotations
 
+import logging
 import queue
 import random
 import threading
@@ -22,6 +23,8 @@ __all__ = ["Connection"]
 _FIRST, _LONGEST = 0.2, 10.0
 #: Seconds for which a connection must have lasted for the next pause to be short again.
 _STEADY = 5.0
+
+_log = logging.getLogger("ensemble.member")
 
 _S = TypeVar("_S")
 _R = TypeVar("_R")
@@ -83,7 +86,16 @@ class Connection(Generic[_S, _R]):
         pause = _FIRST
         while not self._closed.is_set():
             began = time.monotonic()
-            error = self._once()
+            try:
+                error = self._once()
+            except Exception as broke:  # no thread to be had, for instance: nobody else would try
+                _log.exception("the connection to the service is made again")
+                error = ExecutorError(
+                    f"the connection to the service at {self._target} broke",
+                    cause=f"{type(broke).__name__}: {broke}",
+                    code="broken",
+                    transient=True,
+                )
             if self._closed.is_set():
                 return
             self._down(error)
