@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.errors import UsageError
-from ensemble_core.hookspecs import ExecutorPlugin
+from ensemble_core.hookspecs import ExecutorPlugin, ResizerPlugin
 from ensemble_core.registry import Registry
 
 __all__ = ["Choice", "choose", "read_options"]
@@ -89,12 +89,14 @@ def _available(record: ExecutorPlugin) -> tuple[bool, str]:
 
 
 def read_options(
-    record: ExecutorPlugin, given: Iterable[str], named: Mapping[str, object]
+    record: ExecutorPlugin | ResizerPlugin, given: Iterable[str], named: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The executor's options from ``-o KEY=VALUE`` and from options with a name of their own.
+    """The options of an executor or a resizer from ``-o KEY=VALUE`` and from options with a name of
+    their own.
 
-    Raises :class:`UsageError` for what the executor's schema does not allow.
+    Raises :class:`UsageError` for what its schema does not allow.
     """
+    whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = _plain(record.options)
     properties: Mapping[str, Any] = schema.get("properties") or {}
     closed = schema.get("additionalProperties") is False or not schema
@@ -104,7 +106,7 @@ def read_options(
             continue
         if name not in properties:
             raise UsageError(
-                f"--{name.replace('_', '-')} means nothing to executor {record.name!r}",
+                f"--{name.replace('_', '-')} means nothing to {whose}",
                 hint=_offer(name, properties),
                 code="unknown-option",
             )
@@ -122,14 +124,14 @@ def read_options(
             key = key.replace("-", "_")
         if key not in properties and closed:
             raise UsageError(
-                f"executor {record.name!r} has no option {key!r}",
+                f"{whose} has no option {key!r}",
                 hint=_offer(key, properties),
                 code="unknown-option",
             )
         if key in options:
             raise UsageError(f"option {key!r} is given twice", code="bad-option")
         options[key] = _read(value, properties.get(key, {}))
-    _check(record.name, schema, options)
+    _check(whose, schema, options)
     return options
 
 
@@ -181,7 +183,7 @@ def _types(schema: Any) -> set[str]:
     return found or {"string"}
 
 
-def _check(name: str, schema: Any, options: dict[str, Any]) -> None:
+def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
     if not schema:
         return
     import jsonschema_rs
@@ -191,10 +193,11 @@ def _check(name: str, schema: Any, options: dict[str, Any]) -> None:
         path = ".".join(str(part) for part in error.instance_path)
         problems.append(f"{path}: {error.message}" if path else error.message)
     if problems:
+        shown = whose.replace("'", "")
         raise UsageError(
-            f"wrong options for executor {name!r}",
+            f"wrong options for {whose}",
             cause="; ".join(sorted(problems)),
-            hint=f"'ensemble plugins show executor {name}' describes them",
+            hint=f"'ensemble plugins show {shown}' describes them",
             code="bad-option",
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from ensemble_core.cli.main import LazyGroup
 from ensemble_core.cli.parameters import plugin_option
 from ensemble_core.cli.server_keys import init_tls, token
 from ensemble_core.cli.server_places import (
+    Finite,
     service_folder,
     state_option,
     tls_option,
@@ -25,8 +26,6 @@ from ensemble_core.cli.server_places import (
 from ensemble_core.cli.server_status import status
 
 if TYPE_CHECKING:
-    from ensemble_core.executor import Executor
-    from ensemble_core.hookspecs import ResizerPlugin
     from ensemble_core.resizer import Resizer
 
 __all__ = ["main"]
@@ -141,14 +140,14 @@ def main() -> None:
     "--rate",
     default=100.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Finite(0),
     help="Requests a second that one token may make; 0 for any number.",
 )
 @click.option(
     "--grace",
     default=5.0,
     show_default=True,
-    type=click.FloatRange(0, 3600),
+    type=Finite(0, 3600),
     help="Seconds to wait for requests that are under way when the service stops.",
 )
 @click.option(
@@ -237,6 +236,7 @@ def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -
         if options:
             raise click.UsageError("--option is for a resizer, and there is no --resizer")
         return None
+    from ensemble_core.cli.choose import read_options
     from ensemble_core.cli.discovery import discover
     from ensemble_core.config.schema import defaults
     from ensemble_core.errors import UsageError
@@ -251,7 +251,7 @@ def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -
             code="no-such-record",
         )
     record = registry.lookup("resizer", name)
-    given = defaults(record.options, _options(record, options))
+    given = defaults(record.options, read_options(record, options, {}))
     try:
         built = record.build(given)
     except (ValueError, TypeError) as error:
@@ -267,29 +267,6 @@ def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -
             code="broken-plugin",
         )
     return built
-
-
-def _options(record: ResizerPlugin, given: Sequence[str]) -> dict[str, Any]:
-    """The resizer's options, read as those of executors are."""
-    from ensemble_core.cli.choose import read_options
-    from ensemble_core.errors import UsageError
-    from ensemble_core.hookspecs import ExecutorPlugin
-
-    def build(_: object) -> Executor:
-        raise NotImplementedError
-
-    likeness = ExecutorPlugin(
-        name=record.name, summary=record.summary, build=build, options=record.options
-    )
-    try:
-        return read_options(likeness, given, {})
-    except UsageError as error:
-        raise UsageError(
-            error.what.replace("executor", "resizer"),
-            cause=error.cause,
-            hint=(error.hint or "").replace("executor", "resizer") or None,
-            code=error.code,
-        ) from None
 
 
 main.add_command(init_tls)
