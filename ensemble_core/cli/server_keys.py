@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.server_places import (
+    Finite,
     state_option,
     tls_folder,
     tls_option,
@@ -83,7 +84,7 @@ def token() -> None:
 @click.option(
     "--expires",
     metavar="DAYS",
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     help="How many days it is good.  [default: until it is removed]",
 )
 @state_option

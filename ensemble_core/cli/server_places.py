@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 __all__ = [
+    "Finite",
     "service_folder",
     "state_option",
     "tls_folder",
@@ -20,6 +22,18 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STATE = "$ENSEMBLE_STATE/service, or below the user's own folder"
+
+
+class Finite(click.FloatRange):
+    """A number within a range. ``nan`` is in none, though no comparison says so."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number that can be meant.", param, ctx)
+        return number
 
 
 def state_option(function: _F) -> _F:

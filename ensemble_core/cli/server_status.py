@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.server_places import state_option, tls_option
+from ensemble_core.cli.server_places import Finite, state_option, tls_option
 
 if TYPE_CHECKING:
     from ensemble_core.service.client import MemberStatus
@@ -43,7 +43,7 @@ _STATES = ("depend", "priority", "sched", "run", "cleanup")
     "--timeout",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     help="Seconds to wait for an answer.",
 )
 @state_option
@@ -64,17 +64,19 @@ def status(
     """Show how a member stands, or every member that the token may see."""
     from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.past import put, telling
+    from ensemble_core.service.access import member_name
     from ensemble_core.service.channel import quiet_grpc, read_token
     from ensemble_core.service.client import ServiceClient
 
     quiet_grpc()
     with telling(as_json):
+        only = "" if member is None else member_name(member)
         token = read_token(token_file) if token_file else None
         ca = ca or _own_authority(host, insecure, state, tls_dir)
         with ServiceClient(
             host, port, token=token, ca=ca, insecure=insecure, timeout=timeout
         ) as client:
-            members = client.status(member or "")
+            members = client.status(only)
         if as_json:
             put(dump({"members": [asdict(each) for each in members]}))
             return 0

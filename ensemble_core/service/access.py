@@ -224,16 +224,20 @@ class TokenFile:
             seen = ()
         except OSError as error:
             self.trouble = f"{self.path}: {error.strerror}"
+            self._seen = None
             return
         if seen == self._seen:
             return
         try:
             self._tokens = self._read()
         except EnsembleError as error:
+            # Read again at the next glance: that no file could be opened, say, leaves the file as
+            # it is, and a token that was removed must not go on counting for that.
             self.trouble = f"{error.what}: {error.cause}"
+            self._seen = None
         else:
             self.trouble = ""
-        self._seen = seen
+            self._seen = seen
 
     # -- asked by the command line --------------------------------------------------------------
 
