@@ -7,6 +7,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[servi
 from ensemble_core.builtin.local import LocalExecutor
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import Event, JobEvent, ResizeOutcome
-from ensemble_core.executor import Run
+from ensemble_core.executor import Emit, Run
+from ensemble_core.service import hosting
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import HOME, Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.remote import RemoteExecutor
+from ensemble_core.service.spool import Spool
 from ensemble_core.service.steering import Steered, Surroundings
 from ensemble_core.service.tally import Tally
 from ensemble_core.service.wire import from_event
@@ -222,3 +225,34 @@ def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None
     connection.close()
     assert told[0].code == "broken"
     assert "new thread" in str(told[0])
+
+
+class Talker(LocalExecutor):
+    """Tells more at once than is kept, each time that it is opened."""
+
+    def open(self, run: Run, emit: Emit) -> None:
+        super().open(run, emit)
+        emit([JobEvent(float(n), "t.0", "x") for n in range(1, 8)])
+
+
+def test_events_that_were_too_many_once_are_not_too_many_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "Spool", partial(Spool, most=2))
+    answers: queue.Queue[pb.Answer] = queue.Queue()
+    hosted = Hosted(
+        "r",
+        "default/a",
+        lambda: Talker(slots=1),
+        tmp_path,
+        Tally(),
+        answer=answers.put,
+        news=lambda: None,
+        over=lambda hosted: False,
+    )
+    for _ in range(3):
+        hosted.take(pb.Call(run="r", member="default/a", epoch=1, id=1, open=pb.Open()))
+        while answers.get(timeout=20).id != 1:
+            pass
+    assert len(hosted.spool) == 7
+    hosted.leave(20)

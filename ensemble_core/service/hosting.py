@@ -42,6 +42,9 @@ BLIND = "cannot-reattach"
 #: Answers that are remembered; a controller has far fewer calls under way at once.
 _REMEMBERED = 1_000
 
+#: Where events were too many: the most times as many that are kept from then on.
+_MOST_ROOM = 16
+
 _log = logging.getLogger("ensemble.member")
 
 
@@ -79,6 +82,8 @@ class Hosted:
         self._executor: Executor | None = None
         #: Whether it must not go on: the queue was lost, or events were.
         self._broken = False
+        #: How many times as many events are kept as usual: what was too much once is told again.
+        self._room = 1
         self._home = ""
         self._epoch = self._read_epoch()
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
@@ -279,6 +284,7 @@ class Hosted:
 
     def _begin_life(self) -> None:
         spool = Spool(secrets.token_hex(8))
+        spool.widen(self._room)
         executor = self._build()
         output, state = self._folder / "output", self._folder / "executor"
         try:
@@ -337,6 +343,7 @@ class Hosted:
         if not spool.add(messages):
             _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
             self.spool, self._broken = Spool(""), True
+            self._room = min(self._room * 2, _MOST_ROOM)
             self._calls.put(self._overflow)
         self._news()
 

@@ -45,6 +45,10 @@ class Spool:
     def __len__(self) -> int:
         return len(self._events)
 
+    def widen(self, factor: int) -> None:
+        """Keep so many times as many."""
+        self._most *= factor
+
     def add(self, events: Sequence[pb.Event]) -> bool:
         """Keep events; ``False`` where there is no room for them, and then none is kept."""
         with self._lock:
