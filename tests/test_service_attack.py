@@ -61,3 +61,31 @@ def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], tmp_path: P
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
     assert not (tmp_path / "tokens.json").exists()
+
+
+def test_a_full_disk_of_the_service_is_told_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ensemble_core import EnsembleError, Resized, Resizer, ServiceClient
+    from ensemble_core.service.answers import Answers
+    from ensemble_core.service.server import Settings, serving
+
+    class Never(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            raise AssertionError("carried out without a record")
+
+    def full(*_: Any) -> None:
+        raise EnsembleError("cannot write", cause="No space left on device")
+
+    monkeypatch.setattr(Answers, "begin", full)
+    monkeypatch.delenv("ENSEMBLE_CA", raising=False)
+    settings = Settings(state=tmp_path, port=0)
+    token, _ = TokenFile(settings.token_path).add("admin")
+    with (
+        serving(settings, Never()) as service,
+        ServiceClient(port=service.port, token=token, timeout=1.0) as client,
+        pytest.raises(EnsembleError) as refused,
+    ):
+        client.resize("left", "r-1", 1)
+    assert "No space left on device" in str(refused.value)
+    assert refused.value.transient

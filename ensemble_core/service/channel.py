@@ -292,7 +292,8 @@ _THERE = "is it running there? If it speaks TLS, give its ca.crt with --ca or EN
 
 def is_answer(details: str) -> bool:
     """Whether the words of ``UNAVAILABLE`` are the service's own: it was reached."""
-    return "the service stops" in details or "is not connected" in details
+    ours = ("the service stops", "is not connected", "the service keeps no record")
+    return any(words in details for words in ours)
 
 
 def why_away(

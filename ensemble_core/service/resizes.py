@@ -185,7 +185,9 @@ class Resizes:
             try:
                 self._answers.begin(line.member, flight.request, flight.delta)
             except EnsembleError as error:
-                return Refused("UNAVAILABLE", f"{error.what}: {error.cause}")
+                return Refused(
+                    "UNAVAILABLE", f"the service keeps no record: {error.what}: {error.cause}"
+                )
         began = time.monotonic()
         try:
             answer = self.resizer.resize(line.member, flight.delta)
