@@ -71,8 +71,8 @@ def _check_capabilities(context: Context, path: Path, name: str, record: ActionP
     for need in sorted(record.needs - executor.capabilities):
         able = sorted(
             other
-            for other, known in context.registry.executors.items()
-            if need in known.capabilities
+            for other in context.registry.executors.names
+            if need in context.registry.executors[other].capabilities
         )
         can = ", ".join(f"'{other}'" for other in able)
         context.report(

@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 #: What Flux refuses when the file is checked: a plain instance has a fixed size.
-RESIZING = {"grow-shrink.yaml"}
+RESIZING = {"grow-shrink.yaml", "minicluster.yaml"}
+#: What is for several queues.
+MEMBERS = {"two-members.yaml"}
 #: Where jobs (or functions) that take different times race one another: there the same decisions
 #: are made, in an order that differs from run to run on any one queue as well.
 RACING = {"custom-action.yaml", "json-lines.yaml", "lammps-melt.yaml"}
@@ -31,7 +33,7 @@ RACING = {"custom-action.yaml", "json-lines.yaml", "lammps-melt.yaml"}
 
 def files() -> list[Path]:
     compat = os.environ.get("ENSEMBLE_COMPAT_DIR")
-    found = sorted((ROOT / "examples").glob("*.yaml"))
+    found = sorted(file for file in (ROOT / "examples").glob("*.yaml") if file.name not in MEMBERS)
     if compat:
         found += sorted({*Path(compat).glob("*-example.yaml"), *Path(compat).glob("hello-*.yaml")})
     return found
