@@ -51,7 +51,7 @@ _LONGEST_WAIT = 3600.0
 _LOST_GRACE = 5.0
 #: Events between looks whether a snapshot is due, and how many there must have been since the last
 #: for each job in the table: the cost of snapshots stays a share of the cost of events.
-_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 20_000, 20
+_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 #: Jobs that are over are told of to the executor so many at once.
 _FORGET_AT_ONCE = 100
 #: Seconds by which a clock may be behind without a word.
