@@ -7,7 +7,6 @@ run that asks for it (``hosting``). While the service is away, jobs go on and ev
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.executor import Executor
+from ensemble_core.service.claim import claim
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
@@ -65,7 +65,15 @@ class Agent:
         self.name = name
         self._build = build
         self._folder = folder
-        self._lock_file = _claim(folder, name)
+        self._lock_file = claim(
+            folder,
+            UsageError(
+                f"member {name} runs already",
+                cause=f"another process has its folder, {folder}",
+                hint="stop that one first, or give this one another --name",
+                code="member-runs",
+            ),
+        )
         first = build()
         self._hello = pb.Hello(
             member=name,
@@ -234,28 +242,3 @@ def _without_run(call: pb.Call, what: Any) -> pb.Answer:
         message = f"run {call.run} is not open here"
         answer.fault.CopyFrom(pb.Fault(message=message, code="not-open", transient=True))
     return answer
-
-
-def _claim(folder: Path, name: str) -> int:
-    """The member's folder, for this process alone: two agents would take each other's calls."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UsageError(
-            f"the member's folder cannot be used: {folder}",
-            cause=error.strerror or str(error),
-            hint="name another with --state",
-            code="no-state",
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise UsageError(
-            f"member {name} runs already",
-            cause=f"another process has its folder, {folder}",
-            hint="stop that one first, or give this one another --name",
-            code="member-runs",
-        ) from None
-    return lock

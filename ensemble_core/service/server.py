@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import resource
 import signal
@@ -30,6 +29,7 @@ from ensemble_core.service import streams
 from ensemble_core.service.access import TokenFile, member_name
 from ensemble_core.service.answers import Answers
 from ensemble_core.service.channel import MAX_MESSAGE, address, is_loopback
+from ensemble_core.service.claim import claim
 from ensemble_core.service.guard import Guard, Tally
 from ensemble_core.service.hub import Hub
 from ensemble_core.service.logs import tell
@@ -117,7 +117,13 @@ class Service:
         settings = self.settings
         legacy = [member_name(name) for name in settings.legacy]
         credentials = self._credentials()
-        self._closing.append(_lock(settings.state))
+        taken = UsageError(
+            f"another service uses the state folder {settings.state}",
+            hint="stop it, or give this one a folder of its own with --state",
+            code="state-in-use",
+        )
+        lock = claim(settings.state, taken)
+        self._closing.append(lambda: os.close(lock))
         try:
             self.tokens.tokens()  # a file that cannot be used is told now
             answers = Answers(settings.state / "resizes.jsonl")
@@ -404,30 +410,6 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # Two services on one port would share the callers between them.
         ("grpc.so_reuseport", 0),
     ]
-
-
-def _lock(state: Path) -> Callable[[], None]:
-    """Take the state folder for ourselves; what gives it back."""
-    try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(state / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UsageError(
-            f"the state folder {state} cannot be used",
-            cause=error.strerror or str(error),
-            hint="--state names another",
-            code="bad-state",
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise UsageError(
-            f"another service uses the state folder {state}",
-            hint="stop it, or give this one a folder of its own with --state",
-            code="state-in-use",
-        ) from None
-    return lambda: os.close(descriptor)
 
 
 def _version() -> str:
