@@ -1,0 +1,253 @@
+"""Restart files: which are whole, of which step they are, and which is the newest.
+
+``lammps-continue`` asks. A restart file begins with a magic string, a mark of the byte order and
+the revision of the format; then come tagged values, the step among the first; the magic string
+stands again at the very end, so that a file which is being written, or was cut off by a full disk
+or a kill, shows. Files written with ``%`` in their name are several: one whose name has ``base``
+instead, which says how many others there are, and these, by number; each has the magic string at
+its end. Names say nothing reliable (``restart 100 a b`` takes turns between two), so none is asked.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+from ensemble_core import EnsembleError
+
+__all__ = ["Found", "NotWhole", "Restart", "find", "read"]
+
+MAGIC = b"LammpS RestartT\0"
+#: Before this revision, nothing stands at the end of a file.
+_FIRST_REVISION = 1
+#: Tags of the values that matter here, and of those that are strings.
+_BIGINT, _STEP, _MULTIPROC, _MPIIO = 3, 5, 44, 45
+_STRINGS = (0, 4)
+#: The step is about the seventh value; what has not told it by then is something else.
+_MOST_VALUES = 40
+_LONGEST_STRING = 1000
+#: Seconds that the clocks of nodes, which write one part each, may differ.
+_CLOCKS = 1.0
+#: Files that were passed over and are named to the user.
+_MOST_PASSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A whole restart file: ``path`` as ``read_restart`` takes it, with ``%`` where it is several
+    files; the step it was written at, and when it was (seconds since the epoch)."""
+
+    path: str
+    step: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest restart file, if any, and the first few that were passed over, with the reason."""
+
+    newest: Restart | None
+    passed: tuple[tuple[str, str], ...] = ()
+
+
+class NotWhole(EnsembleError):
+    """The file is no restart file, or not a whole one. ``meant`` says that it is meant as one."""
+
+    def __init__(self, what: str, *, meant: bool = True) -> None:
+        super().__init__(what, code="no-restart-file")
+        self.meant = meant
+
+
+def find(
+    folder: str,
+    patterns: Sequence[str] = (),
+    *,
+    begun: float | None = None,
+    also: Iterable[str] = (),
+    newest: Literal["step", "time"] = "step",
+) -> Found:
+    """The newest restart file of a job.
+
+    Parameters
+    ----------
+    folder:
+        The job's workdir.
+    patterns:
+        Names as a shell has them (``*``, ``?``, ``[…]``; ``**`` for any folders), relative to the
+        folder; ``%`` as in LAMMPS. None: every file of the folder that is a restart file, but not
+        those in folders below it, which may be other jobs'.
+    begun:
+        Seconds since the epoch: older files are of an earlier run and are passed over.
+    also:
+        Further files (what the job itself began from), however old.
+    newest:
+        ``step``: the highest step, then the latest time; ``time``: the other way about, for scripts
+        that set the step back.
+    """
+    best: Restart | None = None
+    passed: list[tuple[str, str]] = []
+    kept = {os.path.join(folder, path) for path in also}
+    for path in dict.fromkeys([*_named(folder, patterns), *sorted(kept)]):
+        try:
+            found = read(path)
+        except NotWhole as error:
+            if error.meant:
+                passed.append((path, error.what))
+            continue
+        if begun is not None and found.time < begun and path not in kept:
+            passed.append((path, "it is older than the job"))
+        elif best is None or _rank(found, newest) > _rank(best, newest):
+            best = found
+    return Found(best, tuple(passed[:_MOST_PASSED]))
+
+
+def _rank(restart: Restart, newest: Literal["step", "time"]) -> tuple[float, float, str]:
+    if newest == "step":
+        return restart.step, restart.time, restart.path
+    return restart.time, restart.step, restart.path
+
+
+def _named(folder: str, patterns: Sequence[str]) -> Iterator[str]:
+    if patterns:
+        for pattern in patterns:
+            shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
+            yield from sorted(glob.iglob(shape, recursive=True))
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.path for entry in entries if entry.is_file())
+    except OSError:
+        return
+    yield from names
+
+
+def read(path: str) -> Restart:
+    """The restart file at ``path``, which may have ``%`` for several files.
+
+    Only its head and its end are read. Raises :class:`NotWhole` with the reason.
+    """
+    try:
+        return _read(path)
+    except OSError as error:
+        raise NotWhole(f"it cannot be read: {error.strerror}") from None
+
+
+def _read(path: str) -> Restart:
+    head, sign, tail = path.rpartition("%")
+    if sign and not os.path.exists(path):
+        path = f"{head}base{tail}"
+    with _opened(path, meant=False) as file:
+        step, order = _head(file)
+        _check_end(file)
+        time = os.fstat(file.fileno()).st_mtime
+        count = _parts(file, order) if "base" in os.path.basename(path) else 0
+    if not count:
+        return Restart(path, step, time)
+    for at in _occurrences(path, "base"):
+        before, after = path[:at], path[at + len("base") :]
+        if os.path.exists(f"{before}0{after}"):
+            return Restart(f"{before}%{after}", step, _check_parts(before, after, count, time))
+    raise NotWhole("the files of the other processes are not there")
+
+
+def _check_parts(before: str, after: str, count: int, time: float) -> float:
+    """When the last of them was written. All are written after the first file, which was at
+    ``time``; one that is older is left over from the last turn at the same name."""
+    last = time
+    for number in range(count):
+        with _opened(f"{before}{number}{after}", meant=True) as file:
+            written = os.fstat(file.fileno()).st_mtime
+            if written < time - _CLOCKS:
+                raise NotWhole(f"the file of process {number} is of an earlier step")
+            _check_end(file)
+            last = max(last, written)
+    return last
+
+
+def _opened(path: str, *, meant: bool) -> BinaryIO:
+    """The regular file at ``path``; a pipe would keep us waiting."""
+    name = os.path.basename(path)
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotWhole(f"{name} cannot be read: {error.strerror}", meant=meant) from None
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise NotWhole("it is no file", meant=False)
+    return os.fdopen(found, "rb", buffering=4096)
+
+
+def _head(file: BinaryIO) -> tuple[int, str]:
+    """The step, and the byte order as :mod:`struct` spells it."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise NotWhole("it is no restart file", meant=False)
+    mark = _take(file, 4)
+    order = "<" if mark == b"\1\0\0\0" else ">" if mark == b"\0\0\0\1" else ""
+    if not order:
+        raise NotWhole("its byte order is not known")
+    if _integer(file, order) < _FIRST_REVISION:
+        raise NotWhole("it is of a LAMMPS so old that nobody can tell whether it is whole")
+    size = 8
+    for _ in range(_MOST_VALUES):
+        tag = _integer(file, order)
+        if tag == _STEP:
+            return _integer(file, order, size), order
+        if tag in _STRINGS:
+            length = _integer(file, order)
+            if not 0 <= length <= _LONGEST_STRING:
+                break
+            _take(file, length)
+        else:
+            value = _integer(file, order)
+            if tag == _BIGINT and value in (4, 8):
+                size = value
+    raise NotWhole("its step is not where it should be")
+
+
+def _check_end(file: BinaryIO) -> None:
+    size = os.fstat(file.fileno()).st_size
+    if size < 2 * len(MAGIC):
+        raise NotWhole("it is cut off, or being written")
+    file.seek(size - len(MAGIC))
+    if file.read() != MAGIC:
+        raise NotWhole("it is cut off, or being written")
+
+
+def _parts(file: BinaryIO, order: str) -> int:
+    """How many other files belong to this one; 0: it stands alone."""
+    size = os.fstat(file.fileno()).st_size
+    layout = struct.Struct(f"{order}5i")
+    if size < layout.size + len(MAGIC):
+        return 0
+    file.seek(size - layout.size - len(MAGIC))
+    first, second, third, fourth, end = layout.unpack(_take(file, layout.size))
+    if end != -1:
+        return 0
+    if third == _MULTIPROC:
+        return max(0, int(fourth))
+    # As older versions have it.
+    return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
+
+
+def _occurrences(text: str, part: str) -> Iterator[int]:
+    """Where the part stands in the text's last component, the last first."""
+    at = text.rfind(part)
+    while at > text.rfind("/"):
+        yield at
+        at = text.rfind(part, 0, at)
+
+
+def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
+    return int(struct.unpack(order + ("i" if size == 4 else "q"), _take(file, size))[0])
+
+
+def _take(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise NotWhole("it is cut off, or being written")
+    return data
