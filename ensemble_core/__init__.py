@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ensemble_core.conditions import Expression, expression
     from ensemble_core.decisions import Decision, WhenBusy
     from ensemble_core.errors import (
         EnsembleError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _HOMES = {
+        "conditions": ("Expression", "expression"),
         "decisions": ("Decision", "WhenBusy"),
         "errors": (
             "EnsembleError",
@@ -124,6 +126,7 @@ __all__ = [
     "ExecutorError",
     "ExecutorLost",
     "ExecutorPlugin",
+    "Expression",
     "FileErrors",
     "Firing",
     "Job",
@@ -156,6 +159,7 @@ __all__ = [
     "WhenBusy",
     "__version__",
     "executor_record",
+    "expression",
     "hookimpl",
     "shared_storage",
 ]

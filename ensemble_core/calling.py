@@ -185,10 +185,11 @@ def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
         label: namespace[label] for label in ensemble.functions if callable(namespace.get(label))
     }
     named = {
-        str(action.options.get("label"))
+        str(each.options.get("label"))
         for rule in ensemble.rules
         for action in rule.actions
-        if action.name == "custom"
+        for each in action.flat()
+        if each.name == "custom"
     }
     missing = sorted(named - functions.keys())
     if missing:

@@ -1,10 +1,14 @@
-"""``when``: parsed and checked once, evaluated fast, unable to do harm.
+"""``when``, and numbers that are worked out: parsed and checked once, unable to do harm.
 
 A condition is a number (equals), one or more comparisons (``"> 5 and < 10"``), or an expression
 over ``value``, ``metric("path")`` and the event's fields. A single comparison is kept as operator
 and number, so that the index can find the rules that a new value satisfies without asking each of
 them. Everything else is evaluated by simpleeval, over a syntax tree in which only what is listed
-here may stand: no attributes, no subscripts, no calls but those of ``FUNCTIONS``.
+here may stand: no attributes, no subscripts, no calls but those of ``FUNCTIONS``. What looks like
+one of the first two (``c_msd[4]``, ``PotEng.mean``) is the field of that very name. An
+:class:`Expression` is of the same words and gives a number; plugins' options have such ones.
+
+A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache, lru_cache
 from typing import Any
 
 from ensemble_core.errors import EnsembleError
 
-__all__ = ["EVENT_FIELDS", "FUNCTIONS", "Condition", "parse"]
+__all__ = ["EVENT_FIELDS", "FUNCTIONS", "Condition", "Expression", "expression", "parse"]
 
 #: Names that a condition may use of any event, where the event has them.
 EVENT_FIELDS: frozenset[str] = frozenset(
@@ -53,6 +58,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "log": lambda x: math.log(x),
     "exp": lambda x: math.exp(x),
 }
+
+#: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
+_WHOLE = EVENT_FIELDS | FUNCTIONS.keys() | {"value", "metric"}
 
 _LONGEST = 2000
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -97,7 +105,33 @@ class Condition:
         if self.comparison is not None:
             name, number = self.comparison
             return value is not None and _OPERATORS[name](value, number)
-        return _evaluate(self, value, fields, metric)
+        return bool(_evaluate(_shared(), self, value, fields, metric))
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression whose result is a number; see :func:`expression`.
+
+    ``names`` and ``metrics`` are what it speaks of.
+    """
+
+    text: str
+    tree: ast.expr
+    names: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+
+    def value(
+        self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
+    ) -> float | None:
+        """The number; whole where the arithmetic is (``2 * 3`` is 6, ``6 / 2`` is 3.0).
+
+        ``None`` where something that it needs has no value, and where the result is no finite
+        number. Safe to call from any thread.
+        """
+        result = _evaluate(_evaluator(), self, fields.get("value"), fields, metric)
+        if isinstance(result, bool) or not isinstance(result, (int, float)):
+            return None
+        return result if result - result == 0 else None
 
 
 def parse(
@@ -130,26 +164,45 @@ def parse(
     if single:
         _needs_value(text, has_value)
         return Condition(text, comparison=(single[1], float(single[2])))
-    tree = _tree(text)
-    names_used: set[str] = set()
-    paths: set[str] = set()
-    for node in ast.walk(tree):
-        _check(node, text, paths)
-    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in functions:
-            names_used.add(node.id)
-    if "value" in names_used:
+    tree, used, paths = _words(_tree(_with_value(text), text, _CONDITION_HINT), text)
+    if "value" in used:
         _needs_value(text, has_value)
     if names is not None:
-        known = {*names, "value"} if has_value else set(names)
-        for name in sorted(names_used - known):
-            near = get_close_matches(name, [*known, *FUNCTIONS, "metric"], 1)
-            raise _error(
-                f"{name!r} in {text!r} is not known here",
-                f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}",
-            )
-    return Condition(text, tree=tree, names=frozenset(names_used), metrics=frozenset(paths))
+        _check_names(text, used, {*names, "value"} if has_value else set(names))
+    return Condition(text, tree=tree, names=used, metrics=paths)
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str) -> Expression:
+    source = text.strip().removeprefix("=").strip()
+    if not source:
+        raise _error("the expression is empty", 'write for example "= 2 * T"')
+    if len(source) > _LONGEST:
+        raise _error(
+            f"the expression is longer than {_LONGEST} characters", "move it to a custom function"
+        )
+    tree, used, paths = _words(_tree(source, source, _EXPRESSION_HINT), source)
+    wrong = _no_number(tree)
+    if wrong is not None:
+        raise _error(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
+    return Expression(source, tree, used, paths)
+
+
+def expression(text: str, *, names: Collection[str] | None = None) -> Expression:
+    """Parse and check an expression whose result is a number; a ``=`` before it is passed over.
+
+    It is made of the same words as a condition: arithmetic, functions, fields by their names,
+    ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked). Parsing
+    the same text again costs next to nothing. Raises :class:`EnsembleError` with the reason and a
+    hint.
+
+    >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
+    7
+    """
+    found = _expression(text)
+    if names is not None:
+        _check_names(found.text, found.names, set(names))
+    return found
 
 
 def _error(what: str, hint: str) -> EnsembleError:
@@ -171,19 +224,107 @@ def _needs_value(text: str, has_value: bool) -> None:
         )
 
 
-def _tree(text: str) -> ast.expr:
-    source = _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text)
+_CONDITION_HINT = (
+    'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
+    "event's fields"
+)
+_EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
+
+
+def _with_value(text: str) -> str:
+    """``> 5 and < 10`` as Python has it."""
     if re.match(r"=[^=]", text):
         raise _error(f"'when' does not parse: {text!r}", f'write "=={text[1:]}"')
+    return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()
+
+
+def _tree(source: str, text: str, hint: str) -> ast.expr:
     try:
-        return ast.parse(source.strip(), mode="eval").body
+        whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
+        what = "'when'" if hint is _CONDITION_HINT else "the expression"
+        raise _error(f"{what} does not parse: {text!r} ({reason})", hint) from None
+    _name_columns(whole)
+    return whole.body
+
+
+def _name_columns(whole: ast.AST) -> None:
+    """Make names of what only looks like a subscript or an attribute: ``c_msd[4]``."""
+    for node in ast.walk(whole):
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [_column(item) for item in value]
+            elif isinstance(value, (ast.Subscript, ast.Attribute)):
+                setattr(node, field, _column(value))
+
+
+def _column(node: Any) -> Any:
+    """The field whose name this is; the node itself where it can be none."""
+    here: Any = node
+    rest = ""
+    while True:
+        if isinstance(here, ast.Subscript) and isinstance(here.slice, ast.Constant):
+            index = here.slice.value
+            if type(index) is not int:
+                return node
+            here, rest = here.value, f"[{index}]{rest}"
+        elif isinstance(here, ast.Attribute) and not here.attr.startswith("_"):
+            here, rest = here.value, f".{here.attr}{rest}"
+        else:
+            break
+    if not rest or not isinstance(here, ast.Name) or here.id in _WHOLE:
+        return node
+    return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
+
+
+def _words(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
+    """The checked tree, the fields that it names, and the metrics."""
+    paths: set[str] = set()
+    functions: set[int] = set()
+    for node in ast.walk(tree):
+        _check(node, text, paths)
+        if isinstance(node, ast.Call):
+            functions.add(id(node.func))
+    used = frozenset(
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and id(node) not in functions
+    )
+    return tree, used, frozenset(paths)
+
+
+def _check_names(text: str, used: Collection[str], known: set[str]) -> None:
+    for name in sorted(used):
+        if name in known:
+            continue
+        near = get_close_matches(name, [*sorted(known), *FUNCTIONS, "metric"], 1)
         raise _error(
-            f"'when' does not parse: {text!r} ({reason})",
-            'write a number, "> 0.5", "> 5 and < 10", or an expression over value, '
-            'metric("path") and the event\'s fields',
-        ) from None
+            f"{name!r} in {text!r} is not known here",
+            f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}",
+        )
+
+
+def _no_number(tree: ast.expr) -> str | None:
+    """What an expression is that can never give a number; ``None`` for all others."""
+    branches = [tree]
+    while branches:
+        node = branches.pop()
+        if isinstance(node, ast.IfExp):
+            branches += [node.body, node.orelse]
+        elif isinstance(node, (ast.Compare, ast.BoolOp)) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        ):
+            return "a condition"
+        elif isinstance(node, (ast.Tuple, ast.List)):
+            return "a list"
+        elif isinstance(node, ast.Constant) and (
+            isinstance(node.value, bool) or not isinstance(node.value, (int, float))
+        ):
+            return "a text" if isinstance(node.value, str) else "a constant"
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isnan", "isinf"):
+            return "a condition"
+    return None
 
 
 _ALLOWED = (
@@ -196,6 +337,7 @@ _ALLOWED = (
 
 def _check(node: ast.AST, text: str, paths: set[str]) -> None:
     if isinstance(node, ast.Attribute):
+        # What is left of them: those that can be no column's name.
         raise _error(
             f"{text!r} reaches for the attribute {node.attr!r}",
             'conditions see fields by their bare names, and metrics by metric("path")',
@@ -260,31 +402,38 @@ def _power(a: object, b: object) -> float:
     return power
 
 
-_evaluator: Any = None
+@cache
+def _shared() -> Any:
+    """The evaluator of conditions, which are asked on the engine's thread alone."""
+    return _evaluator()
+
+
+def _evaluator() -> Any:
+    import simpleeval
+
+    return simpleeval.EvalWithCompoundTypes(
+        operators={
+            **simpleeval.DEFAULT_OPERATORS,
+            ast.Add: _arithmetic(operator.add),
+            ast.Sub: _arithmetic(operator.sub),
+            ast.Mult: _arithmetic(operator.mul),
+            ast.Div: _arithmetic(operator.truediv),
+            ast.FloorDiv: _arithmetic(operator.floordiv),
+            ast.Mod: _arithmetic(operator.mod),
+            ast.Pow: _power,
+        }
+    )
 
 
 def _evaluate(
-    condition: Condition,
+    evaluator: Any,
+    asked: Condition | Expression,
     value: float | None,
     fields: Mapping[str, Any],
     metric: Callable[[str], float | None],
-) -> bool:
-    global _evaluator
+) -> Any:
+    """The result; ``None`` where something that it needs has no value, or makes no sense."""
     import simpleeval
-
-    if _evaluator is None:
-        _evaluator = simpleeval.EvalWithCompoundTypes(
-            operators={
-                **simpleeval.DEFAULT_OPERATORS,
-                ast.Add: _arithmetic(operator.add),
-                ast.Sub: _arithmetic(operator.sub),
-                ast.Mult: _arithmetic(operator.mul),
-                ast.Div: _arithmetic(operator.truediv),
-                ast.FloorDiv: _arithmetic(operator.floordiv),
-                ast.Mod: _arithmetic(operator.mod),
-                ast.Pow: _power,
-            }
-        )
 
     def lookup(path: str) -> float:
         found = metric(path)
@@ -298,10 +447,9 @@ def _evaluate(
             raise _NoValue
         return found
 
-    _evaluator.functions = {**FUNCTIONS, "metric": lookup}
-    _evaluator.names = name
+    evaluator.functions = {**FUNCTIONS, "metric": lookup}
+    evaluator.names = name
     try:
-        result = _evaluator.eval(condition.text, previously_parsed=condition.tree)
-        return bool(result)
+        return evaluator.eval(asked.text, previously_parsed=asked.tree)
     except (_NoValue, TypeError, ValueError, ArithmeticError, simpleeval.InvalidExpression):
-        return False
+        return None

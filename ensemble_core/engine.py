@@ -326,9 +326,10 @@ class Engine(Reactions):
         if event.anew and record.rows is not None:
             record.rows.pop(event.observer, None)
         self.table.observe(record, event.observer, event.values, event.timestamp)
-        fields = dict(event.values)
+        fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
+        fields["observer"] = event.observer
         self._react(("observed",), record.job.group, event, fields, record)
 
     def _on_resources(self, event: Resources) -> None:

@@ -6,7 +6,7 @@ interface that actions know is ``rules.Firing``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.decisions import (
@@ -24,10 +24,12 @@ from ensemble_core.decisions import (
 )
 from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event
+from ensemble_core.rules import Action, BoundSpec
 
 if TYPE_CHECKING:
     from ensemble_core.index import RuleState
-    from ensemble_core.jobtable import Link
+    from ensemble_core.jobs import Job, JobGroup
+    from ensemble_core.jobtable import JobRecord, Link
     from ensemble_core.reactions import Reactions
 
 __all__ = ["EngineFiring"]
@@ -36,14 +38,14 @@ __all__ = ["EngineFiring"]
 class EngineFiring:
     """See :class:`ensemble_core.rules.Firing`."""
 
-    __slots__ = ("_engine", "_fields", "event", "job", "link", "number", "state")
+    __slots__ = ("_engine", "_fields", "_record", "event", "link", "number", "state")
 
     def __init__(
         self,
         engine: Reactions,
         state: RuleState,
         event: Event,
-        job: str | None,
+        record: JobRecord | None,
         fields: Mapping[str, Any],
         number: int,
         link: Link,
@@ -51,7 +53,7 @@ class EngineFiring:
         self._engine = engine
         self.state = state
         self.event = event
-        self.job = job
+        self._record = record
         self._fields = fields
         self.number = number
         self.link = link
@@ -61,12 +63,23 @@ class EngineFiring:
         return self.state.rule.id
 
     @property
+    def job(self) -> str | None:
+        return None if self._record is None else self._record.job.id
+
+    @property
+    def job_spec(self) -> Job | None:
+        return None if self._record is None else self._record.job
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         return self._fields
 
     @property
     def groups(self) -> Sequence[str]:
         return tuple(self._engine.groups)
+
+    def group(self, name: str) -> JobGroup | None:
+        return self._engine.group(name)
 
     def metric(self, path: str) -> float | None:
         return self._engine.metric(path)
@@ -117,10 +130,27 @@ class EngineFiring:
             raise EnsembleError(f"there is no function {function!r}", code="no-such-function")
         return self.call_off_thread("custom", function, {})
 
+    def act(
+        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+    ) -> Iterable[Decision]:
+        for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
+            if isinstance(one, BoundSpec):
+                bound = one.bound  # checked when the file was
+            else:
+                plain = one.spec if isinstance(one, Action) else one
+                bound = self._engine.ensemble.binder.action(plain)
+            if bound.plan is None:
+                yield self.call_off_thread("action", bound.name, bound.options)
+            else:
+                yield from bound.plan(self, bound.options)
+
     def call_off_thread(
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
     ) -> Decision:
         """A call of a function or a slow action, to be made off the engine's thread."""
+        job = None
+        if self._record is not None:
+            job = {**self._fields, **self._engine.table.described(self._record)}
         return Call(
             rule=self.rule,
             firing=self.number,
@@ -129,5 +159,5 @@ class EngineFiring:
             name=name,
             options=dict(options),
             event=self.event.to_dict(),
-            job=None if self.job is None else dict(self._fields),
+            job=job,
         )

@@ -103,7 +103,9 @@ class TriggerPlugin:
     ``when``, ``action`` and the other keys of every rule. ``name_means`` says what the rule's
     ``name`` is: a job group, a metric's path, or nothing (then it is refused). ``fields`` are
     names that the rule's ``when`` may use beside those of every event. ``build`` is given the
-    rule's ``name`` and its checked options.
+    rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
+    without which the rule could never fire: it is refused where no observer of its group yields
+    them.
     """
 
     name: str
@@ -112,6 +114,7 @@ class TriggerPlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
     name_means: Literal["group", "metric"] | None = None
     fields: frozenset[str] = frozenset()
+    needs_variables: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,10 @@ class CallContext:
     """What a slow action's ``run`` gets.
 
     ``options`` are the action's checked options, ``event`` the event that led here and ``job`` the
-    job it concerns, both as plain data; ``metrics`` reads metrics by path
+    job it concerns, both as plain data. Beside the fields that a condition sees, ``job`` has
+    ``command`` (a list), ``workdir`` (absolute, as the job really ran; ``None`` where that is not
+    known), ``parameters``, ``nodes``, ``tasks`` and, once it is known, ``outcome`` (``success``,
+    ``failed`` or ``cancelled``). ``metrics`` reads metrics by path
     (``context.metrics["mean.lammps-duration"]``); ``handle`` is the executor's.
     """
 
@@ -146,7 +152,12 @@ class ActionPlugin:
 
     ``options`` is a JSON Schema of an object: what may stand beside ``name`` in the file. A
     property may say ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``): its value is
-    then checked to name one. ``needs`` are capabilities that the executor must have.
+    then checked to name one. With ``"x-ensemble": "action"`` it holds an action or a list of them,
+    checked like the rule's own: a ``plan`` hands on ``firing.act(options[…])``, a ``run`` returns
+    ``Action(options[…])``. With ``"x-ensemble": "expression"`` each text in it that begins with
+    ``=`` is checked to be arithmetic over the event's fields, which
+    :func:`ensemble_core.expression` works out. ``needs`` are capabilities that the executor must
+    have.
     """
 
     name: str
@@ -200,7 +211,9 @@ class ObserverPlugin:
 
     ``build`` is given the job and its checked options. ``variables``, given the options, are the
     names of the values it can yield, so that a misspelt metric path is refused; ``None`` means that
-    this cannot be known before.
+    this cannot be known before. ``unasked``, given the options, are names that it yields with other
+    options but never with these, each with what to add: a metric or a condition that speaks of one
+    is refused with that hint. (Only ``get`` is asked of it.)
     """
 
     name: str
@@ -208,6 +221,7 @@ class ObserverPlugin:
     build: Callable[[Job, Mapping[str, Any]], Observer]
     options: Schema = field(default_factory=lambda: _NOTHING)
     variables: Callable[[Mapping[str, Any]], frozenset[str] | None] | None = None
+    unasked: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

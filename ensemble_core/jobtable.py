@@ -308,6 +308,8 @@ class JobTable:
             self._index.touched.append(watch)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
+        if value - value != 0.0:
+            return  # the metric does not change, so no rule that waits for it is to look
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
@@ -338,7 +340,7 @@ class JobTable:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
                 continue  # an observer's slip: a wrong value is worse than a missing one
-            if self._metrics.everything:
+            if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
 
@@ -378,6 +380,27 @@ class JobTable:
             fields["type"] = record.exception
             fields["note"] = record.note
         return fields
+
+    @staticmethod
+    def described(record: JobRecord) -> dict[str, Any]:
+        """The job itself as plain data, for functions and slow actions: what it runs, where, and
+        how it ended, as far as that is known."""
+        job, files = record.job, record.files or {}
+        # What a keeper of jobs says of it; another place may mean another folder by a relative one.
+        workdir = files.get("workdir") or job.workdir
+        known: dict[str, Any] = {
+            "job": job.id,
+            "group": job.group,
+            "index": job.index,
+            "command": list(job.command),
+            "workdir": workdir if isinstance(workdir, str) and workdir.startswith("/") else None,
+            "parameters": dict(job.parameters),
+            "nodes": job.nodes,
+            "tasks": job.tasks,
+        }
+        if record.outcome is not None:
+            known["outcome"] = record.outcome
+        return known
 
 
 class _Stranger:

@@ -89,8 +89,11 @@ def _series_path(
     fitting = [group for group in groups if rest.startswith(group + "-")]
     for group in sorted(fitting, key=len, reverse=True):
         variable = rest[len(group) + 1 :]
-        base, _, outcome = variable.partition(".")
-        if not base or (outcome and (base != "duration" or outcome not in OUTCOMES)):
+        base, dot, outcome = variable.partition(".")
+        if not base or (dot and not outcome):
+            continue
+        # What observers yield may have a dot in its name; what each group has means an outcome.
+        if outcome and base in VARIABLES and (base != "duration" or outcome not in OUTCOMES):
             continue
         return MetricPath(text, "series", group, variable, statistic)
     return None

@@ -15,7 +15,11 @@ __all__ = ["Observer", "Row"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values that stood together in the output, by variable; ``clock`` is their time or step."""
+    """Values that stood together in the output, by variable; ``clock`` is their time or step.
+
+    A value may be nan or infinite where the output says so: statistics pass over it, and
+    conditions can ask for it (``isnan(energy)``). The clock is finite.
+    """
 
     values: Mapping[str, float] = field(default_factory=dict)
     clock: float | None = None

@@ -30,7 +30,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.events import Event, JobEvent
 from ensemble_core.firing import EngineFiring
 from ensemble_core.index import RuleState, in_order
-from ensemble_core.jobs import Job
+from ensemble_core.jobs import Job, JobGroup
 from ensemble_core.jobtable import JobRecord, JobTable, Link
 from ensemble_core.metrics import MetricPath, MetricStore
 from ensemble_core.pacing import Pacer
@@ -55,7 +55,10 @@ class Request(NamedTuple):
 def _asks_for_everything(ensemble: Ensemble) -> bool:
     """Whether a user's function or a slow action may ask for any metric."""
     return bool(ensemble.functions) or any(
-        action.plan is None for rule in ensemble.rules for action in rule.actions
+        each.plan is None
+        for rule in ensemble.rules
+        for action in rule.actions
+        for each in action.flat()
     )
 
 
@@ -107,6 +110,11 @@ class Reactions:
     def groups(self) -> Mapping[str, object]:
         """The job groups by name."""
         return self.table.groups
+
+    def group(self, name: str) -> JobGroup | None:
+        """A job group as it is now; ``None`` if there is none."""
+        state = self.table.groups.get(name)
+        return None if state is None else state.group
 
     def active(self, group: str | None = None) -> list[str]:
         """Our ids of the jobs that are not over yet, oldest first."""
@@ -218,9 +226,11 @@ class Reactions:
         rule, watch = state.rule, state.watch
         value = None if watch is None else watch.last
         condition, match = rule.condition, rule.trigger.match
-        known: Mapping[str, Any] | None = None
+        known: dict[str, Any] | None = None
         if match is not None or (condition is not None and condition.tree is not None):
             known = self._fields(event, record, fields)
+            if value is not None:
+                known["value"] = value
         try:
             if match is not None and not match(event, known or {}):
                 return
@@ -247,7 +257,7 @@ class Reactions:
         value: float | None,
         event: Event,
         record: JobRecord | None,
-        known: Mapping[str, Any] | None,
+        known: dict[str, Any] | None,
         fields: Mapping[str, Any],
     ) -> None:
         rule = state.rule
@@ -260,19 +270,18 @@ class Reactions:
         self.rules.fired(state, self.now)
         self._look_for_end = True
         self.firings += 1
-        job = record.job.id if record is not None else None
         if known is None:
             known = self._fields(event, record, fields)
-        if value is not None:
-            known = {**known, "value": value}
-        firing = EngineFiring(self, state, event, job, known, self.firings, link)
+            if value is not None:
+                known["value"] = value
+        firing = EngineFiring(self, state, event, record, known, self.firings, link)
         self._out.append(
             Fired(
                 rule=rule.id,
                 firing=self.firings,
                 label=rule.label or rule.id,
                 count=state.fired,
-                job=job,
+                job=firing.job,
                 value=value,
             )
         )

@@ -133,10 +133,12 @@ def check_record(record: object) -> None:
                 "None"
             )
         _check_names(record.fields, f"{shown}: fields")
+        _check_call(record.needs_variables, ("options",), f"{shown}: needs_variables")
     elif isinstance(record, StatisticPlugin):
         _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
     elif isinstance(record, ObserverPlugin):
         _check_call(record.variables, ("options",), f"{shown}: variables")
+        _check_call(record.unasked, ("options",), f"{shown}: unasked")
 
 
 def _check_name(name: object, kind: str) -> None:

@@ -14,6 +14,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.index import RuleIndex, RuleState
 from ensemble_core.metrics import MetricPath, MetricStore, parse_path
 from ensemble_core.report import RuleReport
+from ensemble_core.rules import BoundRule
 
 __all__ = ["RuleBook", "chain_text"]
 
@@ -43,7 +44,7 @@ class RuleBook:
                 hint="give the new rule another id, or none",
                 code="duplicate-rule",
             )
-        for path in (rule.trigger.metric, *(rule.condition.metrics if rule.condition else ())):
+        for path in _paths(rule):
             parsed = None if path is None else self.path(path)
             if parsed is not None:
                 self._metrics.keep(parsed)
@@ -259,6 +260,16 @@ class RuleBook:
         if not state.enabled:
             return "disabled"
         return "condition false" if woken else "never woken"
+
+
+def _paths(rule: BoundRule) -> Iterator[str | None]:
+    """The metrics that a rule speaks of."""
+    yield rule.trigger.metric
+    if rule.condition is not None:
+        yield from sorted(rule.condition.metrics)
+    for action in rule.actions:
+        for each in action.flat():
+            yield from sorted(each.metrics)
 
 
 def chain_text(rules: Sequence[str]) -> str:

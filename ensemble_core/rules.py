@@ -7,7 +7,7 @@ objects made by plugins, ready for the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -18,8 +18,9 @@ from ensemble_core.errors import Location
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.decisions import Decision, WhenBusy
     from ensemble_core.events import Event
+    from ensemble_core.jobs import Job, JobGroup
 
-__all__ = ["Action", "BoundAction", "BoundRule", "Firing", "Plan", "Rule", "Trigger"]
+__all__ = ["Action", "BoundAction", "BoundRule", "BoundSpec", "Firing", "Plan", "Rule", "Trigger"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -110,7 +111,8 @@ class Trigger:
     seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,
     ``observed``, ``resize-granted``, or the name of a plugin's own event). ``group`` narrows
     occasions to jobs of one group. ``match`` may narrow further: it is given the occasion's event
-    and fields, runs on the engine's thread, and must be pure and quick.
+    and fields (of a metric's trigger ``value`` too; of an observed row ``observer`` too), runs on
+    the engine's thread, and must be pure and quick.
     """
 
     wakes: tuple[str, ...] = ()
@@ -141,12 +143,19 @@ class Firing(Protocol):
         """Our id of the event's job, if it has one that is ours."""
 
     @property
+    def job_spec(self) -> Job | None:
+        """The event's job, whole, as it was submitted."""
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         """The event's fields by name, as a condition sees them."""
 
     @property
     def groups(self) -> Sequence[str]:
         """The names of all job groups."""
+
+    def group(self, name: str) -> JobGroup | None:
+        """A job group as it is now, with what rules have set; ``None`` if there is none."""
 
     def metric(self, path: str) -> float | None:
         """A metric's value now; ``None`` while there is none."""
@@ -181,6 +190,13 @@ class Firing(Protocol):
     def call(self, function: str) -> Decision:
         """Call a function of the file's ``custom:`` part."""
 
+    def act(
+        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+    ) -> Iterable[Decision]:
+        """The decisions of another action, or of several in order: what an option annotated
+        ``x-ensemble: action`` holds. To be handed on: ``yield from firing.act(options["then"])``.
+        """
+
 
 #: An action's plan: pure; given the firing and the action's options, the decisions in order.
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
@@ -189,11 +205,34 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAction:
     """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
-    engine then decides a :class:`~ensemble_core.decisions.Call` of kind ``action``."""
+    engine then decides a :class:`~ensemble_core.decisions.Call` of kind ``action``. ``metrics`` are
+    paths that its options speak of, ``nested`` the actions that its options hold."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     plan: Plan | None = None
+    metrics: frozenset[str] = frozenset()
+    nested: tuple[BoundAction, ...] = ()
+
+    def flat(self) -> Iterator[BoundAction]:
+        """This action and every one within it."""
+        yield self
+        for inner in self.nested:
+            yield from inner.flat()
+
+
+class BoundSpec(dict[str, Any]):
+    """A checked action within another's options: plain data to whoever reads it, with the bound
+    action beside it for the firing that does it. A copy is plain data and nothing else."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, spec: Mapping[str, Any], bound: BoundAction) -> None:
+        super().__init__(spec)
+        self.bound = bound
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,10 @@ class TracingEngine(Engine):
         if not state.live:
             self._say(_standing(state), state, value)
             return
-        doubt = self._doubt(state, event, value, self._fields(event, record, fields))
+        known = self._fields(event, record, fields)
+        if value is not None:
+            known["value"] = value
+        doubt = self._doubt(state, event, value, known)
         fired, skip = state.fired, state.skip
         super()._consider(state, event, record, fields)
         kind, saw = doubt

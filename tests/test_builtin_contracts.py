@@ -97,12 +97,17 @@ class TestJsonLines(ObserverContract):
         b'{"step": 1, "loss": 0.5, "name": "a", "ok": true, "more": {"x": 1}}\n'
         b'{"step": 2, "loss": NaN, "lr": 1e-3}\r\n'
         b'\n[1, 2]\n{"broken": \n{"duration": 3, "none": null}\n'
-        b'  {"loss": Infinity}\n{"huge": 1' + b"0" * 400 + b"}\n" + b"[" * 3000 + b"\n"
+        b'  {"loss": -Infinity, "far": 1e999, "step": Infinity}\n{"huge": 1'
+        + b"0" * 400
+        + b"}\n"
+        + b"[" * 3000
+        + b"\n"
         b'{"step": 3, "loss": "0.25"}\n{"loss": 0.125}'
     )
     rows = (
         Row({"step": 1.0, "loss": 0.5}, 1.0),
-        Row({"step": 2.0, "lr": 1e-3}, 2.0),
+        Row({"step": 2.0, "loss": math.nan, "lr": 1e-3}, 2.0),
+        Row({"step": math.inf, "loss": -math.inf}, None),
         Row({"step": 3.0}, 3.0),
         Row({"loss": 0.125}, None),
     )

@@ -183,7 +183,7 @@ class Raising(Lines):
 class Poisoned(Lines):
     def row(self, line: bytes) -> list[Row]:
         try:
-            return [Row({"x": float(line)})]
+            return [Row({"x": float(line)}, clock=float(line))]
         except ValueError:
             return []
 
@@ -203,7 +203,7 @@ class Clinging(Lines):
         (Impatient, "test_cut_anywhere_gives_the_same"),
         (Impatient, "test_byte_by_byte_gives_the_same"),
         (Raising, "test_no_input_makes_it_raise"),
-        (Poisoned, "test_values_are_finite_numbers"),
+        (Poisoned, "test_values_are_numbers_and_the_clock_is_finite"),
         (Endless, "test_endless_line_is_bounded_and_passes"),
         (Clinging, "test_begins_anew_when_the_file_does"),
     ],

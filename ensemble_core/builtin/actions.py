@@ -10,6 +10,10 @@ open to every plugin:
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``
     Text with placeholders for the event's fields.
+``action``
+    An action or a list of actions, checked like a rule's own.
+``expression``
+    Each text in it that begins with ``=`` is arithmetic over the event's fields and metrics.
 ``duration``
     Seconds or ``"1h30m"``; the action gets seconds.
 

@@ -26,7 +26,8 @@ _FIELD = {"type": "string", "pattern": r"^[A-Za-z0-9_-]+$", "not": {"enum": list
 
 
 class JsonLines(Observer):
-    """Each line that is a JSON object gives one row of its finite numeric fields.
+    """Each line that is a JSON object gives one row of its numeric fields: NaN and Infinity, which
+    many programs write, are numbers too.
 
     Other lines are passed over, and so are nested values, truth values, and fields named
     ``duration`` or ``pending``, which every job group has already. ``clock`` is the field that
@@ -89,6 +90,9 @@ class JsonLines(Observer):
             return None
         try:
             found = json.loads(line.decode())
+            if math.inf in found.values() or -math.inf in found.values():
+                # 1e999 is no infinity, it is a number that no float can hold.
+                found = json.loads(line.decode(), parse_float=_finite)
         except (ValueError, RecursionError):
             return None
         values: dict[str, float] = {}
@@ -99,7 +103,7 @@ class JsonLines(Observer):
         if not values:
             return None
         clock = None if self._clock is None else _number(found.get(self._clock))
-        return Row(values, clock)
+        return Row(values, clock if clock is None or math.isfinite(clock) else None)
 
     def _takes(self, name: str) -> bool:
         if self._fields is not None:
@@ -117,9 +121,13 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
         return None
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
     return number if math.isfinite(number) else None
 
 

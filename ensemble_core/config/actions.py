@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from ensemble_core.conditions import expression
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.durations import seconds
@@ -20,7 +21,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.hookspecs import ActionPlugin
 from ensemble_core.jobs import PLACEHOLDER
-from ensemble_core.rules import BoundAction
+from ensemble_core.rules import BoundAction, BoundSpec
 
 __all__ = ["ACTION_KEYS", "Occasion", "bind_action"]
 
@@ -33,12 +34,24 @@ class Occasion:
     """What an action may count on when its rule fires.
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
-    are the event's fields, ``None`` if they cannot be known.
+    are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
+    observed, ``group`` the job group that is observed (``None``: any).
     """
 
     trigger: str = ""
     job: bool = True
     names: Collection[str] | None = None
+    own: Collection[str] = ()
+    group: str | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the options of one action turned out to speak of."""
+
+    occasion: Occasion
+    metrics: set[str] = field(default_factory=set)
+    nested: list[BoundAction] = field(default_factory=list)
 
 
 def bind_action(
@@ -53,15 +66,25 @@ def bind_action(
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     options: dict[str, Any] = defaults(record.options, given)
     properties = record.options.get("properties", {})
+    found = _Found(occasion)
     for key, value in given.items():
-        if key in properties and context.intact((*path, key)):
+        # What is wrong in one nested action must not hide what is in the next.
+        if key in properties and (
+            context.intact((*path, key)) or _annotation(properties[key]) == "action"
+        ):
             options[key] = _check(
-                context, (*path, key), properties[key], value, occasion, options, properties
+                context, (*path, key), properties[key], value, found, options, properties
             )
     _check_job(context, path, name, record, spec, occasion)
     if not context.intact(path):
         return None
-    return BoundAction(name=name, options=options, plan=record.plan)
+    return BoundAction(
+        name=name,
+        options=options,
+        plan=record.plan,
+        metrics=frozenset(found.metrics),
+        nested=tuple(found.nested),
+    )
 
 
 def _check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
@@ -108,14 +131,14 @@ def _check(
     path: Path,
     schema: object,
     value: Any,
-    occasion: Occasion,
+    found: _Found,
     around: Mapping[str, Any],
     properties: Mapping[str, Any],
 ) -> Any:
     """Check one option by its annotation; the value as the action shall have it."""
     if not isinstance(schema, Mapping):
         return value
-    kind = schema.get("x-ensemble")
+    kind = _annotation(schema)
     if kind == "duration":
         try:
             return seconds(value)
@@ -124,22 +147,64 @@ def _check(
             return value
     if kind == "fields" and isinstance(value, dict):
         return _check_fields(context, path, value, around, properties)
+    if kind == "action":
+        return _check_nested(context, path, value, found)
+    if kind == "expression":
+        _check_expressions(context, path, value, found)
+        return value
     if kind is not None:
         for place, name in _strings(path, value):
-            _check_name(context, place, str(kind), name, occasion)
+            _check_name(context, place, str(kind), name, found)
         return value
     if isinstance(value, dict):
         inner = schema.get("properties", {})
+        others = schema.get("additionalProperties")
         return {
-            key: _check(context, (*path, key), inner.get(key), item, occasion, value, inner)
+            key: _check(context, (*path, key), inner.get(key, others), item, found, value, inner)
             for key, item in value.items()
         }
     if isinstance(value, list):
         return [
-            _check(context, (*path, i), schema.get("items"), item, occasion, around, properties)
+            _check(context, (*path, i), schema.get("items"), item, found, around, properties)
             for i, item in enumerate(value)
         ]
     return value
+
+
+def _check_nested(context: Context, path: Path, value: Any, found: _Found) -> Any:
+    """An action, or a list of them, within another's options."""
+    if isinstance(value, list):
+        return [_check_nested(context, (*path, i), one, found) for i, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    bound = bind_action(context, path, value, found.occasion)
+    if bound is None:
+        return value
+    found.nested.append(bound)
+    return BoundSpec({"name": bound.name, **bound.options}, bound)
+
+
+def _check_expressions(context: Context, path: Path, value: Any, found: _Found) -> None:
+    """Every text in here that begins with ``=``."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            _check_expressions(context, (*path, key), item, found)
+    elif isinstance(value, str) and value.startswith("="):
+        try:
+            parsed = expression(value, names=found.occasion.names)
+        except EnsembleError as error:
+            context.attach(error, path)
+            return
+        for name in sorted(parsed.names):
+            context.asked_for(name, found.occasion.group, path, found.occasion.own)
+        for text in sorted(parsed.metrics):
+            if context.metric(text, path) is not None:
+                found.metrics.add(text)
+
+
+def _annotation(schema: object) -> object:
+    return schema.get("x-ensemble") if isinstance(schema, Mapping) else None
 
 
 def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
@@ -150,12 +215,13 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
     return []
 
 
-def _check_name(context: Context, path: Path, kind: str, name: str, occasion: Occasion) -> None:
+def _check_name(context: Context, path: Path, kind: str, name: str, found: _Found) -> None:
     known = context.known
     if kind == "group":
         context.group(name, path)
     elif kind == "metric":
-        context.metric(name, path)
+        if context.metric(name, path) is not None:
+            found.metrics.add(name)
     elif kind == "rule":
         if known.rules is not None and name not in known.rules:
             context.unknown(path, "rule", name, known.rules, "no-such-rule")
@@ -163,7 +229,7 @@ def _check_name(context: Context, path: Path, kind: str, name: str, occasion: Oc
         if known.functions is not None and name not in known.functions:
             context.unknown(path, "function", name, known.functions, "no-such-function")
     elif kind == "message":
-        _check_message(context, path, name, occasion)
+        _check_message(context, path, name, found.occasion)
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:

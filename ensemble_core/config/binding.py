@@ -7,7 +7,7 @@ functions return while a run is under way.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,39 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
     )
     if not isinstance(trigger, Trigger):
         return None
+    _check_observed(context, path, kind, record, trigger, options)
     occasion = _occasion(context, kind, record, trigger, metric)
     return _Woken(record, trigger, name, metric, occasion)
+
+
+def _check_observed(
+    context: Context,
+    path: Path,
+    kind: str,
+    record: TriggerPlugin,
+    trigger: Trigger,
+    options: Mapping[str, Any],
+) -> None:
+    """Whether the observers of its group can ever yield what the trigger needs."""
+    needs = record.needs_variables
+    wanted = None if needs is None else context.quietly(needs, options)
+    place = (*path, "name" if trigger.group is not None else "trigger")
+    for name in sorted(wanted or ()):
+        if context.can_yield(trigger.group, name):
+            continue
+        whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
+        context.report(
+            place,
+            f"{kind!r} needs {name!r}, and no observer of {whose} yields it",
+            hint=context.how_to_yield(trigger.group, name)
+            or "give the job group an observer that does ('observe:')",
+            code="not-observed",
+        )
+        return
+    if trigger.wakes == ("observed",) and not context.observed(trigger.group):
+        whose = "no job group" if trigger.group is None else f"the job group {trigger.group!r}"
+        without = "has an observer" if trigger.group is None else "has no observer"
+        context.warnings.append(f"{kind} can never wake a rule: {whose} {without} ('observe:')")
 
 
 def _duration(context: Context, path: Path, value: Any, schema: Mapping[str, Any]) -> float | None:
@@ -159,11 +190,13 @@ def _occasion(
     known |= record.fields
     if metric is not None:
         known |= {"value"}
-    names: frozenset[str] | None = None if "*" in record.fields else known
     if "observed" in wakes:
+        known |= {"clock", "observer"}
+    names: frozenset[str] | None = None if "*" in record.fields else known
+    if "observed" in wakes and names is not None:
         variables = context.variables(group)
-        names = None if variables is None or names is None else names | variables | {"clock"}
-    return Occasion(kind, has_job, names)
+        names = None if variables is None else names | variables
+    return Occasion(kind, has_job, names, known, group)
 
 
 def _label(woken: _Woken) -> str:
@@ -187,7 +220,14 @@ def _condition(
     names = woken.occasion.names if woken else None
     has_value = woken is None or woken.path is not None
     try:
-        condition = conditions.parse(when, names=names, has_value=has_value)
+        condition = conditions.parse(when, has_value=has_value)
+        own: Collection[str] = woken.occasion.own if woken else ()
+        group = woken.occasion.group if woken else None
+        asked = sorted(condition.names - {"value"}) if woken else []
+        if [name for name in asked if context.asked_for(name, group, place, own)]:
+            return None
+        if names is not None:
+            conditions.parse(when, names=names, has_value=has_value)
     except EnsembleError as error:
         context.attach(error, place)
         return None

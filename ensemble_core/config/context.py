@@ -15,7 +15,7 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.explain import explain
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError
-from ensemble_core.hookspecs import ExecutorPlugin
+from ensemble_core.hookspecs import ExecutorPlugin, ObserverPlugin
 from ensemble_core.jobs import JobGroup
 from ensemble_core.metrics import VARIABLES, MetricPath, parse_path
 from ensemble_core.registry import Registry
@@ -150,11 +150,80 @@ class Context:
                 return None
             for name, options in known.observe.items():
                 variables = self.registry.observers[name].variables
-                names = None if variables is None else _quietly(variables, options)
+                names = None if variables is None else self.quietly(variables, options)
                 if names is None:
                     return None
                 found |= names
         return frozenset(found)
+
+    def observed(self, group: str | None) -> bool:
+        """Whether the group (or any) has an observer, as far as can be known."""
+        return any(known is None or known.observe for known in self._groups(group))
+
+    def can_yield(self, group: str | None, name: str) -> bool:
+        """Whether an observer of the group (or of any) can yield this variable, or may."""
+        for known in self._groups(group):
+            if known is None:
+                return True
+            for observer, options in known.observe.items():
+                record = self.registry.observers[observer]
+                if self._unasked(record, options, name) is not None:
+                    continue
+                variables = record.variables
+                names = None if variables is None else self.quietly(variables, options)
+                if names is None or name in names:
+                    return True
+        return False
+
+    def how_to_yield(self, group: str | None, name: str) -> str | None:
+        """What would make an observer of the group (or of any) yield this variable, if one could
+        with other options."""
+        for known in self._groups(group):
+            for observer, options in known.observe.items() if known else ():
+                hint = self._unasked(self.registry.observers[observer], options, name)
+                if hint is not None:
+                    return hint
+        return None
+
+    def asked_for(
+        self, name: str, group: str | None, path: Path, own: Collection[str] = ()
+    ) -> bool:
+        """Whether an observer could yield this field with other options, and none does with these;
+        reported if so. ``own`` are fields that are there in any case."""
+        if name in own or self.can_yield(group, name):
+            return False
+        hint = self.how_to_yield(group, name)
+        if hint is None:
+            return False
+        whose = "any job group" if group is None else f"the job group {group!r}"
+        self.report(
+            path,
+            f"no observer of {whose} yields {name!r} with the options that it has",
+            hint=hint,
+            code="not-observed",
+            where=self.document.at_text(path, name),
+        )
+        return True
+
+    @staticmethod
+    def _unasked(record: ObserverPlugin, options: Mapping[str, Any], name: str) -> str | None:
+        if record.unasked is None:
+            return None
+        try:
+            return record.unasked(options).get(name)
+        except Exception:  # a plugin that cannot say what it leaves out: then nothing is checked
+            return None
+
+    @staticmethod
+    def quietly(
+        variables: Callable[[Mapping[str, Any]], frozenset[str] | None],
+        options: Mapping[str, Any],
+    ) -> frozenset[str] | None:
+        """What a plugin says of its variables; ``None`` where it cannot."""
+        try:
+            return variables(options)
+        except Exception:  # a plugin that cannot say what it yields: then nothing is checked
+            return None
 
     def _groups(self, group: str | None) -> Iterable[JobGroup | None]:
         if group is None:
@@ -173,10 +242,14 @@ class Context:
         if found.kind != "series" or base in VARIABLES:
             return found
         variables = self.variables(found.group)
-        if variables is None or found.variable in variables:
+        if self.can_yield(found.group, found.variable):
             return found
+        variables = variables or frozenset()
         near = get_close_matches(found.variable, [*VARIABLES, *variables], 1, 0.5)
-        if near:
+        asked = self.how_to_yield(found.group, found.variable)
+        if asked is not None:
+            hint = asked
+        elif near:
             hint = f"did you mean '{found.statistic}.{found.group}-{near[0]}'?"
         elif variables:
             hint = f"its observers yield {', '.join(sorted(variables)[:15])}"
@@ -201,12 +274,3 @@ class Context:
             return parse_path(text, groups, self.known.statistics)
         except EnsembleError as error:
             return error
-
-
-def _quietly(
-    variables: Callable[[Mapping[str, Any]], frozenset[str] | None], options: Mapping[str, Any]
-) -> frozenset[str] | None:
-    try:
-        return variables(options)
-    except Exception:  # a plugin that cannot say what it yields: then nothing is checked
-        return None

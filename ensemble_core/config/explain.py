@@ -132,7 +132,10 @@ def _of_value(kind: str, error: Any, path: Path, value: Any, document: Document)
             code="bad-name",
         )
     if kind == "falseSchema":
-        return UsageError(f"{name} is not allowed here", where=where, code="unknown-key")
+        hint = None
+        if path and path[-1] in ("repetitions", "backoff"):
+            hint, where = "write it on the rule, beside 'trigger'", document.at_key(path)
+        return UsageError(f"{name} is not allowed here", where=where, hint=hint, code="unknown-key")
     message = str(error.message)
     return _error(f"{name}: {message if len(message) < 300 else message[:299] + '…'}", where)
 

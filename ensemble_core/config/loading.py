@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
@@ -113,7 +113,30 @@ def _canonical_rule(rule: Any, registry: Registry) -> None:
     _rename(rule, "trigger", registry.triggers)
     action = rule.get("action") if isinstance(rule, dict) else None
     for one in action if isinstance(action, list) else [action]:
-        _rename(one, "name", registry.actions)
+        _canonical_action(one, registry)
+
+
+def _canonical_action(action: Any, registry: Registry) -> None:
+    """The same for an action and for those within its options."""
+    _rename(action, "name", registry.actions)
+    name = action.get("name") if isinstance(action, dict) else None
+    if isinstance(name, str) and name in registry.actions:
+        _canonical_nested(action, registry.actions[name].options, registry)
+
+
+def _canonical_nested(value: Any, schema: Any, registry: Registry) -> None:
+    if not isinstance(schema, Mapping):
+        return
+    if isinstance(value, list) and schema.get("x-ensemble") != "action":
+        for item in value:
+            _canonical_nested(item, schema.get("items"), registry)
+    elif schema.get("x-ensemble") == "action":
+        for one in value if isinstance(value, list) else [value]:
+            _canonical_action(one, registry)
+    elif isinstance(value, dict):
+        properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+        for key, item in value.items():
+            _canonical_nested(item, properties.get(key, others), registry)
 
 
 def _rename(around: Any, key: str, records: Mapping[str, object]) -> None:
@@ -280,7 +303,7 @@ class _Loader:
         if found:
             return found
         actions = context.registry.actions
-        if any("resize" in actions[action.name].needs for rule in rules for action in rule.actions):
+        if any("resize" in actions[action.name].needs for action in _actions_of(rules)):
             return _HEARTBEAT
         if any("heartbeat" in rule.trigger.wakes for rule in rules):
             if "heartbeat" in logging:
@@ -319,14 +342,13 @@ class _Loader:
         }
         used: Counter[str] = Counter(
             value
-            for rule in rules
-            for action in rule.actions
+            for action in _actions_of(rules)
             for key, value in action.options.items()
             if "submit" in context.registry.actions[action.name].needs
             and isinstance(value, str)
             and properties[action.name].get(key, {}).get("x-ensemble") == "group"
         )
-        slow = any(action.plan is None for rule in rules for action in rule.actions)
+        slow = any(action.plan is None for action in _actions_of(rules))
         for group in context.known.groups:
             if not used[group] and not slow:
                 context.warnings.append(f"no rule submits the job group {group!r}")
@@ -344,6 +366,13 @@ class _Loader:
                     f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
                     "there is no heartbeat to look at it then; set logging.heartbeat"
                 )
+
+
+def _actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
+    """The actions of these rules, and those within their options."""
+    for rule in rules:
+        for action in rule.actions:
+            yield from action.flat()
 
 
 def _never() -> Any:
@@ -380,7 +409,7 @@ def _binder(context: Context) -> Binder:
         if part == "rule":
             _canonical_rule(inner.document.data, inner.registry)
         elif part == "action":
-            _rename(inner.document.data, "name", inner.registry.actions)
+            _canonical_action(inner.document.data, inner.registry)
         inner.check_shape(part)
         return inner
 

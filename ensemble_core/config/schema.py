@@ -171,6 +171,8 @@ def _moved(value: Any, key: str) -> Any:
                     moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
         if moved.get("x-ensemble") == "fields":
             moved["$ref"] = "#/$defs/job-fields"
+        elif moved.get("x-ensemble") == "action":
+            moved["$ref"] = "#/$defs/nested-actions"
         return moved
     if isinstance(value, list):
         return [_moved(inner, key) for inner in value]

@@ -50,13 +50,14 @@ class ActionContract(RecordContract):
     def context(self) -> CallContext:
         """The situation for ``run``."""
         spec = {"name": self.plugin.name, **self.options}
+        job = Job(id="sim.0", group="sim", index=0, command=("true",))
         return CallContext(
             options=dict(self.options),
             event=self.event.to_dict(),
             rule=Rule({"id": "rule-1", "trigger": "job-finish", "action": spec}),
             action=Action(spec),
             metrics=MetricsView(self.metrics),
-            job=Job(id="sim.0", group="sim", index=0, command=("true",)).to_dict(),
+            job={**job.to_dict(), "job": job.id, "workdir": "/", "outcome": "success"},
             ensemble="contract",
         )
 

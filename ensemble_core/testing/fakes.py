@@ -4,11 +4,12 @@ whose jobs live as the test says. They keep the contracts of the real ones and u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ensemble_core.builtin.actions import ensemble_actions
 from ensemble_core.decisions import (
     Call,
     Cancel,
@@ -25,7 +26,9 @@ from ensemble_core.decisions import (
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
 from ensemble_core.executor import Emit, Executor, Run
+from ensemble_core.hookspecs import ActionPlugin
 from ensemble_core.jobs import Job, JobGroup
+from ensemble_core.rules import Action
 
 __all__ = ["FakeExecutor", "FakeFiring"]
 
@@ -34,7 +37,9 @@ class FakeFiring:
     """One firing of a rule, as an action's ``plan`` sees it, with what the test says.
 
     ``groups`` may be names or whole groups; ``metrics`` are values by path, ``active`` our ids of
-    jobs (``GROUP.INDEX``). ``decided`` records every decision in the order in which it was made.
+    jobs (``GROUP.INDEX``). ``job_spec`` is the event's job, where it is another than its group
+    makes. ``actions`` are records of actions that ``act`` may meet beside the built-in ones.
+    ``decided`` records every decision in the order in which it was made.
 
     >>> firing = FakeFiring(groups=["sim"], active=["sim.0"])
     >>> firing.cancel(firing.active("sim")).jobs
@@ -53,11 +58,14 @@ class FakeFiring:
         active: Iterable[str] = (),
         fields: Mapping[str, Any] | None = None,
         rule: str = "rule-1",
+        job_spec: Job | None = None,
+        actions: Iterable[ActionPlugin] = (),
     ) -> None:
         self.decided: list[Decision] = []
+        self._actions = {record.name: record for record in (*ensemble_actions(), *actions)}
         self._rule = rule
         self._event = event or Started(0.0)
-        self._job = job
+        self._job = job if job is not None or job_spec is None else job_spec.id
         self._fields = dict(fields or {})
         self._metrics = dict(metrics or {})
         self._active = tuple(active)
@@ -68,6 +76,7 @@ class FakeFiring:
                 for item in groups
             )
         }
+        self._job_spec = job_spec or self._made_by_its_group()
         self._next = dict.fromkeys(self._groups, 0)
         for known in self._active:
             name, _, index = known.rpartition(".")
@@ -87,12 +96,19 @@ class FakeFiring:
         return self._job
 
     @property
+    def job_spec(self) -> Job | None:
+        return self._job_spec
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         return self._fields
 
     @property
     def groups(self) -> Sequence[str]:
         return tuple(self._groups)
+
+    def group(self, name: str) -> JobGroup | None:
+        return self._groups.get(name)
 
     def metric(self, path: str) -> float | None:
         return self._metrics.get(path)
@@ -142,24 +158,47 @@ class FakeFiring:
         return self._decide(Log(rule=self._rule, firing=1, message=message, level=level))
 
     def call(self, function: str) -> Decision:
-        call = f"call-{len(self.decided) + 1}"
+        return self._call("custom", function, {})
+
+    def act(
+        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+    ) -> Iterator[Decision]:
+        for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
+            options = dict(one.spec if isinstance(one, Action) else one)
+            name = str(options.pop("name", ""))
+            if name not in self._actions:
+                raise EnsembleError(
+                    f"no action {name!r}",
+                    hint="give FakeFiring its record: actions=[…]",
+                    code="no-such-action",
+                )
+            plan = self._actions[name].plan
+            if plan is None:
+                yield self._call("action", name, options)
+            else:
+                yield from plan(self, options)
+
+    def _call(
+        self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
+    ) -> Decision:
         return self._decide(
             Call(
                 rule=self._rule,
                 firing=1,
-                call=call,
-                kind="custom",
-                name=function,
+                call=f"call-{len(self.decided) + 1}",
+                kind=kind,
+                name=name,
+                options=dict(options),
                 event=self._event.to_dict(),
-                job=self._job_as_data(),
+                job=None if self._job_spec is None else self._job_spec.to_dict(),
             )
         )
 
-    def _job_as_data(self) -> Mapping[str, Any] | None:
+    def _made_by_its_group(self) -> Job | None:
         name, _, index = (self._job or "").rpartition(".")
         if name not in self._groups or not index.isdecimal():
             return None
-        return next(self._groups[name].jobs(int(index))).to_dict()
+        return next(self._groups[name].jobs(int(index)))
 
     def _decide(self, decision: Decision) -> Decision:
         self.decided.append(decision)

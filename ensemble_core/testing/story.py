@@ -109,9 +109,18 @@ class Story:
             decided += self.job(job, "finish", status=15)
         return decided + self.job(job, *CLEARING)
 
-    def observe(self, job: str, **values: float) -> list[Decision]:
-        """An observer reads a row."""
-        return self.tell(Observed(self.now, job, "test", values))
+    def observe(
+        self,
+        job: str,
+        /,
+        values: Mapping[str, float] | None = None,
+        *,
+        observer: str = "test",
+        clock: float | None = None,
+        **more: float,
+    ) -> list[Decision]:
+        """An observer reads a row of these values."""
+        return self.tell(Observed(self.now, job, observer, {**(values or {}), **more}, clock))
 
     def wait(self, seconds: float) -> list[Decision]:
         """Time passes; every timer that comes due meanwhile is told of."""

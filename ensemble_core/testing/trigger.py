@@ -67,7 +67,9 @@ class TriggerContract(RecordContract):
             return item, {**item.data, "name": item.name}
         if isinstance(item, JobEvent):
             return item, {**item.context, "name": item.name, "job": item.job}
-        return item, dict(item.values) if isinstance(item, Observed) else {}
+        if isinstance(item, Observed):
+            return item, {**item.values, "job": item.job, "observer": item.observer}
+        return item, {}
 
     def test_builds_a_trigger(self) -> None:
         trigger = self._build()
@@ -96,6 +98,13 @@ class TriggerContract(RecordContract):
             second.metric,
             second.every,
         )
+
+    def test_variables_that_it_needs_are_names(self) -> None:
+        if self.plugin.needs_variables is None:
+            return
+        names = self.plugin.needs_variables(self.options)
+        assert isinstance(names, frozenset), f"{names!r}, expected a set of names"
+        assert all(isinstance(name, str) for name in names)
 
     def test_options_are_left_alone(self) -> None:
         options = copy.deepcopy(dict(self.options))
