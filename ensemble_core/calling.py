@@ -150,7 +150,10 @@ class Caller:
         for item in items:
             if isinstance(item, Action):
                 self._ensemble.binder.action(item.spec)
-                specs.append({"action": dict(item.spec)})
+                spec: dict[str, Any] = {"action": dict(item.spec)}
+                if item.fields:
+                    spec["fields"] = {str(name): _told(v) for name, v in item.fields.items()}
+                specs.append(spec)
             elif isinstance(item, Rule):
                 self._ensemble.binder.rule(item.spec, "returned-rule")
                 specs.append({"rule": dict(item.spec)})
@@ -200,6 +203,11 @@ def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
             code="no-such-function",
         )
     return functions
+
+
+def _told(value: object) -> object:
+    """A field's value as the journal can hold it."""
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def _one_line(error: BaseException) -> str:

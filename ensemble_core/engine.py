@@ -392,7 +392,11 @@ class Engine(Reactions):
             if "rule" in spec:
                 self._join(firing, spec["rule"])
             else:
-                self._act(firing, self.ensemble.binder.action(spec["action"]))
+                told = spec.get("fields")
+                self._act(
+                    firing.knowing(told) if told else firing,
+                    self.ensemble.binder.action(spec["action"]),
+                )
         except EnsembleError as error:
             self._error(str(error), firing)
 

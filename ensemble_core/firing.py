@@ -130,19 +130,31 @@ class EngineFiring:
             raise EnsembleError(f"there is no function {function!r}", code="no-such-function")
         return self.call_off_thread("custom", function, {})
 
+    def knowing(self, fields: Mapping[str, Any]) -> EngineFiring:
+        """The same firing, with these fields beside those of the event."""
+        known = {**self._fields, **fields}
+        return EngineFiring(
+            self._engine, self.state, self.event, self._record, known, self.number, self.link
+        )
+
     def act(
-        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+        self,
+        spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
+        fields: Mapping[str, Any] | None = None,
     ) -> Iterable[Decision]:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
+            own = one.fields if isinstance(one, Action) else {}
+            known = {**(fields or {}), **own}
+            firing = self.knowing(known) if known else self
             if isinstance(one, BoundSpec):
                 bound = one.bound  # checked when the file was
             else:
                 plain = one.spec if isinstance(one, Action) else one
                 bound = self._engine.ensemble.binder.action(plain)
             if bound.plan is None:
-                yield self.call_off_thread("action", bound.name, bound.options)
+                yield firing.call_off_thread("action", bound.name, bound.options)
             else:
-                yield from bound.plan(self, bound.options)
+                yield from bound.plan(firing, bound.options)
 
     def call_off_thread(
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]

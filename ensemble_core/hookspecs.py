@@ -152,12 +152,17 @@ class ActionPlugin:
 
     ``options`` is a JSON Schema of an object: what may stand beside ``name`` in the file. A
     property may say ``"x-ensemble": "group"`` (or ``rule``, ``metric``, ``function``): its value is
-    then checked to name one. With ``"x-ensemble": "action"`` it holds an action or a list of them,
-    checked like the rule's own: a ``plan`` hands on ``firing.act(options[…])``, a ``run`` returns
-    ``Action(options[…])``. With ``"x-ensemble": "expression"`` each text in it that begins with
-    ``=`` is checked to be arithmetic over the event's fields, which
-    :func:`ensemble_core.expression` works out. ``needs`` are capabilities that the executor must
-    have.
+    then checked to name one. ``needs`` are capabilities that the executor must have.
+
+    With ``"x-ensemble": "action"`` the property holds an action or a list of them, checked like the
+    rule's own: a ``plan`` hands on ``firing.act(options[…])``, a ``run`` returns
+    ``Action(options[…])``. These may speak of what the outer action found out where
+    ``"x-ensemble-fields": [NAME, …]`` stands beside that: ``firing.act(spec, {"outcome": …})``,
+    ``Action(spec).knowing({"outcome": …})``.
+
+    With ``"x-ensemble": "expression"`` each text in the value that begins with ``=`` is checked to
+    be arithmetic over the event's fields and metrics, which :func:`ensemble_core.expression` works
+    out: ``expression(text).value(firing.fields, firing.metric)``.
     """
 
     name: str

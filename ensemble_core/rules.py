@@ -26,16 +26,29 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Action:
-    """An action as data: what a custom function returns.
+    """An action as data: what a custom function returns. ``fields`` are what it may speak of beside
+    the event's own; see :meth:`knowing`.
 
     >>> Action({"name": "submit", "label": "echo"}).name
     'submit'
     """
 
-    __slots__ = ("spec",)
+    __slots__ = ("fields", "spec")
 
     def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
         self.spec: dict[str, Any] = {**(spec or {}), **options}
+        self.fields: Mapping[str, Any] = _NOTHING
+
+    def knowing(self, fields: Mapping[str, Any]) -> Action:
+        """The same action with these fields (numbers, strings, booleans) beside the event's own,
+        for its messages and expressions.
+
+        >>> Action(name="log", message="it was {outcome}").knowing({"outcome": "halted"}).fields
+        {'outcome': 'halted'}
+        """
+        action = Action(self.spec)
+        action.fields = {**self.fields, **fields}
+        return action
 
     @property
     def name(self) -> str:
@@ -51,12 +64,13 @@ class Action:
         return self.spec[key]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Action) and other.spec == self.spec
+        return isinstance(other, Action) and other.spec == self.spec and other.fields == self.fields
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Action({self.spec!r})"
+        known = f".knowing({dict(self.fields)!r})" if self.fields else ""
+        return f"Action({self.spec!r}){known}"
 
 
 class Rule:
@@ -191,10 +205,13 @@ class Firing(Protocol):
         """Call a function of the file's ``custom:`` part."""
 
     def act(
-        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+        self,
+        spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
+        fields: Mapping[str, Any] | None = None,
     ) -> Iterable[Decision]:
         """The decisions of another action, or of several in order: what an option annotated
         ``x-ensemble: action`` holds. To be handed on: ``yield from firing.act(options["then"])``.
+        ``fields`` are what it may speak of beside the event's own.
         """
 
 

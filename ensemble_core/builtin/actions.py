@@ -11,7 +11,8 @@ open to every plugin:
 ``message``
     Text with placeholders for the event's fields.
 ``action``
-    An action or a list of actions, checked like a rule's own.
+    An action or a list of actions, checked like a rule's own. ``x-ensemble-fields: [NAME, …]``
+    beside it names fields that it may speak of beside the event's own.
 ``expression``
     Each text in it that begins with ``=`` is arithmetic over the event's fields and metrics.
 ``duration``

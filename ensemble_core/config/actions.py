@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -43,6 +43,13 @@ class Occasion:
     names: Collection[str] | None = None
     own: Collection[str] = ()
     group: str | None = None
+
+    def knowing(self, names: Collection[str]) -> Occasion:
+        """The same occasion, for what is done where these fields are there too."""
+        if not names:
+            return self
+        known = None if self.names is None else {*self.names, *names}
+        return replace(self, names=known, own={*self.own, *names})
 
 
 @dataclass(slots=True)
@@ -148,7 +155,8 @@ def _check(
     if kind == "fields" and isinstance(value, dict):
         return _check_fields(context, path, value, around, properties)
     if kind == "action":
-        return _check_nested(context, path, value, found)
+        given = schema.get("x-ensemble-fields", ())
+        return _check_nested(context, path, value, found, found.occasion.knowing(given))
     if kind == "expression":
         _check_expressions(context, path, value, found)
         return value
@@ -171,13 +179,17 @@ def _check(
     return value
 
 
-def _check_nested(context: Context, path: Path, value: Any, found: _Found) -> Any:
+def _check_nested(
+    context: Context, path: Path, value: Any, found: _Found, occasion: Occasion
+) -> Any:
     """An action, or a list of them, within another's options."""
     if isinstance(value, list):
-        return [_check_nested(context, (*path, i), one, found) for i, one in enumerate(value)]
+        return [
+            _check_nested(context, (*path, i), one, found, occasion) for i, one in enumerate(value)
+        ]
     if not isinstance(value, dict):
         return value
-    bound = bind_action(context, path, value, found.occasion)
+    bound = bind_action(context, path, value, occasion)
     if bound is None:
         return value
     found.nested.append(bound)

@@ -4,6 +4,7 @@ whose jobs live as the test says. They keep the contracts of the real ones and u
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -161,9 +162,14 @@ class FakeFiring:
         return self._call("custom", function, {})
 
     def act(
-        self, spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action]
+        self,
+        spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
+        fields: Mapping[str, Any] | None = None,
     ) -> Iterator[Decision]:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
+            own = one.fields if isinstance(one, Action) else {}
+            firing = copy.copy(self)  # which writes down what is decided in the same list
+            firing._fields = {**self._fields, **(fields or {}), **own}
             options = dict(one.spec if isinstance(one, Action) else one)
             name = str(options.pop("name", ""))
             if name not in self._actions:
@@ -174,9 +180,9 @@ class FakeFiring:
                 )
             plan = self._actions[name].plan
             if plan is None:
-                yield self._call("action", name, options)
+                yield firing._call("action", name, options)  # noqa: SLF001  (a copy of itself)
             else:
-                yield from plan(self, options)
+                yield from plan(firing, options)
 
     def _call(
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
