@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "status": "Show how a run stands, or how it ended.",
     "events": "Show what happened in a run, and what was decided.",
     "logs": "Show what a run's jobs wrote.",
+    "plot": "Draw what a run's jobs reported, and where rules fired.",
     "why": "Say why a rule fired, or did not.",
     "replay": "Check a run: decide everything anew from its journal and compare.",
     "clean": "Remove the records of runs that are over.",

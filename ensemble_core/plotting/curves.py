@@ -1,0 +1,189 @@
+"""One job's values of one variable, thinned while they are read, without hiding extremes.
+
+Rows that follow one another are one bucket, of which the first, the lowest, the highest and the
+last point are kept; when there are too many buckets, neighbours are joined and further ones hold
+twice as many rows. A curve of few rows is kept whole. Filled by ``story``; read by ``drawing``.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["Curve", "Point"]
+
+#: Numbers of one bucket: four points of four.
+_WIDTH = 16
+_NAN = math.nan
+_finite = math.isfinite
+
+
+class Point(NamedTuple):
+    """One value. ``row`` counts the curve's rows from 0, ``clock`` is the row's own clock (nan
+    where it has none), ``time`` is in seconds since the epoch, ``value`` is nan for a gap."""
+
+    row: float
+    clock: float
+    time: float
+    value: float
+
+
+#: A point while it is read: a named tuple takes twice as long to make.
+_Numbers = tuple[float, float, float, float]
+
+
+class Curve:
+    """Points in the order in which they were read; at most ``limit`` buckets of them.
+
+    ``rows`` counts all values, ``gaps`` those that are not finite, ``clocked`` the rows that have a
+    clock.
+    """
+
+    __slots__ = (
+        "_anew",
+        "_breaks",
+        "_clock",
+        "_count",
+        "_now",
+        "_numbers",
+        "_span",
+        "clocked",
+        "gaps",
+        "last",
+        "limit",
+        "newest",
+        "rows",
+    )
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(2, limit)
+        self.rows = self.gaps = self.clocked = 0
+        #: The newest point that is finite, and the newest of all, as :class:`Point` has them.
+        self.last: _Numbers | None = None
+        self.newest: _Numbers | None = None
+        self._span = 1
+        self._numbers = array("d")
+        self._breaks = bytearray()
+        self._now: list[_Numbers] = []
+        self._count = 0
+        self._anew = False
+        self._clock = -math.inf
+
+    def add(self, clock: float | None, time: float, value: float, *, anew: bool = False) -> None:
+        """One more row; ``anew`` says that the output was begun anew before it."""
+        at = _NAN
+        if clock is not None and _finite(clock):
+            at = clock
+            self.clocked += 1
+            if at < self._clock:
+                anew = True
+            self._clock = at
+        if anew and self.rows:
+            self._close()
+            self._anew = True
+        row = self.rows
+        self.rows = row + 1
+        now = self._now
+        if _finite(value):
+            self.newest = self.last = point = (row, at, time, value)
+            if not now or now[0][3] != now[0][3]:
+                self._now = [point, point, point, point]
+            else:
+                if value < now[1][3]:
+                    now[1] = point
+                elif value > now[2][3]:
+                    now[2] = point
+                now[3] = point
+        else:
+            self.gaps += 1
+            self.newest = point = (row, at, time, _NAN)
+            if not now:
+                self._now = [point, point, point, point]
+        self._count += 1
+        if self._count >= self._span:
+            self._close()
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest of all values that are finite."""
+        return min(
+            (point.value for point, _ in self.points() if _finite(point.value)), default=None
+        )
+
+    @property
+    def highest(self) -> float | None:
+        """The highest of all values that are finite."""
+        return max(
+            (point.value for point, _ in self.points() if _finite(point.value)), default=None
+        )
+
+    def here(self) -> Point | None:
+        """The newest row, with the newest value that was finite (nan where none was)."""
+        if self.newest is None:
+            return None
+        row, clock, time, _ = self.newest
+        return Point(row, clock, time, _NAN if self.last is None else self.last[3])
+
+    def shrink(self, limit: int) -> None:
+        """Keep at most so many buckets from now on."""
+        self.limit = max(2, limit)
+        while len(self._breaks) > self.limit:
+            self._join()
+
+    def _close(self) -> None:
+        """The bucket at hand is complete."""
+        if not self._now:
+            return
+        for point in self._now:
+            self._numbers.extend(point)
+        self._breaks.append(self._anew)
+        self._now, self._count, self._anew = [], 0, False
+        while len(self._breaks) > self.limit:
+            self._join()
+
+    def _join(self) -> None:
+        """Join neighbours; over a break only where there are breaks nearly everywhere."""
+        numbers, breaks = self._numbers, self._breaks
+        freely = sum(breaks) > self.limit // 4
+        joined, kept = array("d"), bytearray()
+        at, count = 0, len(breaks)
+        while at < count:
+            here = numbers[at * _WIDTH : (at + 1) * _WIDTH]
+            kept.append(breaks[at])
+            at += 1
+            if at < count and (freely or not breaks[at]):
+                here = _merge(here, numbers[at * _WIDTH : (at + 1) * _WIDTH])
+                at += 1
+            joined.extend(here)
+        self._numbers, self._breaks = joined, kept
+        self._span *= 2
+
+    def points(self) -> Iterator[tuple[Point, bool]]:
+        """The points that are kept, in order, each with whether it was begun anew before it."""
+        numbers = self._numbers
+        for bucket, begun in enumerate(self._breaks):
+            at = bucket * _WIDTH
+            found = [Point(*numbers[at + 4 * n : at + 4 * n + 4]) for n in range(4)]
+            yield from _told(found, bool(begun))
+        if self._now:
+            yield from _told([Point(*point) for point in self._now], self._anew)
+
+
+def _told(found: list[Point], begun: bool) -> Iterator[tuple[Point, bool]]:
+    before = -1.0
+    for point in sorted(found, key=lambda point: point.row):
+        if point.row != before:
+            yield point, begun
+            before, begun = point.row, False
+
+
+def _merge(one: array[float], two: array[float]) -> array[float]:
+    if one[3] != one[3]:
+        return two
+    if two[3] != two[3]:
+        return one
+    low = one if one[7] <= two[7] else two
+    high = one if one[11] >= two[11] else two
+    return one[:4] + low[4:8] + high[8:12] + two[12:]

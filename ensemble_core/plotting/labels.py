@@ -1,0 +1,156 @@
+"""Words beside marks, put where they cover no curve and no other word. Called by ``drawing``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.transforms import Bbox
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+__all__ = ["Labels"]
+
+#: Where a label may stand, in points from its mark, the best first.
+_PLACES = [
+    (side * dx, rise)
+    for rise in (16, -16, 30, -30, 2, 46, -46, 64, -64)
+    for dx in (14, 30, 60, 110)
+    for side in (1, -1)
+]
+_SIZE = 8.5
+#: Points along all curves that are looked at.
+_LOOKED_AT = 20_000
+
+
+class Labels:
+    """The labels of one panel; its layout is settled. ``lines`` are what they should not cover."""
+
+    def __init__(self, ax: Axes, lines: Sequence[Line2D]) -> None:
+        self._ax = ax
+        figure = ax.get_figure()
+        assert figure is not None
+        self._dots = figure.dpi / 72.0
+        self._taken: list[Bbox] = []
+        self._curves = self._places(lines)
+
+    def _places(self, lines: Sequence[Line2D]) -> Any:
+        """Points along the curves in pixels, about one for each few pixels."""
+        each = max(4, _LOOKED_AT // max(1, len(lines)))
+        found = []
+        for line in lines:
+            points = self._ax.transData.transform(np.asarray(line.get_xydata()))
+            points = points[np.isfinite(points).all(axis=1)]
+            if len(points) < 2:
+                continue
+            if len(points) < each:  # a long straight piece is in the way along all of it
+                at = np.linspace(0, len(points) - 1, each)
+                places = np.arange(len(points))
+                points = np.column_stack(
+                    [np.interp(at, places, points[:, 0]), np.interp(at, places, points[:, 1])]
+                )
+            else:
+                points = points[:: max(1, len(points) // each)]
+            found.append(points)
+        return np.concatenate(found) if found else np.empty((0, 2))
+
+    def near(self, x: float, y: float, text: str) -> None:
+        """A label for the mark at this place (data), with a thin line to it."""
+        at = self._ax.transData.transform((x, y))
+        panel = self._ax.get_window_extent()
+        self._taken.append(_box(at[0], at[1], 10 * self._dots, 10 * self._dots))
+        width, height = self._extent(text)
+        best, least = _PLACES[0], float("inf")
+        for order, (dx, dy) in enumerate(_PLACES):
+            left = at[0] + dx * self._dots - (width if dx < 0 else 0)
+            box = Bbox.from_bounds(left, at[1] + dy * self._dots - height / 2, width, height)
+            cost = order * 0.02 + self._cost(box, panel)
+            if cost < least:
+                best, least = (dx, dy), cost
+        dx, dy = best
+        left = at[0] + dx * self._dots - (width if dx < 0 else 0)
+        self._taken.append(
+            Bbox.from_bounds(left, at[1] + dy * self._dots - height / 2, width, height)
+        )
+        note = self._ax.annotate(
+            text,
+            (x, y),
+            xytext=(dx, dy),
+            textcoords="offset points",
+            ha="left" if dx > 0 else "right",
+            va="center",
+            fontsize=_SIZE,
+            zorder=7,
+            parse_math=False,
+            bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.8},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "#555555",
+                "lw": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 4,
+            },
+        )
+        note.set_in_layout(False)
+
+    def beside(self, x: float, text: str) -> None:
+        """A label along the vertical line at ``x`` (data), from the top down."""
+        across, along = self._extent(text)  # turned by a quarter
+        panel = self._ax.get_window_extent()
+        at = self._ax.transData.transform((x, 0.0))[0]
+        left = at + along + 4 * self._dots > panel.x1
+        shift = -along if left else 0.0
+        top = panel.y1 - 3 * self._dots
+        while True:
+            box = Bbox.from_bounds(at + shift, top - across, along, across)
+            hit = [other for other in self._taken if other.overlaps(box)]
+            if not hit:
+                break
+            top = min(other.y0 for other in hit) - 4 * self._dots
+            if top - across < panel.y0:
+                return
+        self._taken.append(box)
+        note = self._ax.annotate(
+            text,
+            (x, (top - panel.y0) / panel.height),
+            xycoords=("data", "axes fraction"),
+            xytext=(-2 if left else 2, 0),
+            textcoords="offset points",
+            rotation=90,
+            ha="right" if left else "left",
+            va="top",
+            fontsize=_SIZE,
+            color="#555555",
+            zorder=7,
+            parse_math=False,
+            bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
+        )
+        note.set_in_layout(False)
+
+    def _extent(self, text: str) -> tuple[float, float]:
+        """How wide and high a text is, in pixels, nearly."""
+        return (len(text) * 0.6 + 0.8) * _SIZE * self._dots, 1.5 * _SIZE * self._dots
+
+    def _cost(self, box: Bbox, panel: Bbox) -> float:
+        """How much would be hidden here."""
+        cost = 0.0
+        if box.x0 < panel.x0 or box.x1 > panel.x1 or box.y0 < panel.y0 or box.y1 > panel.y1:
+            cost += 1e5
+        cost += 1e4 * sum(box.overlaps(other) for other in self._taken)
+        points = self._curves
+        if len(points):
+            inside = (
+                (points[:, 0] > box.x0)
+                & (points[:, 0] < box.x1)
+                & (points[:, 1] > box.y0)
+                & (points[:, 1] < box.y1)
+            )
+            cost += float(inside.sum()) * 1000 / len(points)
+        return float(cost)
+
+
+def _box(x: float, y: float, width: float, height: float) -> Bbox:
+    return Bbox.from_bounds(x - width / 2, y - height / 2, width, height)

@@ -1,0 +1,77 @@
+"""An axis on which a few values that are far off leave room for all others: linear where most are,
+logarithmic beyond. Called by ``drawing`` for panels whose ``usual`` range is set.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+__all__ = ["stretch"]
+
+#: How far apart the ticks of decades are; the usual range is 2 high.
+_ROOM = 0.3
+
+
+class _Scale:
+    """Of ``low`` to ``high``, -1 to 1; beyond, so much for each factor of ten that the far values
+    take as much room as the others."""
+
+    def __init__(self, low: float, high: float, least: float, most: float) -> None:
+        self.middle, self.half = low / 2 + high / 2, high / 2 - low / 2
+        decades = sum(
+            max(0.0, math.log10(max(1.0, abs(far - self.middle) / self.half)))
+            for far in (least, most)
+        )
+        self.decade = 2.0 / decades if decades > 0 else 1.0
+
+    def forward(self, values: Any) -> Any:
+        with np.errstate(all="ignore"):
+            u = (np.asarray(values, float) - self.middle) / self.half
+            far = 1 + self.decade * np.log10(np.maximum(np.abs(u), 1))
+        return np.where(np.abs(u) <= 1, u, np.sign(u) * far)
+
+    def inverse(self, values: Any) -> Any:
+        u = np.asarray(values, float)
+        with np.errstate(all="ignore"):
+            far = 10 ** np.minimum((np.abs(u) - 1) / self.decade, 307.0)
+            return self.middle + self.half * np.where(np.abs(u) <= 1, u, np.sign(u) * far)
+
+
+def stretch(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
+    """Make the panel's upright axis linear within ``usual`` and logarithmic up to ``most`` and down
+    to ``least``, with dotted lines where it changes."""
+    low, high = usual
+    scale = _Scale(low, high, least, most)
+    ax.set_yscale("function", functions=(scale.forward, scale.inverse))
+    near = [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+    far = _far(scale, most, 1) + _far(scale, -least, -1)
+    ax.yaxis.set_major_locator(FixedLocator(sorted([*near, *far])))
+    ax.yaxis.set_major_formatter(FuncFormatter(partial(_spell, far)))
+    for border, beyond in ((high, most > high), (low, least < low)):
+        if beyond:
+            ax.axhline(border, color="#777777", linewidth=0.8, linestyle=(0, (1, 3)))
+
+
+def _far(scale: _Scale, far: float, sign: int) -> list[float]:
+    """Powers of ten on one side of the usual range, as far as they have room."""
+    if far <= 0:
+        return []
+    found: list[float] = []
+    before = 1.0
+    for power in range(math.floor(math.log10(scale.half)), math.floor(math.log10(far)) + 1):
+        place = sign * float(scale.forward(sign * 10.0**power))
+        if place > before + _ROOM:
+            found.append(sign * 10.0**power)
+            before = place
+    return found
+
+
+def _spell(far: list[float], value: float, _: int) -> str:
+    if value in far:
+        return f"${'-' if value < 0 else ''}10^{{{round(math.log10(abs(value)))}}}$"
+    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
