@@ -63,6 +63,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _WHOLE = EVENT_FIELDS | FUNCTIONS.keys() | {"value", "metric"}
 
 _LONGEST = 2000
+#: Levels of a syntax tree; its evaluation goes down them one by one.
+_DEEPEST = 150
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
 _LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
@@ -94,6 +96,22 @@ class Condition:
     tree: ast.expr | None = None
     names: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
+
+    @property
+    def asks_metric_for_nan(self) -> bool:
+        """Whether it holds only where a metric is no finite number, which none ever is."""
+        nodes = [self.tree] if self.tree is not None else []
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+                nodes += node.values
+            elif isinstance(node, ast.Call) and _called(node) in ("isnan", "isinf"):
+                asked = node.args[0] if len(node.args) == 1 else None
+                if isinstance(asked, ast.Name) and asked.id == "value":
+                    return True
+                if isinstance(asked, ast.Call) and _called(asked) == "metric":
+                    return True
+        return False
 
     def holds(
         self,
@@ -149,7 +167,10 @@ def parse(
         )
     if isinstance(when, (int, float)):
         if math.isnan(when):
-            raise _error("'when' is not a number (nan), which equals nothing", 'use "isnan(value)"')
+            raise _error(
+                "'when' is not a number (nan), which equals nothing",
+                "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+            )
         _needs_value(str(when), has_value)
         return Condition(str(when), comparison=("==", when))
     text = when.strip()
@@ -278,8 +299,18 @@ def _column(node: Any) -> Any:
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
 
 
+def _check_depth(tree: ast.expr, text: str) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise _error(f"{text[:40]!r} … is nested too deeply", "move it to a custom function")
+
+
 def _words(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     """The checked tree, the fields that it names, and the metrics."""
+    _check_depth(tree, text)
     paths: set[str] = set()
     functions: set[int] = set()
     for node in ast.walk(tree):
@@ -305,6 +336,10 @@ def _check_names(text: str, used: Collection[str], known: set[str]) -> None:
         )
 
 
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
 def _no_number(tree: ast.expr) -> str | None:
     """What an expression is that can never give a number; ``None`` for all others."""
     branches = [tree]
@@ -322,7 +357,7 @@ def _no_number(tree: ast.expr) -> str | None:
             isinstance(node.value, bool) or not isinstance(node.value, (int, float))
         ):
             return "a text" if isinstance(node.value, str) else "a constant"
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isnan", "isinf"):
+        elif isinstance(node, ast.Call) and _called(node) in ("isnan", "isinf"):
             return "a condition"
     return None
 

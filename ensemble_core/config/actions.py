@@ -203,13 +203,16 @@ def _check_expressions(context: Context, path: Path, value: Any, found: _Found) 
         for key, item in items:
             _check_expressions(context, (*path, key), item, found)
     elif isinstance(value, str) and value.startswith("="):
+        occasion = found.occasion
         try:
-            parsed = expression(value, names=found.occasion.names)
+            parsed = expression(value)
+            names = sorted(parsed.names)
+            if [n for n in names if context.asked_for(n, occasion.group, path, occasion.own)]:
+                return
+            expression(value, names=occasion.names)
         except EnsembleError as error:
             context.attach(error, path)
             return
-        for name in sorted(parsed.names):
-            context.asked_for(name, found.occasion.group, path, found.occasion.own)
         for text in sorted(parsed.metrics):
             if context.metric(text, path) is not None:
                 found.metrics.add(text)

@@ -63,8 +63,15 @@ def bind_rule(
     if woken is None or not context.intact(path) or len(context.errors) > before:
         return None
     concerns, group = _concerns_failure(context, woken, condition)
+    name = spec.get("id", default_id)
+    seen = woken.trigger.group
+    if woken.trigger.wakes == ("observed",) and not context.observed(seen):
+        whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
+        context.warnings.append(
+            f"rule {name!r} waits for what observers read, and {whose} observer ('observe:')"
+        )
     return BoundRule(
-        id=spec.get("id", default_id),
+        id=name,
         trigger=woken.trigger,
         actions=tuple(actions),
         condition=condition,
@@ -150,10 +157,6 @@ def _check_observed(
             code="not-observed",
         )
         return
-    if trigger.wakes == ("observed",) and not context.observed(trigger.group):
-        whose = "no job group" if trigger.group is None else f"the job group {trigger.group!r}"
-        without = "has an observer" if trigger.group is None else "has no observer"
-        context.warnings.append(f"{kind} can never wake a rule: {whose} {without} ('observe:')")
 
 
 def _duration(context: Context, path: Path, value: Any, schema: Mapping[str, Any]) -> float | None:
@@ -235,6 +238,13 @@ def _condition(
         context.metric(text, place)
     if woken is not None and woken.path is not None:
         _check_possible(context, place, condition, woken.path)
+    if condition.asks_metric_for_nan:
+        context.report(
+            place,
+            f"{condition.text!r} can never hold: metrics pass over what is no finite number",
+            hint="for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+            code="never-holds",
+        )
     return condition
 
 

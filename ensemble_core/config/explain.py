@@ -5,14 +5,14 @@ Called by the checker with each error of jsonschema_rs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, UsageError
-from ensemble_core.registry import Kind
+from ensemble_core.registry import Kind, Registry
 
 __all__ = ["explain"]
 
@@ -48,7 +48,7 @@ def explain(
         yield (
             (*path, name),
             UsageError(
-                f"{_thing(path, document)} has no {name!r}",
+                f"{_thing(path, document, validators)} has no {name!r}",
                 where=document.at(path),
                 hint=_example(name, document.get(path)),
                 code="missing-key",
@@ -71,7 +71,7 @@ def explain(
             return
     value = document.get(path)
     if kind == "enum" and isinstance(value, str):
-        noun = _noun(path)
+        noun = _noun(path, error.kind.options, validators.registry)
         if noun is not None:
             yield (
                 path,
@@ -86,7 +86,7 @@ def explain(
     yield path, _of_value(kind, error, path, value, document)
 
 
-def _noun(path: Path) -> Kind | None:
+def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
     """What the value at this path names, if it names something that plugins offer."""
     key = path[-1] if path else ""
     if key == "trigger":
@@ -95,8 +95,8 @@ def _noun(path: Path) -> Kind | None:
         return "executor"
     if key == "statistic" and path[0] == "statistics":
         return "statistic"
-    if key == "name" and (path == ("name",) or "action" in path):
-        return "action"
+    if key == "name" and set(options) == set(registry.actions):
+        return "action"  # also one within another's options, whatever that is called
     return None
 
 
@@ -155,7 +155,7 @@ def _named(path: Path, document: Document) -> str:
     return f"item {int(path[0]) + 1}" if path else document.noun
 
 
-def _thing(path: Path, document: Document) -> str:
+def _thing(path: Path, document: Document, validators: Validators) -> str:
     data = document.get(path)
     if not path:
         return document.noun
@@ -165,9 +165,9 @@ def _thing(path: Path, document: Document) -> str:
     if path[0] == "rules" and len(path) == 2:
         trigger = data.get("trigger") if isinstance(data, dict) else None
         return f"the {trigger!r} rule" if isinstance(trigger, str) else "the rule"
-    if "action" in path and isinstance(data, dict) and "trigger" not in data:
+    if path[0] != "jobs" and isinstance(data, dict) and "trigger" not in data:
         name = data.get("name")
-        if isinstance(name, str):
+        if isinstance(name, str) and name in validators.registry.actions:
             return f"the action {name!r}"
     return _named(path, document)
 
@@ -208,7 +208,7 @@ def _unknown(
                 ),
             )
             continue
-        what = f"unknown key {shown(key)} in {_thing(path, document)}"
+        what = f"unknown key {shown(key)} in {_thing(path, document, validators)}"
         absent = [name for name in known if name not in data]
         near = get_close_matches(key, absent, 1, 0.55) or get_close_matches(key, known, 1, 0.55)
         if near:
