@@ -121,7 +121,9 @@ class _Answer:
             for rule in ensemble.rules:
                 ids[rule.id] = None
                 labels.setdefault(rule.label, set()).add(rule.id)
-                may_join = may_join or any(action.plan is None for action in rule.actions)
+                may_join = may_join or any(
+                    each.plan is None for action in rule.actions for each in action.flat()
+                )
         if name in ids:
             return name
         if len(labels.get(name, ())) == 1:
