@@ -1,16 +1,19 @@
-"""LAMMPS for Ensemble: the thermo output of a growing log becomes metrics and events.
+"""LAMMPS for Ensemble: the physics of a growing log decides what runs next.
 
-Ensemble finds this module through the entry-point group ``ensemble`` and calls its one hook.
+Ensemble finds this module through the entry-point group ``ensemble`` and calls its hooks. Every run
+loads it, so what is only needed where the file uses it is imported by the functions that do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ensemble_core import ObserverPlugin, hookimpl
+from ensemble_core import ActionPlugin, ObserverPlugin, TriggerPlugin, hookimpl
+from ensemble_lammps.actions import actions
 from ensemble_lammps.observer import OPTIONS, build, variables
+from ensemble_lammps.triggers import triggers
 
-__all__ = ["ensemble_observers"]
+__all__ = ["ensemble_actions", "ensemble_observers", "ensemble_triggers"]
 
 
 @hookimpl
@@ -25,3 +28,15 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
             variables=variables,
         )
     ]
+
+
+@hookimpl
+def ensemble_triggers() -> Iterable[TriggerPlugin]:
+    """``lammps-thermo`` and ``lammps-converged``."""
+    return triggers()
+
+
+@hookimpl
+def ensemble_actions() -> Iterable[ActionPlugin]:
+    """``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
+    return actions()

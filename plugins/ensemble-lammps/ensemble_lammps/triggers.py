@@ -1,0 +1,85 @@
+"""The triggers ``lammps-thermo`` and ``lammps-converged``: the physics wakes a rule.
+
+Both go by what the observer ``lammps`` reads. ``lammps-thermo`` is ``observed`` narrowed to rows of
+thermo output; ``lammps-converged`` waits for a metric, how many replicas of a group have converged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_core import EnsembleError, Event, Observed, Trigger, TriggerPlugin
+
+__all__ = ["triggers"]
+
+OBSERVER = "lammps"
+#: What the observer tells beside columns. ``Atoms`` may be a column too.
+_NO_COLUMNS = frozenset(
+    {
+        "Converged", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",
+        "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
+    }
+)  # fmt: skip
+#: Some of these are in each row that tells of the end of a run.
+_END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
+
+
+def _is_thermo(event: Event, fields: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(event, Observed)
+        and event.observer.rpartition(":")[2] == OBSERVER
+        and not event.values.keys() <= _NO_COLUMNS
+        and _END.isdisjoint(event.values)
+    )
+
+
+def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
+    return Trigger(wakes=("observed",), group=name, match=_is_thermo)
+
+
+def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
+    if name is None:
+        raise EnsembleError(
+            "lammps-converged has no 'name', expected the job group whose replicas are to converge",
+            hint="add name: GROUP",
+            code="no-name",
+        )
+    replicas = options.get("replicas", 1)
+
+    def enough(event: Event, fields: Mapping[str, Any]) -> bool:
+        value = fields.get("value")
+        return value is not None and bool(value >= replicas)
+
+    return Trigger(metric=f"sum.{name}-Converged", group=name, match=enough)
+
+
+def triggers() -> Iterable[TriggerPlugin]:
+    """The records."""
+    yield TriggerPlugin(
+        name="lammps-thermo",
+        summary="a LAMMPS job of the group printed a row of thermo output",
+        build=_thermo,
+        name_means="group",
+    )
+    yield TriggerPlugin(
+        name="lammps-converged",
+        summary="so many LAMMPS jobs of the group have converged",
+        build=_converged,
+        name_means="group",
+        fields=frozenset({"value"}),
+        needs_variables=lambda options: frozenset({"Converged"}),
+        options={
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "replicas": {
+                    "description": "How many jobs of the group must have converged, where the "
+                    "observer's option 'converged' says what that means.",
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 1,
+                }
+            },
+        },
+    )

@@ -1,0 +1,316 @@
+"""What rules can do with LAMMPS jobs: vary, continue, check."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from ensemble_lammps.actions import actions
+from ensemble_lammps.restarts import MAGIC
+
+from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
+from ensemble_core.decisions import Call, Log, Submit
+from ensemble_core.events import CallReturned
+from ensemble_core.testing import ActionContract, FakeFiring, Story
+
+VARY, CONTINUE, CHECK = actions()
+
+COMMAND = ("lmp", "-in", "in.melt", "-var", "T", "{T}", "-var", "seed", "1")
+GROUP = JobGroup(name="sim", command=COMMAND, parameters={"T": (1.0, 2.0)}, count=5)
+DONE = b"LAMMPS (22 Jul 2025)\nTotal wall time: 0:00:01\n"
+
+
+class TestVary(ActionContract):
+    plugin = VARY
+    options: ClassVar = {"variables": {"T": "=T * 1.1", "seed": 4711, "more": "text"}}
+    bad_options: ClassVar = [
+        {},
+        {"variables": {}},
+        {"variables": {"T": [1, 2]}},
+        {"variables": {"T x": 1}},
+        {"variables": {"T": 1}, "count": 0},
+    ]
+
+    def firing(self) -> FakeFiring:
+        job = next(GROUP.jobs(0))
+        return FakeFiring(job_spec=job, groups=[GROUP], fields={"T": 1.0, "job": "sim.0"})
+
+
+class TestContinue(ActionContract):
+    plugin = CONTINUE
+    options: ClassVar = {
+        "restart": ["melt.*", "turn.{index}.%"],
+        "steps": 1000,
+        "otherwise": {"name": "submit", "label": "sim"},
+    }
+    bad_options: ClassVar = [
+        {"restart": []},
+        {"restart": ""},
+        {"newest": "best"},
+        {"variable": "a b"},
+        {"variables": {}},
+    ]
+
+
+class TestCheck(ActionContract):
+    plugin = CHECK
+    options: ClassVar = {"lost-atoms": {"name": "log", "message": "{outcome}"}}
+    bad_options: ClassVar = [{"log": ""}, {"lost_atoms": {"name": "log", "message": "m"}}]
+
+
+# -- lammps-vary -----------------------------------------------------------------------------------
+
+
+def vary(options: Mapping[str, Any], job: Job | None = None, group: JobGroup = GROUP) -> Submit:
+    fields = {} if job is None else {"T": 1.0, "Temp": 1.25, "index": job.index}
+    firing = FakeFiring(job_spec=job, groups=[group, JobGroup(name="cool", command=COMMAND[:3])],
+                        fields=fields, metrics={"mean.sim-Temp": 1.5})  # fmt: skip
+    assert VARY.plan is not None
+    (submit,) = VARY.plan(firing, options)
+    assert isinstance(submit, Submit)
+    return submit
+
+
+def job(index: int = 0, group: JobGroup = GROUP) -> Job:
+    return list(group.jobs(0))[index]
+
+
+def test_a_parameter_of_the_sweep_is_set_and_another_variable_is_put_into_the_command() -> None:
+    submit = vary({"variables": {"T": "=T * 1.1", "seed": 4711, "P": "=Temp"}}, job())
+    (one,) = submit.jobs
+    assert dict(one.parameters) == {"T": 1.1}
+    assert one.command == (
+        *("lmp", "-in", "in.melt", "-var", "T", "1.1", "-var", "seed", "4711"),
+        *("-var", "P", "1.25"),
+    )
+
+
+def test_what_is_not_varied_is_as_the_job_had_it() -> None:
+    (one,) = vary({"variables": {"seed": 2}}, job(5)).jobs
+    assert dict(one.parameters) == {"T": 2.0}
+
+
+def test_what_was_varied_before_stays_so() -> None:
+    (first,) = vary({"variables": {"seed": 2, "P": "a{index}"}}, job()).jobs
+    (second,) = vary({"variables": {"T": 3}}, first).jobs
+    assert second.command[4:] == ("T", "3", "-var", "seed", "2", "-var", "P", "a{index}")
+    (third,) = vary({"variables": {"seed": 3}}, second).jobs
+    assert third.command[4:] == ("T", "3", "-var", "seed", "3", "-var", "P", "a{index}")
+
+
+def test_without_a_job_the_whole_sweep_is_submitted_changed() -> None:
+    submit = vary({"label": "sim", "variables": {"seed": "=2 * metric('mean.sim-Temp')"}})
+    assert len(submit.jobs) == 10
+    assert {one.command[8] for one in submit.jobs} == {"3"}
+
+
+def test_another_group_is_given_what_it_has_parameters_for() -> None:
+    (one,) = vary({"label": "cool", "variables": {"T": "=T"}, "input": "in.cool"}, job(3)).jobs
+    assert one.command == ("lmp", "-in", "in.cool", "-var", "T", "1")
+    assert len(vary({"variables": {"T": 1}, "count": 3}, job()).jobs) == 3
+
+
+def test_a_value_that_cannot_be_worked_out_submits_nothing() -> None:
+    with pytest.raises(EnsembleError, match="the variable T has no value"):
+        vary({"variables": {"T": "=Press / 2"}}, job())
+    with pytest.raises(EnsembleError, match="the variable T has no value"):
+        vary({"variables": {"T": "=1 / (T - 1)"}}, job())
+
+
+# -- as a file has them ----------------------------------------------------------------------------
+
+FILE = """
+jobs:
+  - name: sim
+    command: lmp -in in.melt -var T {T} -var seed 1
+    parameters: {T: [1.0]}
+    workdir: WORKDIR
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - id: rule
+    trigger: job-fail
+    name: sim
+    repetitions: 5
+    action: ACTION
+"""
+
+
+def story(action: str, workdir: object = "/nowhere") -> Story:
+    told = Story(FILE.replace("ACTION", action).replace("WORKDIR", str(workdir)))
+    told.start()
+    return told
+
+
+def carry_out(told: Story, call: Call) -> list[Any]:
+    """What a run does with a call, from the thread that makes it to what becomes of it."""
+    record = next(each for each in actions() if each.name == call.name)
+    assert record.run is not None
+    result = record.run(
+        CallContext(
+            options=call.options,
+            event=call.event,
+            rule=Rule({}),
+            action=Action(),
+            metrics=MetricsView({}),
+            job=call.job,
+        )
+    )
+    assert result is not None
+    assert not isinstance(result, (Action, Rule))
+    returned = [
+        {"action": dict(one.spec), "fields": dict(one.fields)}
+        for one in result
+        if isinstance(one, Action)
+    ]
+    return told.tell(CallReturned(told.now, call.call, tuple(returned)))
+
+
+def fail(told: Story, job: str = "sim.0", **play: float) -> list[Any]:
+    """The job fails, and what the rule's slow action then leads to."""
+    calls = [one for one in told.play(job, status=256, **play) if isinstance(one, Call)]
+    return [decision for call in calls for decision in carry_out(told, call)]
+
+
+def submitted(decisions: list[Any]) -> list[tuple[str, ...]]:
+    return [job.command for one in decisions if isinstance(one, Submit) for job in one.jobs]
+
+
+def logged(decisions: list[Any]) -> list[tuple[str, str]]:
+    return [(one.level, one.message) for one in decisions if isinstance(one, Log)]
+
+
+def write_restart(path: Path, step: int) -> None:
+    path.write_bytes(MAGIC + struct.pack("<4iq", 1, 3, 5, step & 0xFFFFFFFF, 0) + MAGIC)
+
+
+def test_a_misspelt_name_in_an_expression_is_refused_with_the_file() -> None:
+    with pytest.raises(EnsembleError, match="did you mean") as caught:
+        story('{name: lammps-vary, variables: {T: "=duraton * 2"}}')
+    assert "duraton" in str(caught.value)
+
+
+def test_a_nested_action_is_checked_with_the_file() -> None:
+    with pytest.raises(EnsembleError, match="smi"):
+        story("{name: lammps-continue, otherwise: {name: submit, label: smi}}")
+    with pytest.raises(EnsembleError, match="outcom"):
+        story("{name: lammps-check, error: {name: log, message: '{outcom}'}}")
+
+
+def test_actions_on_a_job_are_refused_where_there_is_none() -> None:
+    for action in (
+        "{name: lammps-check, error: {name: terminate}}",
+        "{name: lammps-continue}",
+        "{name: lammps-vary, variables: {T: 1}}",
+    ):
+        with pytest.raises(EnsembleError, match="the trigger 'start' has none"):
+            Story(
+                FILE.replace("action: {name: submit, label: sim}", f"action: {action}")
+                .replace("ACTION", "{name: terminate}")
+                .replace("WORKDIR", "x")
+            )
+
+
+# -- lammps-continue -------------------------------------------------------------------------------
+
+
+def test_a_job_goes_on_from_its_newest_restart_file(tmp_path: Path) -> None:
+    for step in (100, 200):
+        write_restart(tmp_path / f"melt.{step}", step)
+    now = (tmp_path / "melt.200").stat().st_mtime
+    told = story("{name: lammps-continue, steps: '=duration * 2', variables: {P: 2}}", tmp_path)
+    told.now = now
+    decided = fail(told, duration=5)
+    ((*command,),) = submitted(decided)
+    path = str(tmp_path / "melt.200")
+    assert command[5:] == ["1.0", "-var", "seed", "1", "-var", "P", "2", "-var", "restart", path,
+                           "-var", "steps", "10"]  # fmt: skip
+    assert logged(decided) == [("info", f"sim.0 is continued from {path} (step 200)")]
+
+
+def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> None:
+    first, second = tmp_path / "0", tmp_path / "1"
+    for folder in (first, second):
+        folder.mkdir()
+    write_restart(first / "melt.200", 200)
+    told = story("{name: lammps-continue}", f"{tmp_path}/{{index}}")
+    told.now = (first / "melt.200").stat().st_mtime
+    fail(told)
+    told.wait(1000)
+    decided = fail(told, "sim.1")
+    ((*command,),) = submitted(decided)
+    assert command[-3:] == ["-var", "restart", str(first / "melt.200")]
+    assert "wrote no restart file of its own" in logged(decided)[-1][1]
+
+
+def test_files_that_an_earlier_run_left_in_the_folder_are_not_taken(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    os.utime(tmp_path / "melt.200", (500, 500))
+    told = story("{name: lammps-continue}", tmp_path)  # it is 1000 now
+    decided = fail(told)
+    assert submitted(decided) == []
+    ((level, message),) = logged(decided)
+    assert level == "error"
+    assert "melt.200: it is older than the job" in message
+
+
+def test_without_a_restart_file_it_is_done_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "melt.200").write_bytes(MAGIC + b"cut")
+    told = story(
+        "{name: lammps-continue, otherwise: [{name: log, message: anew}, "
+        "{name: submit, label: sim}]}",
+        tmp_path,
+    )
+    decided = fail(told)
+    assert [command[5] for command in submitted(decided)] == ["1.0"]
+    (level, why), anew = logged(decided)
+    assert level == "warning"
+    assert "cut off" in why
+    assert anew == ("info", "anew")
+
+
+def test_a_folder_that_is_not_here_is_told_of(tmp_path: Path) -> None:
+    assert "not on this machine" in logged(fail(story("{name: lammps-continue}")))[0][1]
+    assert "in which folder it ran" in logged(fail(story("{name: lammps-continue}", "runs")))[0][1]
+
+
+def test_a_script_that_does_not_ask_for_the_restart_file_is_told_of(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    script = tmp_path / "in.melt"
+
+    def warned(text: str) -> bool:
+        script.write_text(text)
+        told = story("{name: lammps-continue}", tmp_path)
+        told.now = (tmp_path / "melt.200").stat().st_mtime
+        return any("does not speak of" in message for _, message in logged(fail(told)))
+
+    assert warned("restart 100 melt\nrun 100\n")
+    assert not warned("read_restart ${restart}\n")
+    assert not warned('if "$(is_defined(variable,restart))" then "jump in.on"\n')
+    assert not warned("include other\n")
+
+
+def test_a_call_that_is_made_twice_finds_the_same(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    told = story("{name: lammps-continue}", tmp_path)
+    told.now = (tmp_path / "melt.200").stat().st_mtime
+    (call,) = (one for one in told.play("sim.0", status=256) if isinstance(one, Call))
+    once, again = (
+        list(CONTINUE.run(_context(call)) or ())  # type: ignore[arg-type, misc]
+        for _ in range(2)
+    )
+    assert once == again
+
+
+def _context(call: Call) -> CallContext:
+    return CallContext(
+        options=call.options,
+        event={**call.event, "attempt": 2},
+        rule=Rule({}),
+        action=Action(),
+        metrics=MetricsView({}),
+        job=call.job,
+    )
