@@ -13,7 +13,7 @@ import ensemble_core
 
 HEAVY = (
     "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "simpleeval", "grpc",
-    "kubernetes", "flux", "pytest",
+    "kubernetes", "flux", "pytest", "inotify_simple",
 )  # fmt: skip
 REPORT = "; import sys, json; print(json.dumps([m for m in sys.modules if '.' not in m]))"
 

@@ -1,0 +1,236 @@
+"""One file that is followed: what was seen of it, how far it was read, and who reads it.
+
+The follower says when to look and when to read; here is what a look and a piece of reading are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ensemble_core.events import Event, Observed
+from ensemble_core.follow.pace import Pace
+from ensemble_core.observer import Observer, Row
+
+__all__ = ["File"]
+
+#: Bytes that are read at once: what a file that grows fast may keep the others waiting for.
+_CHUNK = 64 * 1024
+#: The bytes before our place that must still be there, or the file was written anew.
+_REMEMBERED = 256
+#: The kernel stamps files with a clock that may be a tick (10 ms) behind.
+_TICK = 0.02
+
+_Seen = tuple[int, int, int, int]
+
+
+class File:
+    """A file of a job, and the observer that reads it.
+
+    ``tell`` takes the rows, as events with the time that ``clock`` gives; ``warn`` is told, once
+    for each message, what went wrong. The first ``taken`` rows are read and not told; what was
+    last written before ``since`` was left by somebody else and is not read until it changes.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        name: str,
+        observer: Observer,
+        path: Path,
+        *,
+        since: float | None,
+        taken: int,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.job = job
+        self.path = str(path)
+        self.dropped = False
+        #: Whether it was there at the last look; and which file that was.
+        self.there = False
+        self.identity: tuple[int, int] | None = None
+        #: Whether what the system remembers of files here may be old, and opening one asks anew.
+        self.remembered = False
+        # What the follower notes: on which device it was last, how often it is looked at, which
+        # file the kernel tells of, whether its job is over.
+        self.device: int | None = None
+        self.pace: Pace | None = None
+        self.watched: tuple[int, int] | None = None
+        self.over = False
+        self._name = name
+        self._observer = observer
+        self._since = since
+        #: Rows that an earlier controller took already.
+        self._taken = taken
+        #: It was begun anew, and no row was told since.
+        self._anew = False
+        self._tell = tell
+        self._clock = clock
+        self._warn_user = warn
+        self._warned: set[str] = set()
+        self._seen: _Seen | None = None
+        self._stale: _Seen | None = None
+        self._read_of: tuple[int, int] | None = None
+        self._offset = 0
+        self._before = b""
+        #: Where to stop, once the job has ended.
+        self._end: int | None = None
+
+    def look(self) -> bool:
+        """Whether the file is there and differs from what was seen of it last."""
+        if self.dropped:
+            return False
+        self.there = False
+        try:
+            status = self._status()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._warn(f"cannot look at {self.path}: {error}")
+            return False
+        except ValueError as error:  # no file can have such a path
+            self.dropped = True
+            self._warn(f"cannot look at {self.path!r}: {error}")
+            return False
+        if not stat.S_ISREG(status.st_mode):
+            self._refuse()
+            return False
+        self.there = True
+        self.identity = (status.st_dev, status.st_ino)
+        seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._seen is None and self._since is not None and status.st_mtime < self._since - _TICK:
+            self._stale = seen
+        self._seen, last = seen, self._seen
+        if self._stale is not None:
+            if self._stale == seen:
+                return False
+            self._stale = None
+        return seen != last or self._offset < status.st_size
+
+    def read(self, *, ended: bool = False) -> bool:
+        """Read one piece; whether there is more to read at once."""
+        if self.dropped:
+            return False
+        try:
+            more, data = self._piece(ended)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            self._warn(f"cannot read {self.path}: {error}")
+            return False
+        if data:
+            self._observe(lambda: self._observer.feed(data))
+        return more and not self.dropped
+
+    def read_to_end(self) -> bool:
+        """Read one piece of a job that is over; whether there is more to read."""
+        if self._end is None:
+            # A last look: a short job may be over before its file was looked at once.
+            self.look()
+            if not self.there and self.remembered:
+                self._list_folder()
+                self.look()
+            if self._seen is None or self._stale is not None:
+                return False
+        return self.read(ended=True)
+
+    def finish(self) -> None:
+        """What the end of the file completes."""
+        self._observe(self._observer.finish)
+
+    def _status(self) -> os.stat_result:
+        status = os.stat(self.path)
+        if not self.remembered or not stat.S_ISREG(status.st_mode):
+            return status
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except PermissionError:  # reading will say so
+            return status
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _list_folder(self) -> None:
+        """Have the system ask the server anew what is in the folder: that a file is not there is
+        remembered, too."""
+        try:
+            with os.scandir(os.path.dirname(self.path)) as entries:
+                next(entries, None)
+        except (OSError, ValueError):  # then the file is not there either
+            return
+
+    def _piece(self, ended: bool) -> tuple[bool, bytes]:
+        # A FIFO that took the file's place meanwhile must not block us.
+        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                self._refuse()
+                return False, b""
+            identity = (status.st_dev, status.st_ino)
+            if self._read_of is not None and self._began_anew(identity, fd, status):
+                self._offset, self._before, self._end, self._taken = 0, b"", None, 0
+                self._observe(self._forget)
+                self._anew = True
+            self._read_of = identity
+            if ended and self._end is None:
+                # Something that writes on after the job's end must not keep us here for ever.
+                self._end = status.st_size
+            wanted = _CHUNK if self._end is None else min(_CHUNK, self._end - self._offset)
+            data = os.pread(fd, wanted, self._offset) if wanted > 0 else b""
+        finally:
+            os.close(fd)
+        got = len(data)
+        if self._end is None and self._offset + got >= status.st_size:
+            # Room that was made for what is yet to be written, or has not come here yet.
+            data = data.rstrip(b"\0")
+        self._offset += len(data)
+        self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
+        end = status.st_size if self._end is None else self._end
+        return bool(data) and len(data) == got and self._offset < end, data
+
+    def _began_anew(self, identity: tuple[int, int], fd: int, status: os.stat_result) -> bool:
+        if self._read_of != identity or status.st_size < self._offset:
+            return True
+        # Cut and grown beyond our place between two looks, or another file with the same inode.
+        length = len(self._before)
+        return os.pread(fd, length, self._offset - length) != self._before
+
+    def _forget(self) -> Iterable[Row]:
+        self._observer.truncated()
+        return ()
+
+    def _observe(self, rows: Callable[[], Iterable[Row]]) -> None:
+        """Turn rows into events. An observer that raises is dropped."""
+        if self.dropped:
+            return
+        timestamp = self._clock()
+        try:
+            for row in rows():
+                if row.values and self._taken:
+                    self._taken -= 1
+                elif row.values:
+                    self._tell(
+                        Observed(timestamp, self.job, self._name, row.values, row.clock, self._anew)
+                    )
+                    self._anew = False
+        except (Exception, SystemExit) as error:  # the observer is somebody else's code
+            self.dropped = True
+            self._warn(
+                f"the observer {self._name!r} failed and no longer reads {self.path}: "
+                f"{type(error).__name__}: {error}"
+            )
+
+    def _refuse(self) -> None:
+        self._warn(f"{self.path} is not a regular file and cannot be followed")
+
+    def _warn(self, message: str) -> None:
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        self._warn_user(f"job {self.job}: {message}")
