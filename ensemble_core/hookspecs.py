@@ -411,6 +411,52 @@ def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
             )
         ]
     ```
+
+    An action may leave to others what is done, and a number to the rule's circumstances:
+    ``{name: by-length, limit: '= 2 * metric("mean.sim-duration")', longer: {name: log, message:
+    "{job} took more than {limit} s"}}``. What stands under ``longer`` is checked with the file.
+
+    ```python
+    from ensemble_core import ActionPlugin, expression, hookimpl
+
+    THEN = {"x-ensemble": "action", "x-ensemble-fields": ["limit"]}
+
+
+    def plan(firing, options):
+        limit = options["limit"]
+        if isinstance(limit, str):
+            limit = expression(limit).value(firing.fields, firing.metric)
+        duration = firing.fields.get("duration")
+        if limit is None or duration is None:
+            return
+        chosen = options.get("longer" if duration > limit else "shorter", [])
+        yield from firing.act(chosen, {"limit": limit})
+
+
+    @hookimpl
+    def ensemble_actions():
+        return [
+            ActionPlugin(
+                name="by-length",
+                summary="do one thing or another by how long the job ran",
+                plan=plan,
+                options={
+                    "type": "object",
+                    "required": ["limit"],
+                    "properties": {
+                        "limit": {
+                            "description": "Seconds: a number, or '= …' to be worked out.",
+                            "type": ["number", "string"],
+                            "pattern": "^=",
+                            "x-ensemble": "expression",
+                        },
+                        "longer": {"description": "What then.", **THEN},
+                        "shorter": {"description": "What otherwise.", **THEN},
+                    },
+                },
+            )
+        ]
+    ```
     """
 
 
@@ -459,7 +505,8 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
 
     The run follows the file and hands its bytes on as they come, cut anywhere; the observer gives
     back rows of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this one
-    turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` …
+    turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … Where the file
+    says ``nan``, so does the row: a rule can ask for ``isnan(energy)``, and metrics pass over it.
 
     ```python
     from ensemble_core import Observer, ObserverPlugin, Row, hookimpl
@@ -487,8 +534,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
                 value = float(number)
             except ValueError:
                 return None
-            finite = abs(value) < float("inf")
-            return Row({"energy": value}) if word == b"energy" and finite else None
+            return Row({"energy": value}) if word == b"energy" else None
 
 
     @hookimpl

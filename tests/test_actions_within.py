@@ -367,3 +367,38 @@ def test_an_action_with_what_it_knows_is_not_the_same_as_without() -> None:
     plain = Action(name="log", message="{x}")
     assert plain.knowing({"x": 1}) == plain.knowing({"x": 1})
     assert plain.knowing({"x": 1}) != plain
+
+
+def test_what_is_done_by_default_is_checked_and_done_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "fallback.py"
+    file.write_text(
+        """
+from ensemble_core import ActionPlugin, hookimpl
+
+OTHERWISE = {
+    "description": "What else.",
+    "x-ensemble": "action",
+    "default": {"name": "cancel"},
+}
+
+
+@hookimpl
+def ensemble_actions():
+    return [
+        ActionPlugin(
+            name="fallback",
+            summary="what else",
+            plan=lambda firing, options: firing.act(options["otherwise"]),
+            options={"type": "object", "properties": {"otherwise": OTHERWISE}},
+        )
+    ]
+""",
+        encoding="utf-8",
+    )
+    registry = discover([file])
+    told = Story(ensemble(registry, "{trigger: job-start, name: sim, action: {name: fallback}}"))
+    told.start()
+    (decided,) = [one for one in told.begin("sim.0") if isinstance(one, Cancel)]
+    assert decided.jobs == ("sim.0",)
+    with pytest.raises(FileErrors, match="the trigger 'start' has none"):
+        ensemble(registry, "{trigger: start, action: {name: fallback}}")

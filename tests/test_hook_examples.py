@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +23,8 @@ from ensemble_core import (
     StatisticPlugin,
     hookspecs,
 )
+from ensemble_core.config import load_text
+from ensemble_core.decisions import Log
 from ensemble_core.plugins import discover
 from ensemble_core.records import HOOKS
 from ensemble_core.registry import Registry
@@ -31,6 +34,7 @@ from ensemble_core.testing import (
     FakeFiring,
     ObserverContract,
     StatisticContract,
+    Story,
     TriggerContract,
 )
 
@@ -142,6 +146,42 @@ def test_statistic_example_is_a_geometric_mean(tmp_path: Path) -> None:
     check(Suite())
 
 
+def test_action_example_does_what_it_holds_by_how_long_the_job_ran(tmp_path: Path) -> None:
+    registry = install("ensemble_actions", tmp_path, 2)
+    told = Story(
+        load_text(
+            """
+jobs: [{name: sim, command: x, count: 3}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - trigger: job-finish
+    name: sim
+    repetitions: 3
+    action:
+      name: by-length
+      limit: '= 2 * metric("median.sim-duration")'
+      longer: {name: log, message: "{job} took more than {limit} s"}
+""",
+            registry,
+        )
+    )
+    told.start()
+    said = [
+        one.message
+        for job, seconds in (("sim.0", 2.0), ("sim.1", 2.0), ("sim.2", 9.0))
+        for one in told.play(job, duration=seconds)
+        if isinstance(one, Log)
+    ]
+    assert said == ["sim.2 took more than 4 s"]
+
+    class Suite(ActionContract):
+        plugin = registry.lookup("action", "by-length")
+        options: ClassVar = {"limit": 5, "shorter": {"name": "cancel"}}
+        bad_options = ({}, {"limit": "5"}, {"limit": 5, "longr": {}})
+
+    check(Suite())
+
+
 def test_observer_example_reads_energies(tmp_path: Path) -> None:
     found: ObserverPlugin = install("ensemble_observers", tmp_path).lookup("observer", "energies")
 
@@ -149,6 +189,6 @@ def test_observer_example_reads_energies(tmp_path: Path) -> None:
         plugin = found
         options: ClassVar = {"log": "md.log"}
         sample = b"starting\nenergy -1.5\nenergy nan\nenergy\nenergy -1.75\n"
-        rows = (Row({"energy": -1.5}), Row({"energy": -1.75}))
+        rows = (Row({"energy": -1.5}), Row({"energy": math.nan}), Row({"energy": -1.75}))
 
     check(Suite())

@@ -246,6 +246,10 @@ def _option_lines(schema: Any, look: Any) -> Iterator[str]:
 
 
 def _type(option: Mapping[str, Any]) -> str:
+    if option.get("x-ensemble") == "action":
+        return "an action, or a list of actions"
+    if option.get("x-ensemble") == "expression":
+        return "texts that begin with = are worked out"
     if "enum" in option:
         return "one of " + ", ".join(json.dumps(value) for value in option["enum"])
     if "const" in option:

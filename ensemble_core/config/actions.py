@@ -23,7 +23,7 @@ from ensemble_core.hookspecs import ActionPlugin
 from ensemble_core.jobs import PLACEHOLDER
 from ensemble_core.rules import BoundAction, BoundSpec
 
-__all__ = ["ACTION_KEYS", "Occasion", "bind_action"]
+__all__ = ["ACTION_KEYS", "Occasion", "bind_action", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
@@ -35,13 +35,15 @@ class Occasion:
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
-    observed, ``group`` the job group that is observed (``None``: any).
+    observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
+    any job group).
     """
 
     trigger: str = ""
     job: bool = True
     names: Collection[str] | None = None
     own: Collection[str] = ()
+    observed: bool = False
     group: str | None = None
 
     def knowing(self, names: Collection[str]) -> Occasion:
@@ -74,7 +76,9 @@ def bind_action(
     options: dict[str, Any] = defaults(record.options, given)
     properties = record.options.get("properties", {})
     found = _Found(occasion)
-    for key, value in given.items():
+    for key, value in [*options.items()]:
+        if key not in given and _annotation(properties[key]) != "action":
+            continue
         # What is wrong in one nested action must not hide what is in the next.
         if key in properties and (
             context.intact((*path, key)) or _annotation(properties[key]) == "action"
@@ -206,8 +210,7 @@ def _check_expressions(context: Context, path: Path, value: Any, found: _Found) 
         occasion = found.occasion
         try:
             parsed = expression(value)
-            names = sorted(parsed.names)
-            if [n for n in names if context.asked_for(n, occasion.group, path, occasion.own)]:
+            if not_asked_for(context, path, parsed.names, occasion):
                 return
             expression(value, names=occasion.names)
         except EnsembleError as error:
@@ -216,6 +219,15 @@ def _check_expressions(context: Context, path: Path, value: Any, found: _Found) 
         for text in sorted(parsed.metrics):
             if context.metric(text, path) is not None:
                 found.metrics.add(text)
+
+
+def not_asked_for(context: Context, path: Path, names: Collection[str], occasion: Occasion) -> bool:
+    """Whether some of these are columns that observers leave out with the options that they have;
+    reported if so."""
+    if not occasion.observed:
+        return False
+    asked = sorted(set(names) - {"value", *occasion.own})
+    return bool([name for name in asked if context.left_out(name, occasion.group, path)])
 
 
 def _annotation(schema: object) -> object:

@@ -7,13 +7,13 @@ functions return while a run is under way.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core import conditions
 from ensemble_core.conditions import EVENT_FIELDS, Condition
-from ensemble_core.config.actions import Occasion, bind_action
+from ensemble_core.config.actions import Occasion, bind_action, not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.durations import seconds
@@ -199,7 +199,8 @@ def _occasion(
     if "observed" in wakes and names is not None:
         variables = context.variables(group)
         names = None if variables is None else names | variables
-    return Occasion(kind, has_job, names, known, group)
+    observed = "observed" in wakes
+    return Occasion(kind, has_job, names, own=known, observed=observed, group=group)
 
 
 def _label(woken: _Woken) -> str:
@@ -224,10 +225,7 @@ def _condition(
     has_value = woken is None or woken.path is not None
     try:
         condition = conditions.parse(when, has_value=has_value)
-        own: Collection[str] = woken.occasion.own if woken else ()
-        group = woken.occasion.group if woken else None
-        asked = sorted(condition.names - {"value"}) if woken else []
-        if [name for name in asked if context.asked_for(name, group, place, own)]:
+        if woken and not_asked_for(context, place, condition.names, woken.occasion):
             return None
         if names is not None:
             conditions.parse(when, names=names, has_value=has_value)

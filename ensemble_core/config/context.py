@@ -185,12 +185,10 @@ class Context:
                     return hint
         return None
 
-    def asked_for(
-        self, name: str, group: str | None, path: Path, own: Collection[str] = ()
-    ) -> bool:
+    def left_out(self, name: str, group: str | None, path: Path) -> bool:
         """Whether an observer could yield this field with other options, and none does with these;
-        reported if so. ``own`` are fields that are there in any case."""
-        if name in own or self.can_yield(group, name):
+        reported if so."""
+        if self.can_yield(group, name):
             return False
         hint = self.how_to_yield(group, name)
         if hint is None:
