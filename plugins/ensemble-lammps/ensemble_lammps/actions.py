@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["actions"]
 
-#: Seconds that the clock of the files may be behind that of the queue.
-_CLOCKS = 10.0
+#: Seconds that the clock of the files may be behind that of the queue; and what is allowed where
+#: the event is a later one than the job's end, from which its begin is reckoned.
+_CLOCKS, _LATER = 10.0, 600.0
 #: Of a script, so much is read to see whether it asks for the restart file.
 _MOST_OF_SCRIPT = 1 << 20
 #: What ``lammps-check`` tells apart, as ``outcome`` names it.
@@ -111,7 +112,9 @@ def _continue(context: CallContext) -> Iterable[Action]:
             "time limit shorter than the interval of 'restart'?",
             "warning",
         )
-    script = options.get("input") or variables.script(job["command"])
+    script = options.get("input")
+    if script is None and label == job["group"]:
+        script = variables.script(job["command"])
     if script is not None and _never_asks(os.path.join(job["workdir"], script), name):
         yield _log(
             f"{script} does not speak of ${{{name}}}, so it may not read {path} and begin anew",
@@ -135,7 +138,8 @@ def _newest_restart(
     patterns = options.get("restart", [])
     begun = None
     if job.get("duration") is not None:
-        begun = context.event["timestamp"] - job["duration"] - _CLOCKS
+        slack = _CLOCKS if context.event.get("name") == "finish" else _LATER
+        begun = context.event["timestamp"] - job["duration"] - slack
     return restarts.find(
         workdir,
         [_filled(p, job) for p in ([patterns] if isinstance(patterns, str) else patterns)],

@@ -28,7 +28,9 @@ __all__ = ["FEWEST_BLOCKS", "OPTIONS", "Blocking", "Convergence", "Drift", "vari
 FEWEST_BLOCKS = 16
 #: The window over which a drift is taken is kept in so many pieces.
 _PIECES = 32
-#: How a column ends that has two values of one name.
+#: What converged ceases to be so beyond this times a tolerance, lest it flicker.
+_SLACK = 1.1
+#: What is told of a column.
 _SUFFIXES = ("mean", "error", "drift")
 
 _STEPS = {"type": "number", "exclusiveMinimum": 0}
@@ -87,7 +89,7 @@ class Blocking:
     anew whenever there are 1/64 more values, so that it costs next to nothing per value.
     """
 
-    __slots__ = ("_error", "_levels", "_look", "count", "mean")
+    __slots__ = ("_error", "_levels", "_look", "count", "mean", "rough")
 
     def __init__(self) -> None:
         self.count = 0
@@ -97,6 +99,10 @@ class Blocking:
         self._levels: list[list[Any]] = []
         self._error: float | None = None
         self._look = FEWEST_BLOCKS
+        #: The error as of :meth:`error`, or where there is none, from the largest blocks: on a
+        #: plateau or not. Too small to say that something converged, good enough to say that it
+        #: did not cease to.
+        self.rough: float | None = None
 
     def add(self, value: float) -> None:
         """One more value; it must be finite."""
@@ -120,7 +126,10 @@ class Blocking:
         """The standard error of the mean; ``None`` while there is no plateau to read it off."""
         if self.count >= self._look:
             self._look = self.count + 1 + (self.count >> 6)
+            self.rough = None
             self._error = self._plateau()
+            if self._error is not None:
+                self.rough = self._error
         return self._error
 
     def _plateau(self) -> float | None:
@@ -135,8 +144,9 @@ class Blocking:
             if blocks < FEWEST_BLOCKS:
                 return None
             found = deviations / (blocks - 1) / blocks
+            self.rough = math.sqrt(found)
             if size**3 > 2 * count * (found / first) ** 2:
-                return math.sqrt(found)
+                return self.rough
             size *= 2
         return None
 
@@ -219,6 +229,8 @@ class _Column:
             if number is not None and math.isfinite(number)
         )
         scale = abs(mean) if self._options.get("relative") else 1.0
+        if self.holds:
+            error, scale = blocking.rough, scale * _SLACK
         self.holds = _within(error, self._options.get("error"), scale) and _within(
             drift, self._options.get("within"), scale
         )
@@ -252,8 +264,9 @@ class Convergence:
 
         ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift`` where they are known; ``Converged``:
         1 in the row in which the conditions of all columns begin to hold, -1 in the row in which
-        they cease to. A row without a step is passed over, and so is one that has the step of the
-        row before, as at the seam of two runs. A step that goes back begins anew.
+        they cease to: where a value is more than a tenth beyond its tolerance. A row without a step
+        is passed over, and so is one that has the step of the row before, as at the seam of two
+        runs. A step that goes back begins anew.
         """
         if step is None or not math.isfinite(step) or self._columns.keys().isdisjoint(values):
             return {}

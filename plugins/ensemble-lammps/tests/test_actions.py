@@ -21,7 +21,14 @@ VARY, CONTINUE, CHECK = actions()
 
 COMMAND = ("lmp", "-in", "in.melt", "-var", "T", "{T}", "-var", "seed", "1")
 GROUP = JobGroup(name="sim", command=COMMAND, parameters={"T": (1.0, 2.0)}, count=5)
-DONE = b"LAMMPS (22 Jul 2025)\nTotal wall time: 0:00:01\n"
+TABLE = """LAMMPS (22 Jul 2025)
+Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes
+   Step          Temp          TotEng         \x20
+         0   1.44          -4.63         \x20
+       100   {temp}          -4.63         \x20
+"""
+END = "Loop time of 0.5 on 1 procs for 100 steps with 108 atoms\n"
+WALL = "Total wall time: 0:00:01\n"
 
 
 class TestVary(ActionContract):
@@ -314,3 +321,79 @@ def _context(call: Call) -> CallContext:
         metrics=MetricsView({}),
         job=call.job,
     )
+
+
+# -- lammps-check ----------------------------------------------------------------------------------
+
+LOGS = {
+    "completed": TABLE.format(temp=1.1) + END + WALL,
+    "lost-atoms": TABLE.format(temp=9.9)
+    + "ERROR: Lost atoms: original 500 current 32 (src/thermo.cpp:494)\n",
+    "nan": TABLE.format(temp="nan") + END + WALL,
+    "error": TABLE.format(temp=1.1) + "ERROR: Unknown pair style lj/kut\n",
+    "killed": TABLE.format(temp=1.1),
+}
+STATUS = {"completed": 0, "nan": 0, "killed": 9}
+
+
+def check(
+    folder: Path, kind: str, action: str, name: str = "log.lammps"
+) -> tuple[list[tuple[str, ...]], list[tuple[str, str]]]:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(LOGS[kind])
+    told = Story(
+        FILE.replace("ACTION", action)
+        .replace("WORKDIR", str(folder))
+        .replace("trigger: job-fail", "trigger: job-finish")
+    )
+    told.start()
+    status = STATUS.get(kind, 256)
+    (call,) = (one for one in told.play("sim.0", status=status) if isinstance(one, Call))
+    decided = carry_out(told, call)
+    return submitted(decided), logged(decided)
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_what_became_of_a_job_decides_what_is_done(tmp_path: Path, kind: str) -> None:
+    others = ", ".join(f"{other}: {{name: log, message: wrong}}" for other in LOGS if other != kind)
+    action = f"{{name: lammps-check, {kind}: {{name: submit, label: sim}}, {others}}}"
+    again, told = check(tmp_path, kind, action)
+    assert len(again) == 1
+    assert all(message != "wrong" for _, message in told)
+    assert [level for level, _ in told] == ([] if kind == "completed" else ["warning"])
+
+
+def test_messages_of_nested_actions_say_what_became_of_it(tmp_path: Path) -> None:
+    action = (
+        "{name: lammps-check, otherwise: {name: log, message: '{job} {outcome} {step} {message}'}}"
+    )
+    _, told = check(tmp_path, "lost-atoms", action)
+    assert told[-1][1].startswith("sim.0 lost-atoms 100 ")
+    assert "original 500 current 32" in told[-1][1]
+
+
+def test_what_is_not_spoken_of_is_still_told(tmp_path: Path) -> None:
+    again, told = check(tmp_path, "error", "{name: lammps-check, killed: {name: terminate}}")
+    assert again == []
+    ((level, message),) = told
+    assert level == "warning"
+    assert "sim.0: error at step 100" in message
+    assert "Unknown pair style" in message
+
+
+def test_another_log_can_be_named_with_placeholders(tmp_path: Path) -> None:
+    action = "{name: lammps-check, log: 'logs/{T}.{index}', error: {name: submit, label: sim}}"
+    again, _ = check(tmp_path, "error", action, "logs/1.0.0")
+    assert len(again) == 1
+
+
+def test_a_failed_job_goes_on_if_it_was_killed_and_not_if_it_was_wrong(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.100", 100)
+    os.utime(tmp_path / "melt.100", (1000, 1000))
+    (tmp_path / "log.lammps").write_text(LOGS["killed"])
+    told = story("{name: lammps-check, killed: {name: lammps-continue}}", tmp_path)
+    (first,) = (one for one in told.play("sim.0", status=9) if isinstance(one, Call))
+    (second,) = (one for one in carry_out(told, first) if isinstance(one, Call))
+    assert second.name == "lammps-continue"
+    ((*command,),) = submitted(carry_out(told, second))
+    assert command[-2:] == ["restart", str(tmp_path / "melt.100")]

@@ -145,6 +145,12 @@ def test_a_step_takes_convergence_back() -> None:
     assert rows[1999]["Temp.mean"] == pytest.approx(0.75, abs=0.1)
 
 
+def test_convergence_does_not_flicker_at_its_threshold() -> None:
+    changes = [len(marks(follow({"error": 0.1}, ar1(0.9, 8000, seed)))) for seed in range(6)]
+    assert sum(changes) <= 8
+    assert min(changes) == 1
+
+
 def test_the_drift_is_what_the_running_mean_moved_over_the_window() -> None:
     series = [v + i / 300 for i, v in enumerate(ar1(0.3, 600, 6))]
     rows = follow({"within": 1, "window": 1000}, series)
