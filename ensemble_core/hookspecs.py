@@ -104,8 +104,8 @@ class TriggerPlugin:
     ``name`` is: a job group, a metric's path, or nothing (then it is refused). ``fields`` are
     names that the rule's ``when`` may use beside those of every event. ``build`` is given the
     rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
-    without which the rule could never fire: it is refused where no observer of its group yields
-    them.
+    without which the rule could never fire, ``needs_observer`` is the observer whose rows it waits
+    for: a rule is refused where its group has not that observer, or none that yields these.
     """
 
     name: str
@@ -115,6 +115,7 @@ class TriggerPlugin:
     name_means: Literal["group", "metric"] | None = None
     fields: frozenset[str] = frozenset()
     needs_variables: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
+    needs_observer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

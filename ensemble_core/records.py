@@ -134,6 +134,9 @@ def check_record(record: object) -> None:
             )
         _check_names(record.fields, f"{shown}: fields")
         _check_call(record.needs_variables, ("options",), f"{shown}: needs_variables")
+        observer: object = record.needs_observer
+        if observer is not None and not isinstance(observer, str):
+            raise PluginError(f"{shown}: needs_observer: {_spoken(observer)}, expected a name")
     elif isinstance(record, StatisticPlugin):
         _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
     elif isinstance(record, ObserverPlugin):

@@ -94,8 +94,29 @@ def ensemble_triggers():
             name_means="group",
             needs_variables=lambda options: frozenset({"Converged"}),
         ),
+        TriggerPlugin(
+            name="enough",
+            summary="so many have converged",
+            build=lambda name, options: Trigger(
+                metric=f"sum.{name}-Converged",
+                group=name,
+                match=lambda event, fields: fields["value"] >= options["jobs"],
+            ),
+            name_means="group",
+            options={
+                "type": "object",
+                "properties": {"jobs": {"description": "How many.", "type": "integer"}},
+                "required": ["jobs"],
+            },
+        ),
         TriggerPlugin(name="above", summary="above 3", build=above, name_means="metric"),
-        TriggerPlugin(name="md-row", summary="a row of md", build=of_md, name_means="group"),
+        TriggerPlugin(
+            name="md-row",
+            summary="a row of md",
+            build=of_md,
+            name_means="group",
+            needs_observer="md",
+        ),
     ]
 
 
@@ -358,6 +379,7 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
         "{trigger: observed, name: sim, action: {name: vary, variables: {x: '=2 * Temp.mean'}}}",
         "{trigger: converged, name: sim, action: {name: cancel}}",
         "{trigger: converged, action: {name: cancel}}",
+        "{trigger: enough, name: sim, jobs: 2, action: {name: cancel}}",
     ],
 )
 def test_a_rule_on_what_was_not_asked_for_is_refused_with_what_to_add(
@@ -378,6 +400,35 @@ def test_a_trigger_whose_group_nobody_observes_is_refused(registry: Registry) ->
         "'converged' needs 'Converged', and no observer of the job group 'blind' yields it"
     )
     assert "observe" in (error.hint or "")
+
+
+def test_a_trigger_may_wait_for_a_metric_of_its_group(registry: Registry) -> None:
+    told = begun(
+        registry,
+        "{id: both, trigger: enough, name: sim, jobs: 2, when: '< 5', "
+        "action: {name: log, message: '{job} {value}'}}",
+        "{mean: true}",
+    )
+    assert told.ensemble.rules[-1].label == "enough (sim)"
+    assert told.fired(told.observe("sim.0", Converged=1.0)) == []
+    decided = told.observe("sim.1", Converged=1.0)
+    assert [one.message for one in decided if isinstance(one, Log)] == ["sim.1 2"]
+
+
+@pytest.mark.parametrize("name", ["name: blind, ", "name: other, "])
+def test_a_trigger_that_reads_another_observers_rows_is_refused(
+    registry: Registry, name: str
+) -> None:
+    text = f"""
+jobs:
+  - {{name: blind, command: run}}
+  - {{name: other, command: run, observe: {{json-lines: {{}}}}}}
+rules:
+  - {{trigger: md-row, {name}action: {{name: cancel}}}}
+"""
+    with pytest.raises(FileErrors, match="has not that observer") as caught:
+        load_text(text, registry)
+    assert caught.value.errors[0].hint == "add it to the job group: observe: {md: {}}"
 
 
 def test_waiting_for_rows_that_nobody_reads_is_warned_about(registry: Registry) -> None:

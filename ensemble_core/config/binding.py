@@ -128,7 +128,13 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
     )
     if not isinstance(trigger, Trigger):
         return None
+    before = len(context.errors)
     _check_observed(context, path, kind, record, trigger, options)
+    if metric is None and trigger.metric is not None and len(context.errors) == before:
+        # The metric of a trigger that is not named by one: how many jobs have converged.
+        metric = context.metric(trigger.metric, (*path, "trigger"))
+        if metric is None:
+            return None
     occasion = _occasion(context, kind, record, trigger, metric)
     return _Woken(record, trigger, name, metric, occasion)
 
@@ -145,6 +151,16 @@ def _check_observed(
     needs = record.needs_variables
     wanted = None if needs is None else context.quietly(needs, options)
     place = (*path, "name" if trigger.group is not None else "trigger")
+    observer = record.needs_observer
+    if observer is not None and not context.observed(trigger.group, observer):
+        whose = "no job group has" if trigger.group is None else f"{trigger.group!r} has not"
+        context.report(
+            place,
+            f"{kind!r} waits for what the observer {observer!r} reads, and {whose} that observer",
+            hint=f"add it to the job group: observe: {{{observer}: {{}}}}",
+            code="not-observed",
+        )
+        return
     for name in sorted(wanted or ()):
         if context.can_yield(trigger.group, name):
             continue
@@ -204,7 +220,7 @@ def _occasion(
 
 
 def _label(woken: _Woken) -> str:
-    if woken.path is not None:
+    if woken.path is not None and woken.record.name_means == "metric":
         return woken.path.text
     if woken.trigger.every is not None:
         return f"{woken.record.name} {woken.trigger.every:g}s"

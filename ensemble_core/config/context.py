@@ -156,9 +156,13 @@ class Context:
                 found |= names
         return frozenset(found)
 
-    def observed(self, group: str | None) -> bool:
-        """Whether the group (or any) has an observer, as far as can be known."""
-        return any(known is None or known.observe for known in self._groups(group))
+    def observed(self, group: str | None, observer: str | None = None) -> bool:
+        """Whether the group (or any) has this observer, or any, as far as can be known."""
+        records = self.registry.observers
+        return any(
+            known is None or any(observer in (None, records[name].name) for name in known.observe)
+            for known in self._groups(group)
+        )
 
     def can_yield(self, group: str | None, name: str) -> bool:
         """Whether an observer of the group (or of any) can yield this variable, or may."""
