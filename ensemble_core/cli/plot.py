@@ -144,8 +144,8 @@ def plot(
         if as_json:
             from ensemble_core.cli.json_lines import dump
 
-            data = {"run": past.tag, "file": None if path is None else str(path.absolute())}
-            put(dump({**data, **picture.to_dict()}))
+            file = None if path is None else str(path.absolute())
+            put(dump({"run": past.tag, "state": asked.state, "file": file, **picture.to_dict()}))
         elif path is not None:
             for line in _words(path, picture, asked):
                 put(line)
@@ -165,7 +165,10 @@ class _Asked:
     def __init__(
         self, past: Past, variables: list[str], groups: list[str], jobs: list[str]
     ) -> None:
+        from ensemble_core.runs import look
+
         self._past = past
+        self.state = look(past.folder).state
         self._groups, self._jobs = groups, jobs
         self._speaks: dict[str, tuple[str, ...]] = self._rules({})
         wanted = variables or [name for names in self._speaks.values() for name in names]
@@ -299,13 +302,11 @@ class _Asked:
     def _standing(self) -> str:
         """How the run stands, where it is not over."""
         from ensemble_core.cli.look import spell_time
-        from ensemble_core.runs import look
 
-        info = look(self._past.folder)
         story = self.story
-        if info.state not in ("running", "interrupted") or story.began is None:
+        if self.state not in ("running", "interrupted") or story.began is None:
             return ""
-        words = "under way" if info.state == "running" else "interrupted"
+        words = "under way" if self.state == "running" else "interrupted"
         return f"{words}, {spell_time((story.newest or story.began) - story.began)} after its start"
 
     @property
@@ -324,7 +325,7 @@ def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
     lines = [f"{path}: {shown} of {jobs} job{'' if jobs == 1 else 's'}"]
     gaps = sum(line.gaps for panel in picture.panels for line in panel.lines)
     if gaps:
-        lines.append(f" {gaps:,} value{'s are' if gaps > 1 else ' is'} not finite: gaps")
+        lines.append(f" gaps: {gaps:,} value{'s are' if gaps > 1 else ' is'} not finite")
     if asked.others:
         lines.append(f" not shown: {_listed(asked.others)} (--variable)")
     if picture.unplaced:

@@ -105,20 +105,6 @@ class Curve:
         if self._count >= self._span:
             self._close()
 
-    @property
-    def lowest(self) -> float | None:
-        """The lowest of all values that are finite."""
-        return min(
-            (point.value for point, _ in self.points() if _finite(point.value)), default=None
-        )
-
-    @property
-    def highest(self) -> float | None:
-        """The highest of all values that are finite."""
-        return max(
-            (point.value for point, _ in self.points() if _finite(point.value)), default=None
-        )
-
     def here(self) -> Point | None:
         """The newest row, with the newest value that was finite (nan where none was)."""
         if self.newest is None:

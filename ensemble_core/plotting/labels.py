@@ -67,7 +67,7 @@ class Labels:
         for order, (dx, dy) in enumerate(_PLACES):
             left = at[0] + dx * self._dots - (width if dx < 0 else 0)
             box = Bbox.from_bounds(left, at[1] + dy * self._dots - height / 2, width, height)
-            cost = order * 0.02 + self._cost(box, panel)
+            cost = order * 0.25 + self._cost(box, panel)
             if cost < least:
                 best, least = (dx, dy), cost
         dx, dy = best

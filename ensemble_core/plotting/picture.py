@@ -27,7 +27,7 @@ _FAR = 20.0
 class Line:
     """One job's curve. ``ys`` has nan where there is a gap. ``rows`` counts all its values, drawn
     or thinned out, ``gaps`` those that are not finite. ``end`` is where its job was cancelled or
-    failed."""
+    failed: the last row, and the last value that was finite."""
 
     job: str
     observer: str
@@ -215,6 +215,8 @@ def _line(story: Story, job: str, observer: str, curve: Curve, axis: Axis) -> Li
         ys.append(point.value)
         if point.value == point.value:
             end = x, point.value
+        elif end is not None:
+            end = x, end[1]
     if story.tracks[job].end not in ("cancelled", "failed"):
         end = None
     return Line(
@@ -224,8 +226,8 @@ def _line(story: Story, job: str, observer: str, curve: Curve, axis: Axis) -> Li
         tuple(ys),
         curve.rows,
         curve.gaps,
-        curve.lowest,
-        curve.highest,
+        min((y for y in ys if y == y), default=None),
+        max((y for y in ys if y == y), default=None),
         end,
     )
 

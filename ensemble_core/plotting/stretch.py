@@ -61,14 +61,10 @@ def _far(scale: _Scale, far: float, sign: int) -> list[float]:
     """Powers of ten on one side of the usual range, as far as they have room."""
     if far <= 0:
         return []
-    found: list[float] = []
-    before = 1.0
-    for power in range(math.floor(math.log10(scale.half)), math.floor(math.log10(far)) + 1):
-        place = sign * float(scale.forward(sign * 10.0**power))
-        if place > before + _ROOM:
-            found.append(sign * 10.0**power)
-            before = place
-    return found
+    last = math.floor(math.log10(far))
+    first = math.ceil(math.log10(max(3 * scale.half, 3 * abs(scale.middle))))
+    step = max(1, math.ceil(_ROOM / scale.decade))
+    return [sign * 10.0**power for power in range(last, first - 1, -step)]
 
 
 def _spell(far: list[float], value: float, _: int) -> str:
