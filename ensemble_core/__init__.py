@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ensemble_core.conditions import Expression, expression
     from ensemble_core.decisions import Decision, WhenBusy
     from ensemble_core.errors import (
         EnsembleError,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         Resources,
     )
     from ensemble_core.executor import Emit, Executor, Run
+    from ensemble_core.formulas import Expression, expression
     from ensemble_core.hookspecs import (
         ActionPlugin,
         CallContext,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _HOMES = {
-        "conditions": ("Expression", "expression"),
         "decisions": ("Decision", "WhenBusy"),
         "errors": (
             "EnsembleError",
@@ -74,6 +73,7 @@ else:
             "Resources",
         ),
         "executor": ("Emit", "Executor", "Run"),
+        "formulas": ("Expression", "expression"),
         "hookspecs": (
             "ActionPlugin",
             "CallContext",

@@ -1,0 +1,384 @@
+"""Formulas: what may be written over an event's fields and metrics, and how it is worked out.
+
+Evaluated by simpleeval, over a syntax tree in which only what is listed here may stand: no
+attributes, no subscripts, no calls but those of ``FUNCTIONS``. What looks like one of the first two
+(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. ``conditions`` makes a ``when`` of
+one; an :class:`Expression` gives a number, and plugins' options have such ones.
+
+A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ensemble_core.errors import EnsembleError
+
+__all__ = [
+    "EVENT_FIELDS",
+    "FUNCTIONS",
+    "LONGEST",
+    "Expression",
+    "Formula",
+    "called",
+    "check_names",
+    "evaluate",
+    "evaluator",
+    "expression",
+    "formula",
+    "refused",
+]
+
+#: Names that a condition may use of any event, where the event has them.
+EVENT_FIELDS: frozenset[str] = frozenset(
+    {
+        "name",  # the event's name
+        "timestamp",
+        "job",  # our id
+        "group",
+        "index",
+        "duration",  # seconds from start to finish
+        "pending",  # seconds from submit to start
+        "exit_code",  # as a shell reports it
+        "status",  # the wait status
+        "type",  # of an exception
+        "severity",
+        "note",
+        "queue_id",
+    }
+)
+
+#: Functions that a condition may call; ``metric`` is added at evaluation.
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "round": round,
+    "isnan": lambda x: math.isnan(x),
+    "isinf": lambda x: math.isinf(x),
+    "sqrt": lambda x: math.sqrt(x),
+    "log": lambda x: math.log(x),
+    "exp": lambda x: math.exp(x),
+}
+
+#: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
+_WHOLE = EVENT_FIELDS | FUNCTIONS.keys() | {"value", "metric"}
+
+LONGEST = 2000
+#: Levels of a syntax tree; its evaluation goes down them one by one.
+_DEEPEST = 150
+
+_EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
+
+
+class _NoValue(Exception):
+    """Something the condition speaks of has no value now."""
+
+
+class Formula(NamedTuple):
+    """What was written, checked. ``names`` are the fields that it speaks of."""
+
+    text: str
+    tree: ast.expr
+    names: frozenset[str]
+    metrics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression whose result is a number; see :func:`expression`.
+
+    ``names`` and ``metrics`` are what it speaks of.
+    """
+
+    text: str
+    tree: ast.expr
+    names: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+
+    def value(
+        self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
+    ) -> float | None:
+        """The number; whole where the arithmetic is (``2 * 3`` is 6, ``6 / 2`` is 3.0).
+
+        ``None`` where something that it needs has no value, and where the result is no finite
+        number. Safe to call from any thread.
+        """
+        result = evaluate(evaluator(), self.text, self.tree, fields.get("value"), fields, metric)
+        if isinstance(result, bool) or not isinstance(result, (int, float)):
+            return None
+        return result if result - result == 0 else None
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str) -> Expression:
+    source = text.strip().removeprefix("=").strip()
+    if not source:
+        raise refused("the expression is empty", 'write for example "= 2 * T"')
+    if len(source) > LONGEST:
+        raise refused(
+            f"the expression is longer than {LONGEST} characters", "move it to a custom function"
+        )
+    found = formula(source, source, "the expression", _EXPRESSION_HINT)
+    wrong = _no_number(found.tree)
+    if wrong is not None:
+        raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
+    return Expression(*found)
+
+
+def expression(text: str, *, names: Collection[str] | None = None) -> Expression:
+    """Parse and check an expression whose result is a number; a ``=`` before it is passed over.
+
+    It is made of the same words as a condition: arithmetic, functions, fields by their names,
+    ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked). Parsing
+    the same text again costs next to nothing. Raises :class:`EnsembleError` with the reason and a
+    hint.
+
+    >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
+    7
+    """
+    found = _expression(text)
+    if names is not None:
+        check_names(found.text, found.names, set(names))
+    return found
+
+
+def refused(what: str, hint: str) -> EnsembleError:
+    """The error for what cannot stand in a formula."""
+    return EnsembleError(what, hint=hint, code="bad-condition")
+
+
+def formula(source: str, text: str, what: str, hint: str) -> Formula:
+    """Parse and check ``source``, which is what ``text`` means; ``what`` it is called, and what
+    could be written instead. Raises :class:`EnsembleError`."""
+    try:
+        whole = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
+        raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None
+    _name_columns(whole)
+    return _checked(whole.body, text)
+
+
+def _name_columns(whole: ast.AST) -> None:
+    """Make names of what only looks like a subscript or an attribute: ``c_msd[4]``."""
+    for node in ast.walk(whole):
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [_column(item) for item in value]
+            elif isinstance(value, (ast.Subscript, ast.Attribute)):
+                setattr(node, field, _column(value))
+
+
+def _column(node: Any) -> Any:
+    """The field whose name this is; the node itself where it can be none."""
+    here: Any = node
+    rest = ""
+    while True:
+        if isinstance(here, ast.Subscript) and isinstance(here.slice, ast.Constant):
+            index = here.slice.value
+            if type(index) is not int:
+                return node
+            here, rest = here.value, f"[{index}]{rest}"
+        elif isinstance(here, ast.Attribute) and not here.attr.startswith("_"):
+            here, rest = here.value, f".{here.attr}{rest}"
+        else:
+            break
+    if not rest or not isinstance(here, ast.Name) or here.id in _WHOLE:
+        return node
+    return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
+
+
+def _check_depth(tree: ast.expr, text: str) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise refused(f"{text[:40]!r} … is nested too deeply", "move it to a custom function")
+
+
+def _checked(tree: ast.expr, text: str) -> Formula:
+    _check_depth(tree, text)
+    paths: set[str] = set()
+    functions: set[int] = set()
+    for node in ast.walk(tree):
+        _check(node, text, paths)
+        if isinstance(node, ast.Call):
+            functions.add(id(node.func))
+    used = frozenset(
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and id(node) not in functions
+    )
+    return Formula(text, tree, used, frozenset(paths))
+
+
+def check_names(text: str, used: Collection[str], known: set[str]) -> None:
+    """Refuse names that are not known here."""
+    for name in sorted(used):
+        if name in known:
+            continue
+        near = get_close_matches(name, [*sorted(known), *FUNCTIONS, "metric"], 1)
+        raise refused(
+            f"{name!r} in {text!r} is not known here",
+            f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}",
+        )
+
+
+def called(node: ast.Call) -> str:
+    """The name of the function that is called."""
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _no_number(tree: ast.expr) -> str | None:
+    """What an expression is that can never give a number; ``None`` for all others."""
+    branches = [tree]
+    while branches:
+        node = branches.pop()
+        if isinstance(node, ast.IfExp):
+            branches += [node.body, node.orelse]
+        elif isinstance(node, (ast.Compare, ast.BoolOp)) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        ):
+            return "a condition"
+        elif isinstance(node, (ast.Tuple, ast.List)):
+            return "a list"
+        elif isinstance(node, ast.Constant) and (
+            isinstance(node.value, bool) or not isinstance(node.value, (int, float))
+        ):
+            return "a text" if isinstance(node.value, str) else "a constant"
+        elif isinstance(node, ast.Call) and called(node) in ("isnan", "isinf"):
+            return "a condition"
+    return None
+
+
+_ALLOWED = (
+    ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.BinOp, ast.Add,
+    ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Compare, ast.Eq, ast.NotEq,
+    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.IfExp, ast.Name, ast.Load,
+    ast.Constant, ast.Call, ast.Tuple, ast.List,
+)  # fmt: skip
+
+
+def _check(node: ast.AST, text: str, paths: set[str]) -> None:
+    if isinstance(node, ast.Attribute):
+        # What is left of them: those that can be no column's name.
+        raise refused(
+            f"{text!r} reaches for the attribute {node.attr!r}",
+            'conditions see fields by their bare names, and metrics by metric("path")',
+        )
+    if not isinstance(node, _ALLOWED):
+        raise refused(
+            f"{text!r} has {_spoken(node)}, which conditions do not allow",
+            "use comparisons, arithmetic, and, or, not; or a custom function for more",
+        )
+    if isinstance(node, ast.Constant) and not isinstance(
+        node.value, (int, float, str, bool, type(None))
+    ):
+        raise refused(f"{text!r} has a constant of another kind", "use numbers and strings")
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name) or (
+            node.func.id not in FUNCTIONS and node.func.id != "metric"
+        ):
+            called = node.func.id if isinstance(node.func, ast.Name) else "what is no function"
+            raise refused(
+                f"{text!r} calls {called}, which conditions cannot",
+                f"allowed are metric, {', '.join(sorted(FUNCTIONS))}",
+            )
+        if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+            raise refused(f"{text!r} has keyword arguments", "give plain arguments")
+        if node.func.id == "metric":
+            if len(node.args) != 1 or not (
+                isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+            ):
+                raise refused(
+                    f"{text!r}: metric() takes one quoted path",
+                    'write for example metric("mean.sleep-duration")',
+                )
+            paths.add(node.args[0].value)
+
+
+def _spoken(node: ast.AST) -> str:
+    return {
+        ast.Subscript: "a subscript",
+        ast.Lambda: "a lambda",
+        ast.ListComp: "a comprehension",
+        ast.GeneratorExp: "a comprehension",
+        ast.Dict: "a mapping",
+        ast.NamedExpr: "an assignment",
+        ast.JoinedStr: "an f-string",
+    }.get(type(node), f"a {type(node).__name__}")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return value
+    raise _NoValue
+
+
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[object, object], Any]:
+    return lambda a, b: function(_number(a), _number(b))
+
+
+def _power(a: object, b: object) -> float:
+    power: float | complex = float(_number(a)) ** float(_number(b))
+    if isinstance(power, complex):
+        raise _NoValue
+    return power
+
+
+def evaluator() -> Any:
+    """A new evaluator; one may work for one thread at a time."""
+    import simpleeval
+
+    return simpleeval.EvalWithCompoundTypes(
+        operators={
+            **simpleeval.DEFAULT_OPERATORS,
+            ast.Add: _arithmetic(operator.add),
+            ast.Sub: _arithmetic(operator.sub),
+            ast.Mult: _arithmetic(operator.mul),
+            ast.Div: _arithmetic(operator.truediv),
+            ast.FloorDiv: _arithmetic(operator.floordiv),
+            ast.Mod: _arithmetic(operator.mod),
+            ast.Pow: _power,
+        }
+    )
+
+
+def evaluate(
+    evaluator: Any,
+    text: str,
+    tree: ast.expr | None,
+    value: float | None,
+    fields: Mapping[str, Any],
+    metric: Callable[[str], float | None],
+) -> Any:
+    """The result; ``None`` where something that it needs has no value, or makes no sense."""
+    import simpleeval
+
+    def lookup(path: str) -> float:
+        found = metric(path)
+        if found is None:
+            raise _NoValue
+        return found
+
+    def name(node: ast.Name) -> Any:
+        found = value if node.id == "value" else fields.get(node.id)
+        if found is None:
+            raise _NoValue
+        return found
+
+    evaluator.functions = {**FUNCTIONS, "metric": lookup}
+    evaluator.names = name
+    try:
+        return evaluator.eval(text, previously_parsed=tree)
+    except (_NoValue, TypeError, ValueError, ArithmeticError, simpleeval.InvalidExpression):
+        return None
