@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ class Kept(Story):
     def row(
         self, job: str, clock: float | None, *, anew: bool = False, **values: float
     ) -> list[Decision]:
+        return self.named(job, clock, values, anew=anew)
+
+    def named(
+        self, job: str, clock: float | None, values: Mapping[str, float], *, anew: bool = False
+    ) -> list[Decision]:
+        """One row whose names are given as data."""
         return self.tell(Observed(self.now, job, "test", values, clock, anew))
 
     def keep(self, *, over: bool = True) -> None:
@@ -209,8 +215,8 @@ def test_what_the_rules_speak_of_is_shown_and_else_the_first_four(tmp_path: Path
     for each in (told, other):
         each.start()
         each.begin("sim.0")
-        each.row("sim.0", 1, step=1, **names)
-        each.row("sim.0", 2, step=2, **names)
+        each.named("sim.0", 1, {"step": 1, **names})
+        each.named("sim.0", 2, {"step": 2, **names})
         each.keep()
     assert [panel["variable"] for panel in shown(tmp_path / "one")["panels"]] == ["e", "f", "b"]
     assert [panel["variable"] for panel in shown(tmp_path / "two")["panels"]] == list("abcd")
@@ -262,7 +268,7 @@ def test_a_name_may_have_a_comma_within_brackets(tmp_path: Path) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
-    told.row("sim.0", 1, **{"f_ave[1,2]": 1.0, "c_msd[4]": 2.0, "a": 3.0})
+    told.named("sim.0", 1, {"f_ave[1,2]": 1.0, "c_msd[4]": 2.0, "a": 3.0})
     told.keep()
     found = shown(tmp_path, "--variable", "f_ave[1,2],c_msd[4]")
     assert [panel["variable"] for panel in found["panels"]] == ["f_ave[1,2]", "c_msd[4]"]

@@ -148,7 +148,7 @@ class Labels:
                 & (points[:, 1] > box.y0)
                 & (points[:, 1] < box.y1)
             )
-            cost += float(inside.sum()) * 1000 / len(points)
+            cost += float(inside.sum()) * 500 / len(points)
         return float(cost)
 
 
