@@ -8,6 +8,7 @@ the same again where a crash makes them run twice: the job is over, and its file
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,10 +55,13 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
         )
     sweep: dict[str, list[Any]] = {}
     given: dict[str, Sequence[str]] = {}
+    script = options.get("input")
     if job is not None:
         sweep = {n: [job.parameters[n]] for n in group.parameters if n in job.parameters}
         if job.group == label:
-            given.update(variables.changed(job, group))
+            own, other = variables.changed(job, group)
+            given.update(own)
+            script = script or other
     for name, value in options.get("variables", {}).items():
         worked_out = _value(firing, name, value)
         if name in group.parameters:
@@ -67,7 +71,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     changes: dict[str, Any] = {}
     if sweep:
         changes["parameters"] = {n: list(values) for n, values in group.parameters.items()} | sweep
-    command = variables.with_changes(group.command, given, options.get("input"))
+    command = variables.with_changes(group.command, given, script)
     if command != list(group.command):
         changes["command"] = command
     if "count" in options or job is not None:
@@ -142,11 +146,19 @@ def _newest_restart(
         begun = context.event["timestamp"] - job["duration"] - slack
     return restarts.find(
         workdir,
-        [_filled(p, job) for p in ([patterns] if isinstance(patterns, str) else patterns)],
+        [
+            _filled(pattern, {**job, "parameters": _escaped(job.get("parameters", {}))})
+            for pattern in ([patterns] if isinstance(patterns, str) else patterns)
+        ],
         begun=begun,
         also=began,
         newest=options.get("newest", "step"),
     )
+
+
+def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What stands in a value is no pattern."""
+    return {name: glob.escape(str(value)) for name, value in parameters.items()}
 
 
 def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:

@@ -61,6 +61,7 @@ def triggers() -> Iterable[TriggerPlugin]:
         summary="a LAMMPS job of the group printed a row of thermo output",
         build=_thermo,
         name_means="group",
+        needs_observer=OBSERVER,
     )
     yield TriggerPlugin(
         name="lammps-converged",

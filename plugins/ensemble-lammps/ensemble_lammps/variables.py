@@ -45,17 +45,20 @@ def log(command: Sequence[str]) -> str | None:
     return _last(command, _LOG)
 
 
-def changed(job: Job, group: JobGroup) -> dict[str, tuple[str, ...]]:
-    """The variables that were set or added for this one job: those in its command that its group
-    would not have given it. They are as words of a group's command are to be."""
+def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
+    """What was set for this one job: the variables in its command that its group would not have
+    given it, and the script if that is another. They are as words of a group's command are to be.
+    """
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})
-    usual = given(next(like.jobs(job.index)).command)
-    return {
+    command = next(like.jobs(job.index)).command
+    usual, own = given(command), script(job.command)
+    variables = {
         name: tuple(as_word(word) for word in words)
         for name, words in given(job.command).items()
         if usual.get(name) != words
     }
+    return variables, None if own is None or own == script(command) else as_word(own)
 
 
 def with_changes(

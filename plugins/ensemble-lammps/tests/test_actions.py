@@ -107,6 +107,9 @@ def test_what_was_varied_before_stays_so() -> None:
     assert second.command[4:] == ("T", "3", "-var", "seed", "2", "-var", "P", "a{index}")
     (third,) = vary({"variables": {"seed": 3}}, second).jobs
     assert third.command[4:] == ("T", "3", "-var", "seed", "3", "-var", "P", "a{index}")
+    (fourth,) = vary({"variables": {"T": 4}, "input": "in.{index}"}, third).jobs
+    (fifth,) = vary({"variables": {"T": 5}}, fourth).jobs
+    assert [one.command[2] for one in (third, fourth, fifth)] == ["in.melt", "in.0", "in.0"]
 
 
 def test_without_a_job_the_whole_sweep_is_submitted_changed() -> None:
@@ -236,6 +239,15 @@ def test_a_job_goes_on_from_its_newest_restart_file(tmp_path: Path) -> None:
     assert command[5:] == ["1.0", "-var", "seed", "1", "-var", "P", "2", "-var", "restart", path,
                            "-var", "steps", "10"]  # fmt: skip
     assert logged(decided) == [("info", f"sim.0 is continued from {path} (step 200)")]
+
+
+def test_a_pattern_is_the_jobs_own(tmp_path: Path) -> None:
+    for name, step in (("melt.1.0.100", 100), ("melt.2.0.200", 200)):
+        write_restart(tmp_path / name, step)
+    told = story("{name: lammps-continue, restart: 'melt.{T}.*'}", tmp_path)
+    told.now = (tmp_path / "melt.1.0.100").stat().st_mtime
+    ((*command,),) = submitted(fail(told))
+    assert command[-1] == str(tmp_path / "melt.1.0.100")
 
 
 def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def test_the_end_of_a_run_is_no_row() -> None:
     assert story.fired() == ["rule-1"]
 
 
+def test_a_row_needs_somebody_who_reads_it() -> None:
+    with pytest.raises(EnsembleError, match=r"observe: \{lammps: \{\}\}"):
+        Story(MELT.replace("WHEN", "Temp > 1").replace("observe: {lammps: {}}", "nodes: 1"))
+
+
 def replicas() -> Story:
     story = Story(REPLICAS)
     story.start()

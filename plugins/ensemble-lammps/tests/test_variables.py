@@ -74,9 +74,11 @@ def test_what_was_set_for_one_job_alone_is_known() -> None:
     )
     job = list(group.jobs(3))[1]
     assert job.parameters["T"] == 2.0
-    assert changed(job, group) == {}
+    assert changed(job, group) == ({}, None)
     other = JobGroup(name="melt", command=(*job.command, "-var", "x", "{y}"), parameters={})
-    assert changed(next(other.jobs(4)), group) == {"x": ("{{y}}",), "T": ("2.0",)}
+    assert changed(next(other.jobs(4)), group) == ({"x": ("{{y}}",), "T": ("2.0",)}, None)
+    on = JobGroup(name="melt", command=("lmp", "-in", "in.on"))
+    assert changed(next(on.jobs(4)), group) == ({}, "in.on")
 
 
 @pytest.mark.parametrize(
