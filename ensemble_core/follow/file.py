@@ -172,17 +172,25 @@ class File:
             if not stat.S_ISREG(status.st_mode):
                 self._refuse()
                 return False, b""
+            # In one call what was read before and what comes: each has to wait for other threads.
+            kept = len(self._before)
+            data = os.pread(fd, kept + _CHUNK, self._offset - kept)
             identity = (status.st_dev, status.st_ino)
-            if self._read_of is not None and self._began_anew(identity, fd, status):
+            if self._read_of is not None and (
+                self._read_of != identity
+                or status.st_size < self._offset
+                # Cut and grown beyond our place between two looks, or another file with this inode.
+                or not data.startswith(self._before)
+            ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
                 self._observe(self._forget)
                 self._anew = True
+                kept, data = 0, os.pread(fd, _CHUNK, 0)
             self._read_of = identity
             if ended and self._end is None:
                 # Something that writes on after the job's end must not keep us here for ever.
                 self._end = status.st_size
-            wanted = _CHUNK if self._end is None else min(_CHUNK, self._end - self._offset)
-            data = os.pread(fd, wanted, self._offset) if wanted > 0 else b""
+            data = data[kept : None if self._end is None else kept + self._end - self._offset]
         finally:
             os.close(fd)
         got = len(data)
@@ -193,13 +201,6 @@ class File:
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
         end = status.st_size if self._end is None else self._end
         return bool(data) and len(data) == got and self._offset < end, data
-
-    def _began_anew(self, identity: tuple[int, int], fd: int, status: os.stat_result) -> bool:
-        if self._read_of != identity or status.st_size < self._offset:
-            return True
-        # Cut and grown beyond our place between two looks, or another file with the same inode.
-        length = len(self._before)
-        return os.pread(fd, length, self._offset - length) != self._before
 
     def _forget(self) -> Iterable[Row]:
         self._observer.truncated()

@@ -35,7 +35,7 @@ _GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 4.0, 0.5
 #: Ends, and files that are far behind, keep the others waiting no longer than this, in seconds.
 _SLICE = 0.02
 #: Events that may wait to be handled: for what is far behind, and for all.
-_BACKLOG_BEHIND, _BACKLOG = 2_000, 20_000
+_BACKLOG_BEHIND, _BACKLOG = 500, 20_000
 #: How long what is far behind waits while there are more, in seconds.
 _BREATH = 0.005
 
