@@ -47,6 +47,7 @@ from ensemble_core.decisions import (
     Submit,
     Terminate,
 )
+from ensemble_core.effects import Request
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import EnsembleError
 from ensemble_core.events import (
@@ -69,7 +70,7 @@ from ensemble_core.firing import EngineFiring
 from ensemble_core.jobs import Job
 from ensemble_core.jobtable import JobRecord, Link, Strangers
 from ensemble_core.metrics import MetricsView
-from ensemble_core.reactions import NOTHING, Reactions, Request
+from ensemble_core.reactions import NOTHING, Reactions
 from ensemble_core.report import GroupReport, Report
 from ensemble_core.timers import Timer
 

@@ -27,10 +27,10 @@ from ensemble_core.events import Event
 from ensemble_core.rules import Action, BoundSpec
 
 if TYPE_CHECKING:
+    from ensemble_core.effects import Effects
     from ensemble_core.index import RuleState
     from ensemble_core.jobs import Job, JobGroup
     from ensemble_core.jobtable import JobRecord, Link
-    from ensemble_core.reactions import Reactions
 
 __all__ = ["EngineFiring"]
 
@@ -42,7 +42,7 @@ class EngineFiring:
 
     def __init__(
         self,
-        engine: Reactions,
+        engine: Effects,
         state: RuleState,
         event: Event,
         record: JobRecord | None,
