@@ -292,6 +292,19 @@ def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     assert (curve["rows"], curve["not_finite"], curve["highest"]) == (4, 2, 2.0)
 
 
+def test_what_a_plugin_takes_for_a_number_is_a_gap(tmp_path: Path) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.begin("sim.0")
+    told.row("sim.0", 1, a=1.0)
+    told.recorder.append(Observed(told.now, "sim.0", "test", {"a": "warm"}, 2), [])  # type: ignore[dict-item]  # as a plugin may do
+    told.recorder.append(Observed(told.now, "sim.0", "test", {"a": 10**400}, 3), [])
+    told.row("sim.0", 4, a=2.0)
+    told.keep()
+    (curve,) = shown(tmp_path, "--x", "time")["panels"][0]["curves"]
+    assert [y for _, y in curve["points"]] == [1.0, None, None, 2.0]
+
+
 def test_a_rule_that_fires_on_a_nan_is_marked_on_that_row(tmp_path: Path) -> None:
     told = Kept(
         tmp_path,

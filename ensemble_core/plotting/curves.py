@@ -72,7 +72,11 @@ class Curve:
         self._clock = -math.inf
 
     def add(self, clock: float | None, time: float, value: float, *, anew: bool = False) -> None:
-        """One more row; ``anew`` says that the output was begun anew before it."""
+        """One more row; ``anew`` says that the output was begun anew before it.
+
+        Raises ``TypeError`` or ``OverflowError`` for what is no number; nothing is added then.
+        """
+        finite = _finite(value)
         at = _NAN
         if clock is not None and _finite(clock):
             at = clock
@@ -86,7 +90,7 @@ class Curve:
         row = self.rows
         self.rows = row + 1
         now = self._now
-        if _finite(value):
+        if finite:
             self.newest = self.last = point = (row, at, time, value)
             if not now or now[0][3] != now[0][3]:
                 self._now = [point, point, point, point]

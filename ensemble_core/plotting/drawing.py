@@ -83,6 +83,8 @@ _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
 #: Rules in the legend; beyond so many points curves are pixels in a PDF or SVG too.
 _LISTED, _VECTORS = 14, 150_000
+#: Rules whose names stand in one panel.
+_LABELLED = 12
 #: How often a curve may cross its own height before its panel's are drawn thin.
 _DENSE = 30.0
 #: No axis goes beyond: its length would not be a number any more.
@@ -227,7 +229,7 @@ class _Drawing:
             stretch(ax, panel.usual, min(finite), max(finite))
             label += "\n(logarithmic beyond the dots)"
         _plain(ax.set_ylabel(label))
-        if not panel.lines:
+        if not any(y == y for line in panel.lines for y in line.ys):
             _plain(
                 ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", color=_FAINT)
             )
@@ -285,11 +287,11 @@ class _Drawing:
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
         said: set[str] = set()
         for moment in panel.moments if top else ():
-            if moment.rule not in said:
+            if moment.rule not in said and len(said) < _LABELLED:
                 said.add(moment.rule)
                 labels.beside(_tame(moment.x / by), _short(moment.rule, 24))
         for spot in panel.spots:
-            if spot.rule not in said and spot.y == spot.y:
+            if spot.rule not in said and spot.y == spot.y and len(said) < _LABELLED:
                 said.add(spot.rule)
                 labels.near(_tame(spot.x / by), _tame(spot.y), _short(spot.rule, 24))
 

@@ -7,6 +7,7 @@ Called by ``ensemble plot``; ``drawing`` makes a picture of it, ``to_dict`` plai
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -227,7 +228,10 @@ class _Reading:
             curves = self._shapes[shape] = self._choose(track.group, *shape)
         clock, time, anew = event.clock, event.timestamp, event.anew
         for name, curve in curves:
-            curve.add(clock, time, values[name], anew=anew)
+            try:
+                curve.add(clock, time, values[name], anew=anew)
+            except (TypeError, OverflowError):  # a plugin's own idea of a number
+                curve.add(None, time, math.nan, anew=anew)
 
     def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
         """Find the variable that is the rows' clock: the one that was equal to it in every row."""
