@@ -1,17 +1,18 @@
 """The observer ``lammps``: which file, which columns. The hook names it; ``thermo`` reads.
 
-In an ensemble file: ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``.
+In an ensemble file: ``observe: {lammps: {log: log.lammps, columns: [Temp, Press]}}``. What this
+module imports is imported whenever the plugin is; the reader is when there is something to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core import Job, Observer, Row
-from ensemble_lammps.thermo import ThermoReader
+from ensemble_lammps import convergence
 
-__all__ = ["OPTIONS", "LammpsObserver", "build", "variables"]
+__all__ = ["DEFAULT_LOG", "OPTIONS", "LammpsObserver", "build", "unasked", "variables"]
 
 #: What LAMMPS calls its log unless it is told otherwise.
 DEFAULT_LOG = "log.lammps"
@@ -35,6 +36,7 @@ OPTIONS: Mapping[str, Any] = {
             "uniqueItems": True,
             "description": "Only these columns, as the log's header prints them; default: all.",
         },
+        "converged": convergence.OPTIONS,
     },
     "additionalProperties": False,
 }
@@ -49,13 +51,25 @@ class LammpsObserver(Observer):
         The log's path, relative to the job's workdir; ``None`` is the job's own output.
     columns:
         The columns to keep; ``None`` keeps all.
+    converged:
+        Columns whose means are to converge, as ``convergence.OPTIONS`` has it. They are kept too.
     """
 
     def __init__(
-        self, log: str | None = DEFAULT_LOG, columns: Collection[str] | None = None
+        self,
+        log: str | None = DEFAULT_LOG,
+        columns: Collection[str] | None = None,
+        converged: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
+        from ensemble_lammps.thermo import ThermoReader
+
         self._log = log
-        self._reader = ThermoReader(columns)
+        self._convergence = convergence.Convergence(converged) if converged else None
+        if columns is not None and converged:
+            columns = {*columns, *converged}
+        self._reader = ThermoReader(
+            columns, None if self._convergence is None else self._convergence.update
+        )
 
     @property
     def path(self) -> str | None:
@@ -66,6 +80,8 @@ class LammpsObserver(Observer):
 
     def truncated(self) -> None:
         self._reader.reset()
+        if self._convergence is not None:
+            self._convergence.reset()
 
     def finish(self) -> Iterable[Row]:
         return self._reader.finish()
@@ -74,10 +90,55 @@ class LammpsObserver(Observer):
 def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
     """The observer of this job."""
     log = options.get("log", DEFAULT_LOG)
-    return LammpsObserver(None if log is None else job.fill(log), options.get("columns"))
+    return LammpsObserver(
+        None if log is None else job.fill(log), options.get("columns"), options.get("converged")
+    )
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
     """The names that can come; not known beforehand unless the file lists ``columns``."""
-    columns = options.get("columns")
-    return None if columns is None else frozenset(columns)
+    columns, converged = options.get("columns"), options.get("converged")
+    if columns is None:
+        return None
+    added = frozenset() if not converged else {*converged, *convergence.variables(converged)}
+    return frozenset({*columns, *added})
+
+
+class _Unasked(Mapping[str, str]):
+    """Names that these options leave out, each with what to add. Those of columns have no end."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._columns = options.get("columns")
+        self._converged = options.get("converged") or {}
+
+    def __getitem__(self, name: str) -> str:
+        from ensemble_lammps.facts import FACTS
+
+        base, _, suffix = name.rpartition(".")
+        asked = {*(self._columns or ()), *convergence.variables(self._converged)}
+        if self._converged:
+            asked |= {*self._converged}
+        else:
+            asked.discard("Converged")
+        if name in asked:
+            raise KeyError(name)
+        if name == "Converged":
+            return "say with the observer's option 'converged' when a column has converged"
+        if base and suffix in ("mean", "error", "drift"):
+            return f"add {base} to the observer's option 'converged'"
+        if name in FACTS and self._columns is not None:
+            return f"add {name} to the observer's option 'columns'"
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        from ensemble_lammps.facts import FACTS
+
+        return (name for name in sorted({*FACTS, "Converged"}) if self.get(name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
+    """The names that need other options, each with what to add to these."""
+    return _Unasked(options)

@@ -1,105 +1,126 @@
 """Reads the thermo output of a LAMMPS log, whole or while it grows, in pieces cut anywhere.
 
-Called by the observer; knows LAMMPS and nothing of files. A log is not made for machines: between
-the rows of a table stand warnings, what fixes print and what the user prints. So a line is taken
-for a row only where LAMMPS is known to print one, and only if it looks as LAMMPS prints it: every
-wrong value is worse than a missing one.
+Called by the observer and by ``outcome``; knows LAMMPS and nothing of files. A log is not made for
+machines: between the rows of a table stand warnings, what fixes print and what the user prints. So
+a line is taken for a row only where LAMMPS is known to print one, and only if it looks as LAMMPS
+prints it: every wrong value is worse than a missing one.
 
 What a run prints, by ``thermo_modify line``:
 
 - ``one``: the line ``Per MPI rank memory allocation …`` (left out by ``run … pre no``), a header of
-  column names, one line a row, ``Loop time of …``. Header and rows end with a space.
+  column names, one line a row, ``Loop time of …`` (left out by ``timer off``).
 - ``multi``: for each row a line ``------------ Step 10 ----- CPU = 0.1 (sec) ----`` and then lines
-  of up to three times ``Name     = value``. Nothing says that a row is over but the head of the
-  next one; from the second row on, the number of its values is known.
+  of up to three times ``Name     = value``.
 - ``yaml``: ``keywords: ['Step', …]``, then ``  - [0, 1.44, …]`` for each row, then ``...``.
+
+Here are the marks between which tables stand; ``tables`` and ``multiline`` read the rows.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 from ensemble_core import Row
+from ensemble_lammps.facts import MEMORY, Facts
+from ensemble_lammps.multiline import HEAD, MultiTable
+from ensemble_lammps.tables import (
+    LONGEST_LINE,
+    VALUE,
+    Keeper,
+    OneTable,
+    Table,
+    YamlTable,
+)
 
-__all__ = ["ThermoReader"]
-
-#: No line that LAMMPS prints is nearly as long; what is longer is not kept, so memory is bounded.
-LONGEST_LINE = 256 * 1024
-#: No row has nearly as many values; a row of several lines ends here, so memory is bounded.
-MOST_VALUES = 10_000
+__all__ = ["KEYWORDS", "ThermoReader"]
 
 #: What the keywords of ``thermo_style`` are called in a header.
 KEYWORDS = frozenset({
     "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
     "TimeoutLeft", "Atoms", "Temp", "Press", "PotEng", "KinEng", "TotEng", "Nbuild", "Ndanger",
-    "Enthalpy", "E_vdwl", "E_coul", "E_pair", "E_bond", "E_angle", "E_dihed", "E_impro",
-    "E_mol", "E_long", "E_tail", "Volume", "Density", "Lx", "Ly", "Lz", "Xlo", "Xhi", "Ylo",
-    "Yhi", "Zlo", "Zhi", "Xy", "Xz", "Yz", "Avecx", "Avecy", "Avecz", "Bvecx", "Bvecy",
-    "Bvecz", "Cvecx", "Cvecy", "Cvecz", "Xlat", "Ylat", "Zlat", "Bonds", "Angles", "Diheds",
-    "Impros", "Pxx", "Pyy", "Pzz", "Pxy", "Pxz", "Pyz", "Fmax", "Fnorm", "Cella", "Cellb",
-    "Cellc", "CellAlpha", "CellBeta", "CellGamma",
+    "Enthalpy", "Ecouple", "Econserve", "E_vdwl", "E_coul", "E_pair", "E_bond", "E_angle",
+    "E_dihed", "E_impro", "E_mol", "E_long", "E_tail", "Volume", "Density", "Lx", "Ly", "Lz",
+    "Xlo", "Xhi", "Ylo", "Yhi", "Zlo", "Zhi", "Xy", "Xz", "Yz", "Avecx", "Avecy", "Avecz",
+    "Bvecx", "Bvecy", "Bvecz", "Cvecx", "Cvecy", "Cvecz", "Xlat", "Ylat", "Zlat", "Bonds",
+    "Angles", "Diheds", "Impros", "Pxx", "Pyy", "Pzz", "Pxy", "Pxz", "Pyz", "Fmax", "Fnorm",
+    "Cella", "Cellb", "Cellc", "CellAlpha", "CellBeta", "CellGamma",
 })  # fmt: skip
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
-
-_NUMBER = rb"([-+0-9.eE]+)"
-_LOOP = re.compile(
-    rb"Loop time of " + _NUMBER + rb" on \d+ procs\b.* for (\d+) steps with \d+ atoms"
-)
-_WALL = re.compile(rb"Total wall time: (\d+):(\d\d):(\d\d)\s*\Z")
-_MULTI = re.compile(rb"-{4,} Step +(-?\d+) -{3,} CPU = +(\S+) \(sec\) -{3,}\s*\Z")
+_NUMBER = re.compile(VALUE.decode())
 _SPACES = re.compile(r"\s{2,}")
-_MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
-_NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
+_NOISE = (b"INFO", b"SHAKE stats")
 
 
 class ThermoReader:
     """The rows of one log.
 
-    ``columns`` keeps only the values of these names. Values are named as the log prints them
-    (``Temp``, ``v_eper``, ``c_msd[4]``); a row's clock is its step, where it has one. Beside the
-    columns there are ``NonFinite`` (how many values of a row were nan or infinite, and therefore
-    left out; only where there were any), at the end of each run ``LoopTime`` (seconds),
-    ``LoopSteps`` and ``StepsPerSecond``, and ``WallTime`` (seconds) at the end of the log.
+    Parameters
+    ----------
+    columns:
+        Keeps only the values of these names; ``None`` keeps all. Others are not made numbers.
+    extra:
+        Given the step and the values of each row of a table, says what to add to the row.
+
+    Values are named as the log prints them (``Temp``, ``v_eper``, ``c_msd[4]``), and are nan or
+    infinite where it says so; a row's clock is its step, where it has one. Beside the columns there
+    are, of ``facts.FACTS``: ``NonFinite`` (how many of the row's values that are kept are not
+    finite; only where there are any); at each warning ``Warnings`` and at each error ``Errors``,
+    how many there were so far; at the end of each run ``LoopTime`` (seconds), ``LoopSteps``,
+    ``StepsPerSecond``, ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless the table had a column of
+    that name) and ``Ranks``, and ``Errors`` and ``Warnings`` if there were any; at the end of the
+    log ``WallTime`` (seconds).
     """
 
-    def __init__(self, columns: Collection[str] | None = None) -> None:
-        self._columns = None if columns is None else frozenset(columns)
+    def __init__(
+        self,
+        columns: Collection[str] | None = None,
+        extra: Callable[[float | None, Mapping[str, float]], Mapping[str, float]] | None = None,
+    ) -> None:
+        self._keeper = Keeper(columns, extra)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the log begins anew."""
         self._rest = bytearray()
         self._too_long = False
-        self._begin_run()
+        self._facts = Facts()
+        #: The header may be the next line, for the line before it was.
+        self._expecting = False
+        self._table: Table | None = None
         #: The columns of the last table, which the next one may have again without more ado.
         self._known: tuple[str, ...] = ()
+        #: The last step of the table before, for what comes after the table.
+        self._step: float | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the last table."""
+        return self._known
 
     def feed(self, data: bytes) -> list[Row]:
         """Rows that are complete with these further bytes."""
         rows: list[Row] = []
-        if b"\n" not in data:
+        end = data.rfind(b"\n") + 1
+        if end:
+            block = data[:end]
+            if self._too_long:
+                block = block[block.index(b"\n") + 1 :]
+            elif self._rest:
+                block = bytes(self._rest) + block
+            self._rest.clear()
+            self._too_long = False
+            self._block(block, rows)
+            data = data[end:]
+        if data:
             self._keep(data)
-            return rows
-        first, *lines = data.split(b"\n")
-        last = lines.pop()
-        self._keep(first)
-        if not self._too_long:
-            self._line(bytes(self._rest), rows)
-        self._rest.clear()
-        self._too_long = False
-        for line in lines:
-            if len(line) <= LONGEST_LINE:
-                self._line(line, rows)
-        self._keep(last)
         return rows
 
     def finish(self) -> list[Row]:
-        """The row in hand, of which each line is complete. A line that was cut is no line."""
+        """What is in hand, of which each line is complete. A line that was cut is no line."""
         rows: list[Row] = []
-        self._end_multi(rows)
-        self._begin_run()
+        self._end_table(rows)
+        self._tell(rows, self._facts.take())
         return rows
 
     def _keep(self, data: bytes) -> None:
@@ -109,224 +130,98 @@ class ThermoReader:
         else:
             self._rest += data
 
-    # Where we are: one of expecting a header, in a table, in multi-line rows, in yaml, or elsewhere
-
-    def _begin_run(self, *, expecting: bool = False) -> None:
-        self._expecting = expecting
-        self._names: tuple[str, ...] = ()
-        #: The header read as names with single spaces in them (``thermo_modify colname``).
-        self._spaced: tuple[str, ...] = ()
-        self._padded = False
-        self._yaml = False
-        self._step: float | None = None
-        self._multi: dict[str, float] | None = None
-        self._multi_size = 0
-        self._multi_count = 0
+    def _block(self, block: bytes, rows: list[Row]) -> None:
+        """Read whole lines."""
+        place, end = 0, len(block)
+        while place < end:
+            if self._table is not None:
+                place = self._table.rows(block, place, rows)
+                if place == end:
+                    return
+            stop = block.index(b"\n", place)
+            if stop - place <= LONGEST_LINE:
+                self._line(block[place:stop], rows)
+            place = stop + 1
 
     def _line(self, line: bytes, rows: list[Row]) -> None:
-        if self._names and not self._yaml:
-            row = self._table_row(line)
-            if row is not None:
-                rows.append(row)
+        """Read a line that is no row by itself."""
+        if self._table is not None:
+            if self._table.line(line, rows):
                 return
-        elif self._yaml and line.lstrip().startswith(b"- ["):
-            row = self._yaml_row(line)
-            if row is not None:
-                rows.append(row)
+        elif self._facts.more(line):
             return
-        elif self._multi is not None and self._multi_line(line, rows):
+        if not line or line.isspace() or line.startswith(_NOISE):
             return
-        if not self._mark(line, rows):
-            self._header(line)
-
-    def _mark(self, line: bytes, rows: list[Row]) -> bool:
-        """Whether this line says where we are, or is known to say nothing."""
-        if line.startswith(_NOISE) or not line.strip():
-            return True
-        if line.startswith(_MEMORY):
-            self._end_multi(rows)
-            self._begin_run(expecting=True)
-        elif line.startswith(b"----") and (match := _MULTI.match(line)):
-            self._begin_multi(match, rows)
-        elif line.startswith(b"keywords: ["):
-            self._yaml_header(line)
+        self._tell(rows, self._facts.take())
+        if line.startswith(MEMORY):
+            self._end_table(rows)
+            self._expecting = True
         elif line.startswith(b"Loop time of "):
-            self._end_multi(rows)
-            self._loop(line, rows)
-            self._begin_run()
-        elif line.startswith(b"Total wall time: "):
-            if match := _WALL.match(line):
-                hours, minutes, seconds = map(float, match.groups())
-                self._emit(rows, {"WallTime": hours * 3600 + minutes * 60 + seconds}, None)
-        elif line.startswith((b"LAMMPS (", b"ERROR")):
-            self._end_multi(rows)
-            self._begin_run()
-        elif line.startswith(b"...") and self._yaml:
-            self._names, self._yaml = (), False
-        else:
-            return line.startswith(b"---")
-        return True
+            names = () if self._table is None else self._table.names
+            self._end_table(rows)
+            self._facts.loop(line, atoms="Atoms" not in names)
+        elif line.startswith(b"----"):
+            self._multi(line, rows)
+        elif line.startswith(b"keywords: ["):
+            self._yaml(line, rows)
+        elif line.startswith(b"..."):
+            if isinstance(self._table, YamlTable):
+                self._end_table(rows)
+        elif line.startswith((b"WARNING", b"ERROR", b"Total wall time: ")):
+            # What was in hand when it happened is of the time before.
+            if line.startswith(b"ERROR"):
+                self._end_table(rows)
+            self._tell(rows, self._facts.other(line))
+        elif line.startswith(b"LAMMPS ("):
+            self._end_table(rows)
+        elif not line.startswith(b"---"):
+            self._facts.other(line)
+            self._header(line, rows)
 
-    # One line a row
+    # Where tables begin and end
 
-    def _header(self, line: bytes) -> None:
+    def _begin_table(self, table: Table, rows: list[Row]) -> None:
+        self._end_table(rows)
+        self._table, self._known, self._step = table, table.names, None
+
+    def _end_table(self, rows: list[Row]) -> None:
+        table, self._table = self._table, None
+        self._expecting = False
+        if table is not None:
+            table.end(rows)
+            self._step, self._known = table.step, table.names
+
+    def _header(self, line: bytes, rows: list[Row]) -> None:
         text = line.decode("utf-8", "replace")
         names = tuple(text.split())
-        if any(_is_number(name) for name in names):
+        if any(map(_NUMBER.fullmatch, names)):
             return
         expected, self._expecting = self._expecting, False
-        padded = text[-1:] == " "
         # Only the line after the memory's may name columns that we know nothing of.
-        if expected or (padded and (names == self._known or all(map(_is_column, names)))):
-            self._begin_run()
-            self._names = self._known = names
-            self._spaced = tuple(_SPACES.split(text.strip())) if expected else names
-            self._padded = padded
+        if expected or (text[-1:] == " " and (names == self._known or all(map(_is_column, names)))):
+            spaced = tuple(_SPACES.split(text.strip())) if expected else names
+            self._begin_table(OneTable(names, spaced, self._keeper), rows)
 
-    def _table_row(self, line: bytes) -> Row | None:
-        tokens = line.split()
-        if not tokens or (self._padded and line[-1] not in b" \r"):
-            return None
-        if len(tokens) != len(self._names):
-            if len(tokens) != len(self._spaced):
-                return None
-            self._names = self._known = self._spaced
-        return self._row(tokens)
+    def _multi(self, line: bytes, rows: list[Row]) -> None:
+        if HEAD.fullmatch(line.rstrip()):
+            self._begin_table(table := MultiTable(self._keeper), rows)
+            table.line(line, rows)
 
-    # yaml
-
-    def _yaml_header(self, line: bytes) -> None:
+    def _yaml(self, line: bytes, rows: list[Row]) -> None:
         inner = line.decode("utf-8", "replace").strip()[len("keywords: [") :]
-        if not inner.endswith("]"):
-            return
         names = inner[:-1].rstrip(", ")
-        self._begin_run()
-        if len(names) > 1 and names[0] == names[-1] == "'":
-            self._names = tuple(names[1:-1].split("', '"))
-            self._yaml = True
+        self._end_table(rows)
+        if inner.endswith("]") and len(names) > 1 and names[0] == names[-1] == "'":
+            self._begin_table(YamlTable(tuple(names[1:-1].split("', '")), self._keeper), rows)
 
-    def _yaml_row(self, line: bytes) -> Row | None:
-        inner = line.strip()[len(b"- [") :]
-        if not inner.endswith(b"]"):
-            return None
-        tokens = [token.strip() for token in inner[:-1].rstrip(b", ").split(b",")]
-        if len(tokens) != len(self._names):
-            return None
-        return self._row([_YAML_SPECIAL.get(token, token) for token in tokens])
+    # What is told beside rows of tables
 
-    def _row(self, tokens: list[bytes]) -> Row | None:
-        values: dict[str, float] = {}
-        for name, token in zip(self._names, tokens, strict=True):
-            value = _number(token)
-            if value is None:
-                return None
-            # A name that stands there twice stands for the first.
-            values.setdefault(name, value)
-        return self._checked(values, values.get("Step"))
-
-    # Several lines a row
-
-    def _begin_multi(self, match: re.Match[bytes], rows: list[Row]) -> None:
-        if self._multi_count:
-            # Now we know how many values a row of this run has.
-            self._multi_size = max(self._multi_size, self._multi_count)
-        self._end_multi(rows)
-        self._names, self._yaml, self._expecting = (), False, False
-        self._multi = {"Step": float(match[1])}
-        cpu = _number(match[2])
-        if cpu is not None:
-            self._multi["CPU"] = cpu
-        self._multi_count = 0
-
-    def _multi_line(self, line: bytes, rows: list[Row]) -> bool:
-        """Read ``Name = value  Name = value``; whether it was such a line."""
-        multi = self._multi
-        # LAMMPS pads the name to eight characters.
-        if multi is None or line.startswith(_NOISE) or line[:9].find(b"=") >= 0:
-            return False
-        parts = line.split(b" = ")
-        # A name may have blanks in it (thermo_modify colname), and then the value is padded; words
-        # and numbers that a user prints are not.
-        if len(parts) < 2 or (b" " in parts[0].strip() and parts[1][:1] != b" "):
-            return False
-        names, values = [parts[0].strip()], []
-        for part in parts[1:-1]:
-            value, _, name = part.strip().partition(b" ")
-            values.append(_number(value))
-            names.append(name.strip())
-        values.append(_number(parts[-1].strip()))
-        if None in values or not all(names):
-            return False
-        for name, number in zip(names, values, strict=True):
-            if number is not None:
-                multi.setdefault(name.decode("utf-8", "replace"), number)
-        self._multi_count += len(names)
-        if self._multi_count >= (self._multi_size or MOST_VALUES):
-            self._end_multi(rows)
-        return True
-
-    def _end_multi(self, rows: list[Row]) -> None:
-        multi, self._multi = self._multi, None
-        if multi is None or not self._multi_count:
-            return
-        row = self._checked(multi, multi.get("Step"))
-        if row is not None:
-            rows.append(row)
-
-    # Values
-
-    def _checked(self, values: dict[str, float], step: float | None) -> Row | None:
-        """The row, if its step comes after the last one's; else the line was something else."""
-        if step is not None:
-            if not math.isfinite(step) or (self._step is not None and step <= self._step):
-                return None
-            self._step = step
-        if self._columns is not None:
-            values = {name: value for name, value in values.items() if name in self._columns}
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        if len(finite) < len(values) and self._wants("NonFinite"):
-            finite["NonFinite"] = float(len(values) - len(finite))
-        return Row(finite, step) if finite else None
-
-    def _loop(self, line: bytes, rows: list[Row]) -> None:
-        match = _LOOP.match(line)
-        seconds = None if match is None else _number(match[1])
-        if match is None or seconds is None:
-            return
-        steps = float(match[2])
-        values = {"LoopTime": seconds, "LoopSteps": steps}
-        if steps and seconds > 0:
-            values["StepsPerSecond"] = steps / seconds
-        self._emit(rows, values, self._step)
-
-    def _emit(self, rows: list[Row], values: dict[str, float], clock: float | None) -> None:
-        kept = {
-            name: value
-            for name, value in values.items()
-            if self._wants(name) and math.isfinite(value)
-        }
+    def _tell(self, rows: list[Row], values: Mapping[str, float] | None) -> None:
+        wants = self._keeper.wants
+        kept = {name: value for name, value in (values or {}).items() if wants(name)}
         if kept:
-            rows.append(Row(kept, clock))
-
-    def _wants(self, name: str) -> bool:
-        return self._columns is None or name in self._columns
-
-
-_YAML_SPECIAL = {b".nan": b"nan", b".inf": b"inf", b"-.inf": b"-inf", b".NAN": b"nan"}
-
-
-def _number(token: bytes) -> float | None:
-    # Python reads more than C prints: 1_000 is a number to it.
-    if b"_" in token:
-        return None
-    try:
-        return float(token)
-    except ValueError:
-        return None
-
-
-def _is_number(token: str) -> bool:
-    return _number(token.encode("utf-8", "replace")) is not None
+            step = self._step if self._table is None else self._table.step
+            rows.append(Row(kept, None if "WallTime" in kept else step))
 
 
 def _is_column(name: str) -> bool:

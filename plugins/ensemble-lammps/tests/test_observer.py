@@ -6,12 +6,14 @@ from importlib.metadata import entry_points
 from typing import ClassVar
 
 import ensemble_lammps
+from ensemble_lammps.observer import unasked
 
 from ensemble_core.hookspecs import ObserverPlugin
 from ensemble_core.jobs import Job
 from ensemble_core.observer import Row
 from ensemble_core.testing import ObserverContract
 
+NAN = float("nan")
 LOG = b"""LAMMPS (22 Jul 2025)
 Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes
    Step          Temp          v_eper        c_msd[4]     \x20
@@ -48,8 +50,8 @@ class TestLammps(ObserverContract):
     sample = LOG
     rows: ClassVar = [
         Row({"Step": 0, "Temp": 1.44, "v_eper": -5.03, "c_msd[4]": 0}, 0),
-        Row({"Step": 10, "Temp": 1.13, "c_msd[4]": 0.1, "NonFinite": 1}, 10),
-        Row({"LoopTime": 0.5, "LoopSteps": 10, "StepsPerSecond": 20}, 10),
+        Row({"Step": 10, "Temp": 1.13, "v_eper": NAN, "c_msd[4]": 0.1, "NonFinite": 1}, 10),
+        Row({"LoopTime": 0.5, "LoopSteps": 10, "StepsPerSecond": 20, "Atoms": 108}, 10),
         Row({"WallTime": 1}, None),
     ]
     samples = (MULTI, YAML)
@@ -64,6 +66,28 @@ class TestLammpsWithChosenColumns(ObserverContract):
         Row({"Temp": 1.44}, 0),
         Row({"Temp": 1.13}, 10),
         Row({"LoopTime": 0.5}, 10),
+    ]
+
+
+class TestLammpsUntilConverged(ObserverContract):
+    plugin = plugin()
+    options: ClassVar = {
+        "columns": ["Temp"],
+        "converged": {"c_msd[4]": {"within": 0.5, "window": 1}},
+    }
+    sample = LOG
+    rows: ClassVar = [
+        Row({"Temp": 1.44, "c_msd[4]": 0, "c_msd[4].mean": 0}, 0),
+        Row(
+            {
+                "Temp": 1.13,
+                "c_msd[4]": 0.1,
+                "c_msd[4].mean": 0.05,
+                "c_msd[4].drift": 0.05,
+                "Converged": 1,
+            },
+            10,
+        ),
     ]
 
 
@@ -84,3 +108,21 @@ def test_columns_make_it_known_beforehand_which_metrics_can_come() -> None:
     assert variables is not None
     assert variables({}) is None
     assert variables({"columns": ["Temp"]}) == frozenset({"Temp"})
+    converged = {"Press": {"error": 0.1}}
+    assert variables({"columns": ["Temp"], "converged": converged}) == frozenset(
+        {"Temp", "Press", "Press.mean", "Press.error", "Press.drift", "Converged"}
+    )
+
+
+def test_what_needs_another_option_is_known_with_the_option() -> None:
+    assert "'converged'" in unasked({})["Converged"]
+    assert "add Temp" in unasked({})["Temp.mean"]
+    assert "add Temp" in unasked({"converged": {"Press": {"error": 0.1}}})["Temp.mean"]
+    assert "'columns'" in unasked({"columns": ["Temp"]})["LoopTime"]
+    for name in ("LoopTime", "Temp", "c_msd[4]"):
+        assert unasked({}).get(name) is None
+    asked = {"columns": ["LoopTime"], "converged": {"Press": {"error": 0.1}}}
+    for name in ("LoopTime", "Press", "Press.mean", "Converged"):
+        assert unasked(asked).get(name) is None
+    assert "Converged" in set(unasked({}))
+    assert len(unasked({})) == 1

@@ -1,0 +1,115 @@
+"""What a log says beside its thermo output: how long a run took, how fast it was, what went wrong.
+
+The reader hands each line over that is no row of a table, and gives what is known at the end of a
+run as one row. ``outcome`` knows the same lines.
+"""
+
+from __future__ import annotations
+
+import re
+from math import isfinite, prod
+
+__all__ = ["FACTS", "LOOP", "MEMORY", "Facts"]
+
+#: The names of what is told beside columns. ``Atoms`` may also be a column.
+FACTS = frozenset({
+    "Atoms", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",
+    "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
+})  # fmt: skip
+
+#: How the line begins after which a table does.
+MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
+#: Seconds, processors, steps, atoms.
+LOOP = re.compile(
+    rb"Loop time of ([-+.0-9eE]+) on ([0-9]+) procs\b.* for ([0-9]+) steps with ([0-9]+) atoms"
+)
+_PERFORMANCE = re.compile(rb"Performance: ([-+.0-9eE]+) (ns|fs|tau)/day\b")
+_SPEEDS = {b"ns": ("NsPerDay", 1.0), b"fs": ("NsPerDay", 1e-6), b"tau": ("TauPerDay", 1.0)}
+_TASKS = re.compile(rb"[.0-9]+% CPU use with ([0-9]+) MPI tasks? x ")
+_GRID = re.compile(rb" +([0-9]+) by ([0-9]+) by ([0-9]+) MPI processor grid\s*")
+_WALL = re.compile(rb"Total wall time: ([0-9]+):([0-9]{2}):([0-9]{2})\s*")
+_WARNING = b"WARNING"
+_ERROR = re.compile(rb"ERROR(?: on proc [0-9]+)?: ")
+
+#: Numbers are no longer than this: what has more digits was not printed by LAMMPS.
+_LONGEST = 40
+
+
+def _float(text: bytes) -> float | None:
+    try:
+        value = float(text) if len(text) <= _LONGEST else None
+    except ValueError:
+        return None
+    return value if value is not None and isfinite(value) else None
+
+
+class Facts:
+    """The facts of one log, line by line."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.warnings = 0
+        self._ranks: float | None = None
+        #: What is known of the run that ended last, until it is told.
+        self._run: dict[str, float] | None = None
+
+    def loop(self, line: bytes, *, atoms: bool) -> None:
+        """Read ``Loop time of …``; ``atoms`` is whether to tell their number."""
+        match = LOOP.match(line)
+        numbers = [] if match is None else [_float(text) for text in match.groups()]
+        if not numbers or None in numbers:
+            return
+        seconds, _, steps, count = (number or 0.0 for number in numbers)
+        self._run = {"LoopTime": seconds, "LoopSteps": steps}
+        if steps and seconds > 0:
+            self._run["StepsPerSecond"] = steps / seconds
+        if atoms:
+            self._run["Atoms"] = count
+        if self._ranks is not None:
+            self._run["Ranks"] = self._ranks
+
+    def more(self, line: bytes) -> bool:
+        """Read one of the lines after that; whether it was one."""
+        run = self._run
+        if run is None:
+            return False
+        if match := _PERFORMANCE.match(line):
+            name, unit = _SPEEDS[match[2]]
+            if (value := _float(match[1])) is not None:
+                run[name] = value * unit
+        elif match := _TASKS.match(line):
+            if (value := _float(match[1])) is not None:
+                run["Ranks"] = self._ranks = value
+        else:
+            return not line.strip()
+        return True
+
+    def take(self) -> dict[str, float] | None:
+        """All that is known of the run that ended, once; ``None`` if it was told, or none ended."""
+        run, self._run = self._run, None
+        if run is not None:
+            if self.errors:
+                run["Errors"] = float(self.errors)
+            if self.warnings:
+                run["Warnings"] = float(self.warnings)
+        return run
+
+    def other(self, line: bytes) -> dict[str, float] | None:
+        """Read any other line; what there is to tell at once."""
+        if line.startswith(_WARNING):
+            self.warnings += 1
+            return {"Warnings": float(self.warnings)}
+        if line.startswith(b"ERROR"):
+            if _ERROR.match(line) is None:
+                return None
+            self.errors += 1
+            return {"Errors": float(self.errors)}
+        if line.startswith(b"Total wall time: "):
+            if match := _WALL.fullmatch(line):
+                hours, minutes, seconds = (_float(text) for text in match.groups())
+                if hours is not None and minutes is not None and seconds is not None:
+                    return {"WallTime": hours * 3600 + minutes * 60 + seconds}
+        elif line.endswith(b"grid") and (match := _GRID.fullmatch(line)):
+            sides = [_float(text) for text in match.groups()]
+            self._ranks = prod(side or 0.0 for side in sides) or None
+        return None

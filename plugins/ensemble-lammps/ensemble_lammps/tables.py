@@ -1,0 +1,287 @@
+"""Tables of thermo output with one line for each row: styles ``one`` and ``yaml``.
+
+The reader makes a table where it has read a header, and asks it for rows from then on. One regular
+expression knows what a row of this table looks like, and is tried at each line; what it does not
+take is no row. A table of style ``one`` learns from its first row how LAMMPS was told to print
+them, for users print lines of numbers too: rows of a table end in a blank or do not, and begin
+where the first one does. ``tests/test_fuzz.py`` compares with a reader that takes each line apart.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from math import inf, isfinite, nan
+from typing import Protocol
+
+from ensemble_core import Row
+
+__all__ = ["LONGEST_LINE", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
+
+#: No line that LAMMPS prints is nearly as long; what is longer is not kept, so memory is bounded.
+LONGEST_LINE = 256 * 1024
+
+#: What stands for a value. That it is a number is known where it is kept, and converted.
+VALUE = (
+    rb"(?:[-+.0-9eE]+"
+    rb"|[-+]?\.?(?:[nN][aA][nN]|[iI][nN][fF])(?:\([0-9A-Za-z_]*\))?)"
+)
+_NAN = re.compile(rb"[-+]?\.?nan(?:\([0-9a-z_]*\))?", re.IGNORECASE)
+_INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
+
+
+def number(token: bytes) -> float | None:
+    """The number that a matched :data:`VALUE` is, if it is one; nan and infinite ones are."""
+    try:
+        return float(token)
+    except ValueError:
+        if _NAN.fullmatch(token):
+            return nan
+        if match := _INFINITE.fullmatch(token):
+            return -inf if match[1] == b"-" else inf
+        return None
+
+
+class _Extra(Protocol):
+    def __call__(self, step: float | None, values: Mapping[str, float], /) -> Mapping[str, float]:
+        """What to add to a row."""
+
+
+class Keeper:
+    """What of a row is kept: some columns or all, and what ``extra`` adds."""
+
+    __slots__ = ("columns", "counts", "extra")
+
+    def __init__(self, columns: Collection[str] | None, extra: _Extra | None = None) -> None:
+        self.columns = None if columns is None else frozenset(columns)
+        self.extra = extra
+        #: Whether what is not finite is counted.
+        self.counts = self.wants("NonFinite")
+
+    def wants(self, name: str) -> bool:
+        return self.columns is None or name in self.columns
+
+    def row(self, values: dict[str, float], step: float | None) -> Row:
+        """The row of these values, all of which are kept."""
+        count = sum(not isfinite(value) for value in values.values()) if self.counts else 0
+        if count:
+            values["NonFinite"] = float(count)
+        if self.extra is not None:
+            values.update(self.extra(step, values))
+        return Row(values, step)
+
+
+class Table(ABC):
+    """The rows of one run, as they are printed."""
+
+    #: The names of the columns, as printed.
+    names: tuple[str, ...] = ()
+    #: The step of the last row.
+    step: float | None = None
+
+    @abstractmethod
+    def rows(self, block: bytes, place: int, out: list[Row]) -> int:
+        """Read rows from ``place``, which begins a line, for as long as there are any.
+
+        Returns the place after the last one. ``block`` ends with the end of a line.
+        """
+
+    def line(self, line: bytes, out: list[Row]) -> bool:
+        """Read a line that :meth:`rows` stopped at; whether it was part of a row."""
+        return False
+
+    def end(self, out: list[Row]) -> None:
+        """The run is over: give the row in hand, if there is one."""
+
+
+@lru_cache(maxsize=64)
+def _compiled(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
+    """The pattern of rows; ``kinds`` has for each column ``k`` (kept), ``s`` (step) or ``.``."""
+    parts = {ord("k"): b"(" + VALUE + b")", ord("s"): b"([0-9]+)", ord("."): VALUE}
+    return re.compile(before + between.join(parts[kind] for kind in kinds) + after)
+
+
+class _LineTable(Table):
+    """A table of which each row is a line."""
+
+    _BEFORE: bytes
+    _BETWEEN: bytes
+    _AFTER: bytes
+    #: Whether the first value is captured in any case.
+    _FIRST = False
+
+    def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
+        self._keeper = keeper
+        #: Where the first value of a row begins and ends; 0 and 0 is anywhere.
+        self._start = self._stop = 0
+        self._use(names)
+
+    def _use(self, names: tuple[str, ...]) -> None:
+        """These are the names of the columns."""
+        self.names = names
+        kinds = bytearray(b"." * len(names))
+        kept: dict[str, int] = {}
+        for index, name in enumerate(names):
+            # A name that stands there twice stands for the first.
+            if self._keeper.wants(name) and name not in kept:
+                kept[name] = index
+                kinds[index] = ord("k")
+        if self._FIRST and kinds[0] == ord("."):
+            kinds[0] = ord("k")
+        at_step = names.index("Step") if "Step" in names else None
+        if at_step is not None:
+            kinds[at_step] = ord("s")
+        places = [index for index, kind in enumerate(kinds) if kind != ord(".")]
+        at = [places.index(index) for index in kept.values()]
+        self._kept = tuple(kept)
+        self._kinds = bytes(kinds)
+        #: Which of what the pattern captures is kept, if not all, and which is the step.
+        self._at = None if at == list(range(len(places))) else at
+        self._at_step = None if at_step is None else places.index(at_step)
+        self._usual = self._pattern(self._AFTER)
+
+    def _pattern(self, after: bytes) -> re.Pattern[bytes]:
+        return _compiled(self._BEFORE, self._BETWEEN, after, self._kinds)
+
+    def rows(self, block: bytes, place: int, out: list[Row]) -> int:
+        # This is where the time goes: what each row would only repeat stands before the loop.
+        usual, start, stop = self._usual.match, self._start, self._stop
+        kept, at, at_step = self._kept, self._at, self._at_step
+        keeper = self._keeper
+        counts, plain = keeper.counts, keeper.extra is None
+        last = self.step
+        step: float | None = None
+        while True:
+            match = usual(block, place)
+            if match is None or (
+                stop and match.end(1) - place != stop and match.start(1) - place != start
+            ):
+                match = self._unusual(block, place)
+                if match is None:
+                    break
+                usual, start, stop = self._usual.match, self._start, self._stop
+            end = match.end()
+            if end - place > LONGEST_LINE:
+                break
+            try:
+                numbers = list(map(float, match.groups()))
+            except ValueError:
+                found = list(map(number, match.groups()))
+                numbers = [value for value in found if value is not None]
+                if len(numbers) < len(found):
+                    break
+            if at_step is not None:
+                step = numbers[at_step]
+                if (last is not None and step <= last) or step == inf:
+                    break
+                last = step
+            if not stop:
+                self._learn(block, match)
+                usual, start, stop = self._usual.match, self._start, self._stop
+            place = end
+            if at is not None:
+                numbers = [numbers[index] for index in at]
+            if not numbers:
+                continue
+            values = dict(zip(kept, numbers))  # noqa: B905 - to be asked for it takes time
+            # A sum is finite only if all that is summed up is.
+            if plain and (not counts or isfinite(sum(numbers))):
+                out.append(Row(values, step))
+            else:
+                out.append(keeper.row(values, step))
+        self.step = last
+        return place
+
+    def _unusual(self, block: bytes, place: int) -> re.Match[bytes] | None:
+        """A row that is not printed as most are."""
+        return None
+
+    def _learn(self, block: bytes, match: re.Match[bytes]) -> None:
+        """Learn of a row what rows look like."""
+
+
+class OneTable(_LineTable):
+    """Style ``one``: a line of numbers with blanks between them.
+
+    ``spaced`` are the names if single blanks in the header belong to them, as they do where
+    ``thermo_modify colname`` gave such names; which it is, the number of values in a row tells.
+    """
+
+    _BEFORE, _BETWEEN, _AFTER = rb" *", rb" +", rb" *\r?\n"
+    _BARE, _PADDED = rb"\r?\n", rb" +\r?\n"
+    _FIRST = True
+
+    def __init__(self, names: tuple[str, ...], spaced: tuple[str, ...], keeper: Keeper) -> None:
+        super().__init__(names, keeper)
+        #: What the names may be, while no row has been seen.
+        self._choices = tuple(dict.fromkeys((names, spaced)))
+        #: How long the last value of a row is, where a blank follows it.
+        self._last: int | None = None
+
+    def rows(self, block: bytes, place: int, out: list[Row]) -> int:
+        if self._stop:
+            return super().rows(block, place, out)
+        for names in self._choices:
+            self._use(names)
+            end = super().rows(block, place, out)
+            if end > place:
+                return end
+        return place
+
+    def _unusual(self, block: bytes, place: int) -> re.Match[bytes] | None:
+        match = self._pattern(self._AFTER).match(block, place)
+        if match is None or not self._stop:
+            return None
+        start, stop = match.start(1) - place, match.end(1) - place
+        # A column stands as far to the right as that of the first row, or as far to the left; a
+        # sign may stand before it, and what is too wide begins with the line.
+        if self._start == 0 < start and stop < self._stop:
+            # It was the first row's value that was too wide.
+            self._start, self._stop = start, stop
+        elif (
+            stop != self._stop
+            and abs(start - self._start) > 1
+            and not (start == 0 and stop > self._stop)
+        ):
+            return None
+        blank, length = _ending(block, match)
+        if self._last is None:
+            if blank:
+                self._pad(length)
+        elif not blank and length < self._last:
+            # Rows end in a blank, for which only a value that is too wide leaves no room.
+            return None
+        return match
+
+    def _learn(self, block: bytes, match: re.Match[bytes]) -> None:
+        self._start, self._stop = (place - match.start() for place in match.span(1))
+        blank, length = _ending(block, match)
+        if blank:
+            self._pad(length)
+        else:
+            self._usual = self._pattern(self._BARE)
+
+    def _pad(self, length: int) -> None:
+        self._last = length
+        self._usual = self._pattern(self._PADDED)
+
+
+_BLANK, _RETURN = b" \r"
+
+
+def _ending(block: bytes, match: re.Match[bytes]) -> tuple[bool, int]:
+    """Whether a line ends in a blank, and how long its last value is."""
+    start, end = match.start(), match.end() - 1
+    if block[end - 1] == _RETURN:
+        end -= 1
+    if block[end - 1] == _BLANK:
+        return True, len(block[start:end].split()[-1])
+    return False, end - 1 - block.rfind(b" ", start, end)
+
+
+class YamlTable(_LineTable):
+    """Style ``yaml``: a line ``  - [0, 1.44, ]`` for each row."""
+
+    _BEFORE, _BETWEEN, _AFTER = rb" *- \[ *", rb" *, *", rb" *,? *\] *\r?\n"
