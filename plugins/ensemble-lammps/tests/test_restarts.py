@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -198,6 +199,22 @@ def test_a_file_that_cannot_be_checked_is_passed_over(tmp_path: Path) -> None:
         read(str(write(tmp_path / "r", restart(5, revision=0))))
     with pytest.raises(NotWhole, match="its step is not"):
         read(str(write(tmp_path / "r", restart(5).replace(struct.pack("<i", 5), b"\6\0\0\0"))))
+
+
+def test_no_damage_makes_it_raise_anything_else(tmp_path: Path) -> None:
+    source = random.Random(1)
+    whole = restart(600, parts=2)
+    path = tmp_path / "melt.base"
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(source.randint(1, 6)):
+            data[source.randrange(16, len(data))] = source.choice([0, 1, 127, 255, 44])
+        path.write_bytes(data[: source.choice([len(data), source.randrange(len(data))])])
+        try:
+            found = read(str(path))
+        except NotWhole:
+            continue
+        assert isinstance(found.step, int)
 
 
 class TestSeveralFiles:
