@@ -10,17 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensemble_core import EnsembleError, Event, Observed, Trigger, TriggerPlugin
+from ensemble_lammps.facts import FACTS
 
 __all__ = ["triggers"]
 
 OBSERVER = "lammps"
 #: What the observer tells beside columns. ``Atoms`` may be a column too.
-_NO_COLUMNS = frozenset(
-    {
-        "Converged", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",
-        "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
-    }
-)  # fmt: skip
+_NO_COLUMNS = (FACTS | {"Converged"}) - {"Atoms"}
 #: Some of these are in each row that tells of the end of a run.
 _END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
