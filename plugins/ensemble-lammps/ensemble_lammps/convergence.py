@@ -255,9 +255,10 @@ class Convergence:
         self._held = False
 
     def reset(self) -> None:
-        """The log began anew: forget everything, so that nothing is ``Converged`` that was."""
-        self._begin()
-        self._held = False
+        """The log began anew. If it had converged, the next row takes that back."""
+        self._step = None
+        for column in self._columns.values():
+            column.begin()
 
     def update(self, step: float | None, values: Mapping[str, float]) -> dict[str, float]:
         """What to add to this row.
@@ -274,7 +275,7 @@ class Convergence:
             if step == self._step:
                 return {}
             if step < self._step:
-                self._begin()
+                self.reset()
         self._step = step
         out: dict[str, float] = {}
         for name, column in self._columns.items():
@@ -285,8 +286,3 @@ class Convergence:
             self._held = holds
             out["Converged"] = 1.0 if holds else -1.0
         return out
-
-    def _begin(self) -> None:
-        self._step = None
-        for column in self._columns.values():
-            column.begin()
