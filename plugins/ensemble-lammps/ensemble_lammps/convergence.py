@@ -75,11 +75,13 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 
-def variables(options: Mapping[str, Any]) -> frozenset[str]:
+def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     """The names that a row may get with this ``converged`` option."""
-    return frozenset(
-        {"Converged", *(f"{column}.{suffix}" for column in options for suffix in _SUFFIXES)}
-    )
+    names = {"Converged"}
+    for column, given in options.items():
+        kept = _SUFFIXES if given.get("window") is not None else _SUFFIXES[:2]
+        names.update(f"{column}.{suffix}" for suffix in kept)
+    return frozenset(names)
 
 
 class Blocking:

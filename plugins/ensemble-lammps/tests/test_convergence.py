@@ -257,7 +257,8 @@ def test_values_too_large_to_square_do_not_break_it() -> None:
 
 
 def test_the_names_that_may_come_are_known() -> None:
-    assert variables({"Temp": {"error": 1}}) == {
+    assert variables({"Temp": {"error": 1}}) == {"Temp.mean", "Temp.error", "Converged"}
+    assert variables({"Temp": {"error": 1, "window": 9}}) == {
         "Temp.mean", "Temp.error", "Temp.drift", "Converged",
     }  # fmt: skip
 
