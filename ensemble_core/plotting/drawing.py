@@ -83,7 +83,7 @@ _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
 #: Rules in the legend; beyond so many points curves are pixels in a PDF or SVG too.
 _LISTED, _VECTORS = 14, 150_000
-#: Rules whose names stand in one panel.
+#: Names of rules in one panel.
 _LABELLED = 12
 #: How often a curve may cross its own height before its panel's are drawn thin.
 _DENSE = 30.0
@@ -113,6 +113,8 @@ class _Drawing:
         self._rows = -(-len(picture.panels) // self._columns)
         self._few = len(picture.jobs) <= DIRECT
         self._scale: Scale | None = None if self._few else scale_of(picture.jobs)
+        #: Jobs that have a place on the scale: the others stand behind them.
+        self._coloured = frozenset(self._scale.values) if self._scale is not None else frozenset()
         self._styles = (
             {track.id: style_of(place) for place, track in enumerate(picture.jobs)}
             if self._few
@@ -124,6 +126,8 @@ class _Drawing:
                 rule for rule in picture.rules if any(_spots(picture.panels, rule))
             )
         }
+        #: Rules whose names stand in the picture: once each, where it is first.
+        self._said: set[str] = set()
         self.figure = Figure(figsize=size or self._size(), dpi=DPI, layout="constrained")
         FigureCanvasAgg(self.figure)
         pads = self.figure.get_layout_engine()
@@ -210,6 +214,7 @@ class _Drawing:
                 color=style.colour,
                 linestyle=style.dashes,
                 linewidth=width,
+                zorder=2.0 if self._few or line.job in self._coloured else 1.9,
                 alpha=1.0 if many <= 60 else 0.8,
                 rasterized=pixels,
             )
@@ -285,14 +290,17 @@ class _Drawing:
     def _labels(self, ax: Axes, panel: Panel, unit: tuple[str, float], *, top: bool) -> None:
         by = unit[1] if panel.axis == "time" else 1.0
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
-        said: set[str] = set()
+        said = self._said
+        left = _LABELLED
         for moment in panel.moments if top else ():
-            if moment.rule not in said and len(said) < _LABELLED:
+            if moment.rule not in said and left:
                 said.add(moment.rule)
+                left -= 1
                 labels.beside(_tame(moment.x / by), _short(moment.rule, 24))
         for spot in panel.spots:
-            if spot.rule not in said and spot.y == spot.y and len(said) < _LABELLED:
+            if spot.rule not in said and spot.y == spot.y and left:
                 said.add(spot.rule)
+                left -= 1
                 labels.near(_tame(spot.x / by), _tame(spot.y), _short(spot.rule, 24))
 
     def _legend(self, axes: Sequence[Axes]) -> None:
