@@ -257,10 +257,9 @@ class Convergence:
         self._held = False
 
     def reset(self) -> None:
-        """The log began anew. If it had converged, the next row takes that back."""
-        self._step = None
-        for column in self._columns.values():
-            column.begin()
+        """The log began anew: forget everything, as of a log that was never read."""
+        self._begin()
+        self._held = False
 
     def update(self, step: float | None, values: Mapping[str, float]) -> dict[str, float]:
         """What to add to this row.
@@ -277,7 +276,7 @@ class Convergence:
             if step == self._step:
                 return {}
             if step < self._step:
-                self.reset()
+                self._begin()
         self._step = step
         out: dict[str, float] = {}
         for name, column in self._columns.items():
@@ -288,3 +287,8 @@ class Convergence:
             self._held = holds
             out["Converged"] = 1.0 if holds else -1.0
         return out
+
+    def _begin(self) -> None:
+        self._step = None
+        for column in self._columns.values():
+            column.begin()
