@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.errors import PluginError
@@ -21,10 +21,17 @@ from ensemble_core.hookspecs import (
 )
 from ensemble_core.metrics import GAUGES
 
-__all__ = ["CAPABILITIES", "HOOKS", "check_record", "check_records"]
+__all__ = ["ANNOTATIONS", "CAPABILITIES", "HOOKS", "check_record", "check_records"]
 
 #: What an executor may be able to do.
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
+#: What a property of an option schema may say of its value: what it names, or how it is read.
+ANNOTATIONS = frozenset(
+    {
+        "action", "duration", "expression", "fields", "function", "group", "message", "metric",
+        "rule",
+    }
+)  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.
 HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),
@@ -183,6 +190,13 @@ def check_schema(schema: object, shown: str) -> None:
         raise PluginError(
             f"{shown}: the schema of its options refers to another document; it must stand alone"
         )
+    for kind in _annotations(plain):
+        if kind not in ANNOTATIONS:
+            known = ", ".join(sorted(ANNOTATIONS))
+            raise PluginError(
+                f"{shown}: 'x-ensemble': {kind!r} is not known, so nothing would be checked; known "
+                f"are {known}"
+            )
     import jsonschema_rs
 
     try:
@@ -203,6 +217,18 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return value
+
+
+def _annotations(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        kind = value.get("x-ensemble")
+        if kind is not None and not isinstance(kind, dict):  # that would be an option's schema
+            yield kind
+        for inner in value.values():
+            yield from _annotations(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _annotations(inner)
 
 
 def _refers(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load_text, schema
 from ensemble_core.decisions import Call, Cancel, Log, Submit, decision_from_dict
 from ensemble_core.ensemble import Ensemble
-from ensemble_core.errors import EnsembleError, FileErrors
+from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.events import CallReturned
 from ensemble_core.plugins import discover
+from ensemble_core.records import check_record
 from ensemble_core.registry import Registry
 from ensemble_core.rows import decisions_text
 from ensemble_core.snapshot import dump, load
@@ -157,14 +159,16 @@ def test_what_is_wrong_inside_is_told_with_its_place(registry: Registry) -> None
         ("{name: judge, good: {name: judge, good: [{name: cancel}]}}", "the trigger 'start'"),
         ("{name: judge, good: []}", "'good' is empty"),
         ("{name: judge, good: {label: sim}}", "has no 'name'"),
-        ("{name: judge, good: sim}", "'good' is the string 'sim'"),
+        ("{name: judge, good: sim}", "'good' is the string 'sim', expected a list or a mapping$"),
         ("{name: judge, good: {name: submit, label: next, backoff: 2}}", "not allowed here"),
         ("{name: judge, good: {name: log, message: x, repetitions: 2}}", "not allowed here"),
     ],
 )
 def test_what_could_never_work_is_refused(registry: Registry, action: str, complaint: str) -> None:
-    with pytest.raises(FileErrors, match=complaint):
+    with pytest.raises(FileErrors) as caught:
         ensemble(registry, f"{{trigger: start, action: {action}}}")
+    (error,) = caught.value.errors
+    assert re.search(complaint, error.what)
 
 
 def test_an_executor_must_be_able_to_do_what_is_inside(registry: Registry) -> None:
@@ -402,3 +406,53 @@ def ensemble_actions():
     assert decided.jobs == ("sim.0",)
     with pytest.raises(FileErrors, match="the trigger 'start' has none"):
         ensemble(registry, "{trigger: start, action: {name: fallback}}")
+
+
+def test_a_schema_may_say_by_reference_that_an_option_holds_actions(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "refer.py"
+    file.write_text(
+        """
+from ensemble_core import ActionPlugin, hookimpl
+
+THEN = {"description": "What then.", "$ref": "#/$defs/then"}
+
+
+@hookimpl
+def ensemble_actions():
+    return [
+        ActionPlugin(
+            name="refer",
+            summary="by reference",
+            plan=lambda firing, options: firing.act(options["then"]),
+            options={
+                "type": "object",
+                "properties": {"then": THEN},
+                "$defs": {"then": {"x-ensemble": "action"}},
+            },
+        )
+    ]
+""",
+        encoding="utf-8",
+    )
+    registry = discover([file])
+    rule = "{trigger: start, action: {name: refer, then: {name: submit, label: %s}}}"
+    told = Story(ensemble(registry, rule % "next"))
+    assert told.submitted(told.start()) == ["sim.0", "sim.1", "next.0"]
+    with pytest.raises(FileErrors, match="no job group 'nxt'"):
+        ensemble(registry, rule % "nxt")
+
+
+def test_an_annotation_that_nobody_knows_is_refused_with_the_plugin() -> None:
+    record = ActionPlugin(
+        name="x",
+        summary="x",
+        plan=lambda firing, options: (),
+        options={
+            "type": "object",
+            "properties": {"then": {"description": "x", "x-ensemble": "actions"}},
+        },
+    )
+    with pytest.raises(PluginError, match=r"'actions' is not known.*known are action,"):
+        check_record(record)

@@ -56,9 +56,11 @@ class Occasion:
 
 @dataclass(slots=True)
 class _Found:
-    """What the options of one action turned out to speak of."""
+    """What the options of one action turned out to speak of. ``definitions`` are those of its
+    option schema."""
 
     occasion: Occasion
+    definitions: Mapping[str, Any]
     metrics: set[str] = field(default_factory=set)
     nested: list[BoundAction] = field(default_factory=list)
 
@@ -75,14 +77,12 @@ def bind_action(
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     options: dict[str, Any] = defaults(record.options, given)
     properties = record.options.get("properties", {})
-    found = _Found(occasion)
+    found = _Found(occasion, record.options.get("$defs", {}))
     for key, value in [*options.items()]:
-        if key not in given and _annotation(properties[key]) != "action":
-            continue
-        # What is wrong in one nested action must not hide what is in the next.
-        if key in properties and (
-            context.intact((*path, key)) or _annotation(properties[key]) == "action"
-        ):
+        holds = _annotation(_followed(properties.get(key), found)) == "action"
+        # What is done by default is checked too; what is wrong in one nested action must not hide
+        # what is in the next.
+        if key in properties and (holds or (key in given and context.intact((*path, key)))):
             options[key] = _check(
                 context, (*path, key), properties[key], value, found, options, properties
             )
@@ -147,6 +147,7 @@ def _check(
     properties: Mapping[str, Any],
 ) -> Any:
     """Check one option by its annotation; the value as the action shall have it."""
+    schema = _followed(schema, found)
     if not isinstance(schema, Mapping):
         return value
     kind = _annotation(schema)
@@ -228,6 +229,19 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
         return False
     asked = sorted(set(names) - {"value", *occasion.own})
     return bool([name for name in asked if context.left_out(name, occasion.group, path)])
+
+
+def _followed(schema: object, found: _Found) -> object:
+    """The schema, or what it refers to within its plugin's own."""
+    for _ in range(len(found.definitions) + 1):
+        if not isinstance(schema, Mapping):
+            break
+        target = schema.get("$ref")
+        if not isinstance(target, str) or not target.startswith("#/$defs/"):
+            break
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**found.definitions.get(target.removeprefix("#/$defs/"), {}), **own}
+    return schema
 
 
 def _annotation(schema: object) -> object:

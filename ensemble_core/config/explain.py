@@ -267,7 +267,7 @@ def _wrong_type(types: list[str], path: Path, value: Any, document: Document) ->
             bare = value.strip().lstrip("0").replace("_", "")
             if bare.isascii() and bare.isdigit():
                 hint = f"write {bare}"
-        elif "array" in types:
+        elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
     else:
         found = shown(value)
