@@ -58,12 +58,12 @@ def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     file = re.search(r"^```yaml\n(jobs:\n.*?)^```", text, re.M | re.S)
     assert script
     assert file
-    (tmp_path / "in.melt").write_text(script[1])
-    # Fewer jobs and less precision than in the manual: it is to be quick.
-    small = file[1].replace("[0.7, 1.1, 1.5, 3.4]", "[3.4]").replace("error: 0.05", "error: 0.3")
+    (tmp_path / "in.melt").write_text(script[1].replace("0 4 0 4 0 4", "0 3 0 3 0 3"))
+    # Fewer jobs and atoms and less precision than in the manual: it is to be quick.
+    small = file[1].replace("[1.1, 1.5, 2.0, 3.4]", "[3.4]").replace("error: 0.05", "error: 0.3")
     shown = ensemble(tmp_path, small.replace("begin: 1000", "begin: 0"))
     assert "cancel melt.0" in shown
-    assert any(line.startswith("submit melt") and "-var T 1.7" in line for line in shown)
+    assert any(line.startswith("submit melt") and "(T:1.7)" in line for line in shown)
     (known,) = [line for line in shown if "the pressure at T" in line]
     assert re.match(r"log melt\.1: the pressure at T = 1\.7 is known at step \d+", known)
     assert "cancel melt.1" in shown
