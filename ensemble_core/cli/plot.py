@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.past import json_option, put, state_option, tags, telling
+from ensemble_core.cli.plot_file import drawn, format_of, inches, need_matplotlib, write
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -25,13 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["plot"]
 
-_FORMATS = ("png", "svg", "pdf")
 #: Variables that are shown where nobody said which: of the rules, and where those speak of none.
 _OF_RULES, _FIRST = 6, 4
 #: Panels that one picture may have.
 _PANELS = 24
-#: Pixels of a picture given as such, to the inch; inches that it may measure.
-_DPI, _SMALLEST, _LARGEST = 160, 1.0, 100.0
 #: Rows that are looked at to complete a name.
 _LOOKED_AT = 4000
 
@@ -129,18 +124,18 @@ def plot(
     from ensemble_core.cli.past import Past
 
     with telling(as_json):
-        inches = None if size is None else _inches(size)
+        measures = None if size is None else inches(size)
         draws = output is not None or not as_json
         if output is not None:
-            _format(output)
+            format_of(output)
         if draws:
-            _need_matplotlib()
+            need_matplotlib()
         with Past(state, run, salvage=True) as past:
             asked = _Asked(past, _names(variable), _names(group), _names(job))
             picture = asked.picture(axis, title)
             path = Path(output or f"{past.tag}.png") if draws else None
         if path is not None:
-            _write(path, _drawn(picture, _format(str(path)), inches))
+            write(path, drawn(picture, format_of(str(path)), measures))
         if as_json:
             from ensemble_core.cli.json_lines import dump
 
@@ -342,97 +337,3 @@ def _names(given: Iterable[str]) -> list[str]:
     """The names in options that may be given several times and hold several."""
     found = [name.strip() for text in given for name in _COMMA.split(text)]
     return list(dict.fromkeys(name for name in found if name))
-
-
-def _format(path: str) -> str:
-    """The format that a file's name asks for. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
-
-    ending = Path(path).suffix.lower().removeprefix(".")
-    if ending not in _FORMATS:
-        raise UsageError(
-            f"no picture can be written to {path!r}: its name ends with no known format",
-            hint=f"let it end with {', '.join('.' + each for each in _FORMATS)}",
-            code="bad-format",
-        )
-    return ending
-
-
-def _inches(size: str) -> tuple[float, float]:
-    """``WxH`` in inches. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
-
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(px|in|cm|mm)?\s*", size)
-    if match is None:
-        raise UsageError(
-            f"--size {size!r} is no width and height",
-            hint="write for example 1600x1000 (pixels), 16x10cm or 6x4in",
-            code="bad-size",
-        )
-    by = {"in": 1.0, "cm": 2.54, "mm": 25.4}.get(match[3] or "px", float(_DPI))
-    width, height = float(match[1]) / by, float(match[2]) / by
-    if not (_SMALLEST <= width <= _LARGEST and _SMALLEST <= height <= _LARGEST):
-        raise UsageError(
-            f"--size {size!r} is {width:.3g} by {height:.3g} inches",
-            hint=f"each may be {_SMALLEST:g} to {_LARGEST:g} inches; a plain number is pixels, "
-            f"{_DPI} to the inch",
-            code="bad-size",
-        )
-    return width, height
-
-
-def _need_matplotlib() -> None:
-    """Raise :class:`UsageError` at once where pictures cannot be drawn."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise _no_matplotlib("it is not installed for this Python")
-
-
-def _drawn(picture: Picture, form: str, size: tuple[float, float] | None) -> bytes:
-    """The picture as a file. Raises :class:`UsageError` where matplotlib cannot be used."""
-    try:
-        from ensemble_core.plotting.drawing import draw
-    except ImportError as error:
-        raise _no_matplotlib(str(error)) from error
-    return draw(picture, form, size)
-
-
-def _no_matplotlib(cause: str) -> EnsembleError:
-    from ensemble_core.errors import UsageError
-
-    return UsageError(
-        "a picture needs matplotlib, which cannot be imported here",
-        cause=cause,
-        hint="pip install 'ensemble-core[plot]'; --json prints the data without it",
-        code="no-matplotlib",
-    )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Put a file in place, whole, whatever is there. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
-
-    name = None
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name[:40]}.", delete=False
-        ) as file:
-            name = file.name
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except OSError as error:
-        if name is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-        raise UsageError(
-            f"the picture cannot be written: {path}",
-            cause=error.strerror or str(error),
-            hint="name another file with -o",
-            code="unwritable",
-        ) from error

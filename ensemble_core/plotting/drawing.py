@@ -7,9 +7,7 @@ the same data. Called by ``ensemble plot``.
 from __future__ import annotations
 
 import io
-import itertools
 import logging
-import math
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +29,7 @@ from ensemble_core.plotting.colours import (
     style_of,
 )
 from ensemble_core.plotting.labels import Labels
+from ensemble_core.plotting.measures import alone, short, tame, travels, unit
 from ensemble_core.plotting.stretch import stretch
 
 if TYPE_CHECKING:
@@ -87,8 +86,6 @@ _LISTED, _VECTORS = 14, 150_000
 _LABELLED = 12
 #: How often a curve may cross its own height before its panel's are drawn thin.
 _DENSE = 30.0
-#: No axis goes beyond: its length would not be a number any more.
-_HUGE = 1e300
 
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
@@ -162,52 +159,52 @@ class _Drawing:
         del axes[len(picture.panels) :]
         points = sum(len(line.xs) for panel in picture.panels for line in panel.lines)
         pixels = points > _VECTORS
-        unit = _unit(picture.panels)
+        time = unit(picture.panels)
         first: dict[str, Axes] = {}
         for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
             if panel.axis in first:
                 ax.sharex(first[panel.axis])
             first.setdefault(panel.axis, ax)
-            self._panel(ax, panel, unit, pixels=pixels)
+            self._panel(ax, panel, time, pixels=pixels)
             below = place + self._columns
             if below < len(axes) and picture.panels[below].axis == panel.axis:
                 ax.tick_params(labelbottom=False)
             else:
                 name = (
-                    picture.clock if panel.axis == "step" else f"time since the start ({unit[0]})"
+                    picture.clock if panel.axis == "step" else f"time since the start ({time[0]})"
                 )
-                _plain(ax.set_xlabel(_short(name, 60)))
+                _plain(ax.set_xlabel(short(name, 60)))
         figure.align_ylabels(axes)
         self._words(axes)
         self._legend(axes)
         if any(panel.spots or panel.moments for panel in picture.panels):
             figure.draw_without_rendering()  # places are known only then
             for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
-                self._labels(ax, panel, unit, top=place < self._columns)
+                self._labels(ax, panel, time, top=place < self._columns)
 
     def _words(self, axes: Sequence[Axes]) -> None:
         picture = self._picture
         if picture.title:
             title = self.figure.suptitle(
-                _short(picture.title, 90), x=0.012, ha="left", fontsize=13, fontweight="bold"
+                short(picture.title, 90), x=0.012, ha="left", fontsize=13, fontweight="bold"
             )
             _plain(title)
         if picture.subtitle and axes:
             words = axes[0].set_title(
-                _short(picture.subtitle, 110), loc="left", fontsize=8.5, color=_FAINT, pad=6
+                short(picture.subtitle, 110), loc="left", fontsize=8.5, color=_FAINT, pad=6
             )
             _plain(words)
 
-    def _panel(self, ax: Axes, panel: Panel, unit: tuple[str, float], *, pixels: bool) -> None:
+    def _panel(self, ax: Axes, panel: Panel, time: tuple[str, float], *, pixels: bool) -> None:
         many = len(panel.lines)
         width = 1.6 if many <= DIRECT else 1.1 if many <= 60 else 0.7
-        if any(_travels(line.ys) > _DENSE for line in panel.lines):
+        if any(travels(line.ys) > _DENSE for line in panel.lines):
             width = min(width, 0.9)
-        by = unit[1] if panel.axis == "time" else 1.0
+        by = time[1] if panel.axis == "time" else 1.0
         for line in panel.lines:
             style = self._styles[line.job]
-            xs = [_tame(x / by) for x in line.xs]
-            ys = [_tame(y) for y in line.ys]
+            xs = [tame(x / by) for x in line.xs]
+            ys = [tame(y) for y in line.ys]
             ax.plot(
                 xs,
                 ys,
@@ -218,19 +215,19 @@ class _Drawing:
                 alpha=1.0 if many <= 60 else 0.8,
                 rasterized=pixels,
             )
-            alone = _alone(ys)
-            if alone:
+            lonely = alone(ys)
+            if lonely:
                 ax.plot(
-                    [xs[at] for at in alone],
-                    [ys[at] for at in alone],
+                    [xs[at] for at in lonely],
+                    [ys[at] for at in lonely],
                     linestyle="none",
                     marker=".",
                     markersize=4,
                     color=style.colour,
                 )
-        label = _short(panel.variable, 28)
+        label = short(panel.variable, 28)
         if panel.usual is not None:
-            finite = [_tame(y) for line in panel.lines for y in line.ys if y == y]
+            finite = [tame(y) for line in panel.lines for y in line.ys if y == y]
             stretch(ax, panel.usual, min(finite), max(finite))
             label += "\n(logarithmic beyond the dots)"
         _plain(ax.set_ylabel(label))
@@ -246,8 +243,8 @@ class _Drawing:
             ends = [one.end for one in panel.lines if one.end and outcomes[one.job] == kind]
             if ends:
                 ax.plot(
-                    [_tame(x / by) for x, _ in ends],
-                    [_tame(y) for _, y in ends],
+                    [tame(x / by) for x, _ in ends],
+                    [tame(y) for _, y in ends],
                     linestyle="none",
                     marker="X",
                     markersize=7.0 if len(ends) <= 30 else 4.5,
@@ -263,8 +260,8 @@ class _Drawing:
                 some = [spot for spot in spots if (spot.y == spot.y) == known]
                 if some:
                     ax.plot(
-                        [_tame(spot.x / by) for spot in some],
-                        [_tame(spot.y) if known else 0.02 for spot in some],
+                        [tame(spot.x / by) for spot in some],
+                        [tame(spot.y) if known else 0.02 for spot in some],
                         linestyle="none",
                         marker=shape,
                         markersize=size,
@@ -279,7 +276,7 @@ class _Drawing:
         faint = len(panel.moments) > 15
         for moment in panel.moments:
             ax.axvline(
-                _tame(moment.x / by),
+                tame(moment.x / by),
                 color=_FAINT,
                 linewidth=0.5 if faint else 1.0,
                 linestyle=(0, (4, 3)),
@@ -287,8 +284,8 @@ class _Drawing:
                 zorder=1.5,
             )
 
-    def _labels(self, ax: Axes, panel: Panel, unit: tuple[str, float], *, top: bool) -> None:
-        by = unit[1] if panel.axis == "time" else 1.0
+    def _labels(self, ax: Axes, panel: Panel, time: tuple[str, float], *, top: bool) -> None:
+        by = time[1] if panel.axis == "time" else 1.0
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
         said = self._said
         left = _LABELLED
@@ -296,12 +293,12 @@ class _Drawing:
             if moment.rule not in said and left:
                 said.add(moment.rule)
                 left -= 1
-                labels.beside(_tame(moment.x / by), _short(moment.rule, 24))
+                labels.beside(tame(moment.x / by), short(moment.rule, 24))
         for spot in panel.spots:
             if spot.rule not in said and spot.y == spot.y and left:
                 said.add(spot.rule)
                 left -= 1
-                labels.near(_tame(spot.x / by), _tame(spot.y), _short(spot.rule, 24))
+                labels.near(tame(spot.x / by), tame(spot.y), short(spot.rule, 24))
 
     def _legend(self, axes: Sequence[Axes]) -> None:
         handles: list[Line2D] = []
@@ -321,7 +318,7 @@ class _Drawing:
         }
         marks = [_handle("X", fill, f"job {kind}") for kind, fill in _ENDS.items() if kind in drawn]
         marks += [
-            _handle(shape, fill, f"rule {_short(rule, 30)}")
+            _handle(shape, fill, f"rule {short(rule, 30)}")
             for rule, (shape, fill) in list(self._shapes.items())[:_LISTED]
         ]
         if handles and marks:
@@ -333,7 +330,7 @@ class _Drawing:
         if self._scale is not None and any(
             track.id not in self._scale.values for track in self._picture.jobs
         ):
-            label = f"jobs without {_short(self._scale.name, 20)}"
+            label = f"jobs without {short(self._scale.name, 20)}"
             handles.append(Line2D([], [], color="#999999", lw=1.4, label=label))
         if not handles:
             return
@@ -362,7 +359,7 @@ class _Drawing:
         if self._scale.whole and not self._scale.logarithmic:
             bar.locator = MaxNLocator(integer=True)
             bar.update_ticks()
-        _plain(bar.ax.set_ylabel(_short(self._scale.name, 40)))
+        _plain(bar.ax.set_ylabel(short(self._scale.name, 40)))
 
 
 def _of(panel: Panel, job: str) -> Iterable[Any]:
@@ -389,53 +386,6 @@ def _handle(shape: str, fill: str, label: str) -> Line2D:
 def _plain(text: Any) -> None:
     """A name is what it says: no formulas in it."""
     text.set_parse_math(False)
-
-
-def _short(text: str, width: int) -> str:
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _tame(number: float) -> float:
-    return max(-_HUGE, min(_HUGE, number)) if number == number else number
-
-
-def _travels(ys: Sequence[float]) -> float:
-    """How far a curve goes up and down, in its own heights."""
-    finite = [_tame(y) for y in ys if y == y]
-    height = max(finite, default=0.0) / 2 - min(finite, default=0.0) / 2
-    if not height > 0:
-        return 0.0
-    return sum(abs(b / 2 - a / 2) / height for a, b in itertools.pairwise(finite))
-
-
-def _alone(ys: Sequence[float]) -> list[int]:
-    """The points between gaps, of which a line shows nothing."""
-    last = len(ys) - 1
-    return [
-        at
-        for at, y in enumerate(ys)
-        if y == y and (at == 0 or math.isnan(ys[at - 1])) and (at == last or math.isnan(ys[at + 1]))
-    ]
-
-
-def _unit(panels: Iterable[Panel]) -> tuple[str, float]:
-    """The unit in which a run's length is said, and its seconds."""
-    longest = max(
-        (
-            abs(x)
-            for panel in panels
-            if panel.axis == "time"
-            for line in panel.lines
-            for x in line.xs
-            if x == x
-        ),
-        default=0.0,
-    )
-    for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
-        if longest >= least * seconds:
-            return name, seconds
-    return "s", 1.0
 
 
 def _norm(scale: Scale) -> Normalize:
