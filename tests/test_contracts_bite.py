@@ -232,6 +232,43 @@ def test_observer_that_yields_what_it_does_not_name_fails() -> None:
     }
 
 
+def test_observer_that_yields_what_it_says_it_never_does_fails() -> None:
+    record = ObserverPlugin(
+        name="x",
+        summary="x",
+        build=lambda job, options: Lines(),
+        unasked=lambda options: {"x": "add columns: [x]"},
+    )
+    assert failures(ObserverContract, plugin=record, sample=b"1\n", rows=[Row({"x": 1.0})]) == {
+        "test_yields_nothing_that_it_says_it_never_does"
+    }
+
+
+def test_rows_with_nan_are_compared_by_what_they_say() -> None:
+    class Told(Lines):
+        def row(self, line: bytes) -> list[Row]:
+            return [Row({"x": float(line)})] if line in (b"nan", b"1") else []
+
+    record = ObserverPlugin(name="x", summary="x", build=lambda job, options: Told())
+    given: dict[str, Any] = {"plugin": record, "sample": b"nan\n1\n"}
+    rows = [Row({"x": float("nan")}), Row({"x": 1.0})]
+    assert failures(ObserverContract, **given, rows=rows) == set()
+    assert "test_reads_the_sample" in failures(ObserverContract, **given, rows=rows[::-1])
+
+
+def test_trigger_whose_needs_are_no_names_fails() -> None:
+    record = TriggerPlugin(
+        name="x",
+        summary="x",
+        build=lambda name, options: Trigger(wakes=("observed",), group=name),
+        name_means="group",
+        needs_variables=lambda options: "Converged",  # type: ignore[arg-type, return-value]
+    )
+    assert failures(TriggerContract, plugin=record, name="sim") == {
+        "test_variables_that_it_needs_are_names"
+    }
+
+
 COUNTER = itertools.count()
 
 
@@ -249,6 +286,10 @@ COUNTER = itertools.count()
         ),
         (
             lambda firing, options: [firing.log(options["text"]), firing.log("lost")][:1],
+            "test_plan_hands_on_what_it_decides",
+        ),
+        (
+            lambda firing, options: firing.act({"name": "cancel"}) and [],
             "test_plan_hands_on_what_it_decides",
         ),
     ],

@@ -5,7 +5,7 @@ whose jobs live as the test says. They keep the contracts of the real ones and u
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -165,7 +165,8 @@ class FakeFiring:
         self,
         spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
         fields: Mapping[str, Any] | None = None,
-    ) -> Iterator[Decision]:
+    ) -> Sequence[Decision]:
+        decided: list[Decision] = []  # at once, so that what is not handed on is seen
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
             firing = copy.copy(self)  # which writes down what is decided in the same list
@@ -180,9 +181,10 @@ class FakeFiring:
                 )
             plan = self._actions[name].plan
             if plan is None:
-                yield firing._call("action", name, options)  # noqa: SLF001  (a copy of itself)
+                decided.append(firing._call("action", name, options))  # noqa: SLF001  (its copy)
             else:
-                yield from plan(firing, options)
+                decided += plan(firing, options)
+        return decided
 
     def _call(
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]

@@ -44,6 +44,7 @@ from ensemble_core import (
     TriggerPlugin,
     UsageError,
     WhenBusy,
+    expression,
     hookimpl,
 )
 from ensemble_core.testing import ActionContract, FakeFiring, ObserverContract, StatisticContract
@@ -85,6 +86,13 @@ def drain(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
         yield firing.log(f"{value} jobs failed", "error")
         yield firing.cancel(firing.active("melt"))
         yield firing.terminate(3, reason="too many failures")
+    assert_type(firing.job_spec, Job | None)
+    assert_type(firing.group("melt"), JobGroup | None)
+    limit = expression("= 2 * T").value(firing.fields, firing.metric)
+    assert_type(limit, float | None)
+    yield from firing.act(options["then"], {"limit": limit})
+    yield from firing.act([Action(name="cancel").knowing({"limit": 3})])
+    firing.act("cancel")  # type: ignore[arg-type]
     firing.log("loud", "shout")  # type: ignore[arg-type]
     firing.cancel(3)  # type: ignore[arg-type]
 
