@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ensemble_core import ActionPlugin, ObserverPlugin, TriggerPlugin, hookimpl
 from ensemble_lammps.actions import actions
-from ensemble_lammps.observer import OPTIONS, build, variables
+from ensemble_lammps.observer import OPTIONS, build, unasked, variables
 from ensemble_lammps.triggers import triggers
 
 __all__ = ["ensemble_actions", "ensemble_observers", "ensemble_triggers"]
@@ -26,6 +26,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
             build=build,
             options=OPTIONS,
             variables=variables,
+            unasked=unasked,
         )
     ]
 

@@ -203,9 +203,11 @@ def _check(context: CallContext) -> Iterable[Action]:
             hint="give the job group a workdir, or the option log a whole path",
             code="no-log",
         )
-    ended = outcome.read(os.path.join(workdir or "/", name), status=job.get("status"))
-    step = "?" if ended.step is None else variables.as_number(ended.step)
-    told = ended.message or ""
+    status = job.get("status")
+    over = status is not None or "outcome" in job
+    ended = outcome.read(os.path.join(workdir or "/", name), status, over=over)
+    step = "?" if ended.step is None else ended.step
+    told = ended.message
     if ended.kind != "completed":
         text = f"{job['job']}: {ended.kind} at step {step}" + (f": {told}" if told else "")
         yield _log(text, "warning")

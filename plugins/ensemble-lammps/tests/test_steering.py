@@ -76,13 +76,19 @@ ENDS = {
     "halted": "variable s equal step\nfix h all halt 20 v_s >= 40 error soft\nrun 500",
     "timed-out": "timer timeout 0:00:01 every 10\nrun 100000000",
     "error": "fix 2 all nvt temp 1.0\nrun 50",
-    "killed": "thermo 1\nrun 20\nshell kill -9 $PPID",
+    "killed": "thermo 1\nrun 20\nshell sh ../../kill.sh",
 }
+#: Kills the LAMMPS that runs it.
+KILL = """p=$PPID
+while [ "$(cat /proc/$p/comm)" = sh ]; do p=$(cut -d ' ' -f 4 /proc/$p/stat); done
+kill -9 $p
+"""
 
 
 def test_the_check_tells_how_each_job_ended(tmp_path: Path) -> None:
     for name, end in ENDS.items():
         (tmp_path / f"in.{name}").write_text(SCRIPT + end + "\n")
+    (tmp_path / "kill.sh").write_text(KILL)
     options = ", ".join(
         f"{name}: {{name: log, message: 'it was {{outcome}}: {name} {{step}}'}}" for name in ENDS
     )
