@@ -355,8 +355,10 @@ class TestWhereTheKernelCannotBeAsked:
     ) -> None:
         monkeypatch.setattr(lookout, "filesystem", lambda path: kind)
         it = following(inotify=False)
-        it.follower._lookout._remote._shortest = it.follower._lookout._remote._idle = 0.2
+        remote = it.follower._lookout._remote
+        remote._shortest = remote._idle = 0.2
         self.follow(it, tmp_path)
+        assert len(remote._files) == 3
         (said,) = it.said
         assert (kind or "of unknown type") in said
         assert "every 2 s" in said
@@ -370,7 +372,7 @@ class TestWhereTheKernelCannotBeAsked:
         def refuse(*_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(lookout, "_FULL", 0.3)
+        monkeypatch.setattr(lookout, "_FULL", 0.05)
         monkeypatch.setattr(inotify_simple.INotify, "add_watch", refuse)
         it = following()
         self.follow(it, tmp_path)

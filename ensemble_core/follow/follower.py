@@ -30,8 +30,8 @@ _BATCH = 1000
 #: Rows are handed on at least so often while files are read, in seconds.
 _FLUSH = 0.002
 #: What happens within this time is worked in at once; at least so many times as long as that took,
-#: for at most a fifth of one core.
-_GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 4.0, 0.5
+#: for a third of one core, unless a tenth of a second is not enough for that.
+_GATHER, _GATHER_PER_COST, _GATHER_LONGEST = 0.005, 2.0, 0.1
 #: Ends, and files that are far behind, keep the others waiting no longer than this, in seconds.
 _SLICE = 0.02
 #: Events that may wait to be handled: for what is far behind, and for all.
