@@ -335,6 +335,17 @@ def test_a_misspelt_column_is_told_with_the_nearest(registry: Registry) -> None:
     assert error.hint == "did you mean 'c_msd[4]'?"
 
 
+@pytest.mark.parametrize("when", ["c_msd[4] > 2", "Temp > 1 and c_msd[4] < 2", "c_msd[4]"])
+def test_a_column_with_brackets_between_braces_is_to_be_quoted(
+    registry: Registry, when: str
+) -> None:
+    error = complaint(registry, f"{{trigger: observed, when: {when}, action: {{name: cancel}}}}")
+
+    assert error.hint is not None
+    assert error.hint.startswith('quote what has brackets in it: "c_msd[4]')
+    ensemble(registry, f'{{trigger: observed, when: "{when}", action: {{name: cancel}}}}')
+
+
 def test_a_rule_may_ask_which_observer_read_the_row(registry: Registry) -> None:
     told = begun(
         registry,

@@ -222,6 +222,10 @@ def _node(event: Any, where: Location) -> _Node:
     return node
 
 
+#: The name of a column with an index, as in ``c_msd[4]``.
+_COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
+
+
 def _syntax(error: Any, text: str, file: str) -> UsageError:
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "it does not parse"
@@ -244,7 +248,11 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     begun = error.context_mark
     since = f" (begun in line {begun.line + 1})" if context and begun is not None else ""
     hint = None
-    if "mapping values are not allowed" in problem:
+    column = next((m for m in _COLUMN.finditer(line) if m.start() <= mark.column), None)
+    if column is not None and ("token" in problem or "did not find expected" in problem):
+        # Between { and } a bracket begins a list, also in the middle of a condition.
+        hint = f'quote what has brackets in it: "{column[0]} …"'
+    elif "mapping values are not allowed" in problem:
         hint = "quote text that has ': ' in it, and check the indentation"
     elif "could not find expected ':'" in problem:
         hint = "write 'key: value', with a space after the colon"
