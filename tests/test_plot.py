@@ -433,7 +433,7 @@ def test_a_run_under_way_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--variable", "Tmep"], "did you mean 'Temp'?"),
+        (["--variable", "tmep"], "did you mean 'Temp'?"),
         (["--group", "sin"], "did you mean 'sim'?"),
         (["--job", "sim.77"], "has no job 'sim.77'"),
         (["nowhere"], "no run 'nowhere'"),

@@ -246,7 +246,8 @@ class _Asked:
         from ensemble_core.errors import UsageError
 
         names = list(known)
-        near = get_close_matches(name, names, 1)
+        lower = {each.lower(): each for each in reversed(names)}
+        near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
         shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
         what = {
             "variable": f"no job of run {self._past.tag} reported {name!r}",

@@ -82,8 +82,8 @@ _FILLS = ("#F0E442", "#ffffff", "#bbbbbb")
 _ENDS = {"cancelled": "#ffffff", "failed": "#222222"}
 #: Rules in the legend; beyond so many points curves are pixels in a PDF or SVG too.
 _LISTED, _VECTORS = 14, 150_000
-#: Names of rules in one panel.
-_LABELLED = 12
+#: Names of rules in one panel, and marks that they keep clear of.
+_LABELLED, _CLEAR = 12, 200
 #: How often a curve may cross its own height before its panel's are drawn thin.
 _DENSE = 30.0
 
@@ -287,6 +287,9 @@ class _Drawing:
     def _labels(self, ax: Axes, panel: Panel, time: tuple[str, float], *, top: bool) -> None:
         by = time[1] if panel.axis == "time" else 1.0
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
+        marks = [line.end for line in panel.lines if line.end is not None]
+        marks += [(spot.x, spot.y) for spot in panel.spots if spot.y == spot.y]
+        labels.keep_clear((tame(x / by), tame(y)) for x, y in marks[:_CLEAR])
         said = self._said
         left = _LABELLED
         for moment in panel.moments if top else ():

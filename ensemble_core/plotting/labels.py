@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,11 +57,16 @@ class Labels:
             found.append(points)
         return np.concatenate(found) if found else np.empty((0, 2))
 
+    def keep_clear(self, marks: Iterable[tuple[float, float]]) -> None:
+        """No label is to cover the marks at these places (data)."""
+        for mark in marks:
+            x, y = self._ax.transData.transform(mark)
+            self._taken.append(_box(x, y, 10 * self._dots, 10 * self._dots))
+
     def near(self, x: float, y: float, text: str) -> None:
         """A label for the mark at this place (data), with a thin line to it."""
         at = self._ax.transData.transform((x, y))
         panel = self._ax.get_window_extent()
-        self._taken.append(_box(at[0], at[1], 10 * self._dots, 10 * self._dots))
         width, height = self._extent(text)
         best, least = _PLACES[0], float("inf")
         for order, (dx, dy) in enumerate(_PLACES):
@@ -97,21 +102,23 @@ class Labels:
         note.set_in_layout(False)
 
     def beside(self, x: float, text: str) -> None:
-        """A label along the vertical line at ``x`` (data), from the top down."""
+        """A label along the vertical line at ``x`` (data), as near to the top as there is room."""
         across, along = self._extent(text)  # turned by a quarter
         panel = self._ax.get_window_extent()
         at = self._ax.transData.transform((x, 0.0))[0]
         left = at + along + 4 * self._dots > panel.x1
         shift = -along if left else 0.0
-        top = panel.y1 - 3 * self._dots
-        while True:
-            box = Bbox.from_bounds(at + shift, top - across, along, across)
-            hit = [other for other in self._taken if other.overlaps(box)]
-            if not hit:
-                break
-            top = min(other.y0 for other in hit) - 4 * self._dots
-            if top - across < panel.y0:
-                return
+        free = 4 * self._dots
+        step = (panel.height - across - 2 * free) / 4
+        if step <= 0:
+            return
+        boxes = [
+            Bbox.from_bounds(at + shift, panel.y1 - free - across - step * down, along, across)
+            for down in range(5)
+        ]
+        costs = [self._cost(box, panel) + 0.25 * down for down, box in enumerate(boxes)]
+        box = boxes[costs.index(min(costs))]
+        top = box.y1
         self._taken.append(box)
         note = self._ax.annotate(
             text,
