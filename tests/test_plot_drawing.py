@@ -18,7 +18,9 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: no pictur
 from matplotlib.transforms import Bbox
 
 from ensemble_core.cli.main import main
+from ensemble_core.cli.plot_file import write
 from ensemble_core.decisions import Decision, Fired, Submit
+from ensemble_core.errors import UsageError
 from ensemble_core.events import Event, JobEvent, Observed, Started
 from ensemble_core.jobs import Job
 from ensemble_core.journal import NAME, Journal
@@ -83,14 +85,14 @@ def test_the_file_is_what_its_name_says_and_the_same_each_time(tmp_path: Path, f
     keep(tmp_path)
     file = tmp_path / f"melt.{form}"
     found = []
-    for _ in range(2):
+    for _ in range(1 if form == "svg" else 2):  # of that, below, in two processes
         args = ["plot", "told", "-o", str(file), "--state", str(tmp_path)]
         result = CliRunner().invoke(main, args)
         assert result.exit_code == 0, result.output
         assert "Temp, E_$x^2$ of 2 jobs" in result.stdout
         found.append(file.read_bytes())
     assert found[0].startswith(MAGIC[form])
-    assert found[0] == found[1]
+    assert found[0] == found[-1]
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [file.name]
 
 
@@ -105,7 +107,7 @@ def test_nothing_but_the_run_decides_how_a_picture_looks(tmp_path: Path) -> None
         file = tmp_path / f"{name}.svg"
         command = [sys.executable, "-m", "ensemble_core.cli", "plot", "last", "-o", str(file)]
         done = subprocess.run(
-            [*command, "--state", str(tmp_path / "state")],
+            [*command, "--variable", "Temp", "--state", str(tmp_path / "state")],
             env={**os.environ, "DISPLAY": "", "TZ": "Asia/Tokyo", **environ},
             capture_output=True,
             text=True,
@@ -134,6 +136,8 @@ def test_a_picture_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) 
         result = CliRunner().invoke(main, ["plot", "-o", str(file), "--state", str(tmp_path)])
         assert result.exit_code == 2
         assert "cannot be written" in result.output
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(Path("/proc/a.png"), b"")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["folder.png", "runs"]
 
 
@@ -194,7 +198,7 @@ _NAMES = st.sampled_from(["a", "$x", "$\\frac$", "_b", "<&>", "名", "x" * 300, 
 _XS = st.one_of(st.integers(0, 50), st.floats(-1e300, 1e300))
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(data=st.data())
 def test_whatever_the_values_and_names_there_is_a_picture(data: st.DataObject) -> None:
     names = data.draw(st.lists(_NAMES, min_size=1, max_size=3, unique=True))

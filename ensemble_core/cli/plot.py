@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.past import json_option, put, state_option, tags, telling
-from ensemble_core.cli.plot_file import drawn, format_of, inches, need_matplotlib, write
+from ensemble_core.cli.plot_file import (
+    check_place,
+    drawn,
+    format_of,
+    inches,
+    need_matplotlib,
+    write,
+)
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -128,6 +135,7 @@ def plot(
         draws = output is not None or not as_json
         if output is not None:
             format_of(output)
+            check_place(Path(output))
         if draws:
             need_matplotlib()
         with Past(state, run, salvage=True) as past:

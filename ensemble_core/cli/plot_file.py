@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ensemble_core.errors import EnsembleError
     from ensemble_core.plotting.picture import Picture
 
-__all__ = ["drawn", "format_of", "inches", "need_matplotlib", "write"]
+__all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
 
 _FORMATS = ("png", "svg", "pdf")
 #: Pixels of a picture given as such, to the inch; inches that it may measure.
@@ -85,14 +85,19 @@ def _no_matplotlib(cause: str) -> EnsembleError:
     )
 
 
+def check_place(path: Path) -> None:
+    """Refuse a place where no file can be, before anything is read for it. Raises
+    :class:`UsageError`."""
+    if path.is_dir():
+        raise _unwritable(path, "it is a folder")
+    if not path.parent.is_dir():
+        raise _unwritable(path, f"there is no folder {path.parent}")
+
+
 def write(path: Path, content: bytes) -> None:
     """Put a file in place, whole, whatever is there. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
-
     name = None
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f".{path.name[:40]}.", delete=False
         ) as file:
@@ -106,9 +111,15 @@ def write(path: Path, content: bytes) -> None:
         if name is not None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
-        raise UsageError(
-            f"the picture cannot be written: {path}",
-            cause=error.strerror or str(error),
-            hint="name another file with -o",
-            code="unwritable",
-        ) from error
+        raise _unwritable(path, error.strerror or str(error)) from error
+
+
+def _unwritable(path: Path, cause: str) -> EnsembleError:
+    from ensemble_core.errors import UsageError
+
+    return UsageError(
+        f"the picture cannot be written: {path}",
+        cause=cause,
+        hint="name another file with -o",
+        code="unwritable",
+    )
