@@ -164,7 +164,7 @@ def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
 def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
     workdir = job.get("workdir")
     if not workdir:
-        return "it is not known in which folder it ran"
+        return "it never ran, or it is not known in which folder"
     if not os.path.isdir(workdir):
         return f"its folder {workdir} is not there, or not on this machine"
     said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)

@@ -70,6 +70,45 @@ def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     assert "Loop time" not in (tmp_path / "runs" / "melt" / "1" / "log.lammps").read_text()
 
 
+def test_production_begins_once_two_replicas_have_converged(tmp_path: Path) -> None:
+    (tmp_path / "in.melt").write_text(
+        SCRIPT.replace("87287", "${seed}")
+        + "fix 2 all langevin ${T} ${T} 0.1 ${seed}\nrestart 1000 melt.restart\nrun ${steps}\n"
+    )
+    (tmp_path / "in.on").write_text("read_restart ${restart}\nfix 1 all nve\nrun ${steps}\n")
+    shown = ensemble(
+        tmp_path,
+        """
+jobs:
+  - name: equilibrate
+    command: lmp -in {here}/in.melt -var seed {seed} -var steps 1000000 -screen none
+    parameters: {seed: [11, 22]}
+    workdir: runs/{group}/{index}
+    observe:
+      lammps: {columns: [Step], converged: {Press: {error: 0.2, begin: 500}}}
+  - name: produce
+    command: lmp -in {here}/in.on -screen none
+    workdir: runs/{group}/{index}
+rules:
+  - {trigger: start, action: {name: submit, label: equilibrate}}
+  - trigger: lammps-converged
+    name: equilibrate
+    replicas: 2
+    action:
+      - {name: log, message: "{value} replicas have converged"}
+      - {name: cancel, label: equilibrate}
+  - trigger: job-cancel
+    name: equilibrate
+    repetitions: 3
+    action: {name: lammps-continue, label: produce, steps: 50}
+""",
+    )
+    assert "log 2 replicas have converged" in shown
+    assert len([line for line in shown if "is continued from" in line]) == 2
+    for index in range(2):
+        assert "Loop time" in (tmp_path / f"runs/produce/{index}/log.lammps").read_text()
+
+
 ENDS = {
     "completed": "run 50",
     "lost-atoms": "change_box all boundary f f f\nvelocity all scale 50.0\nrun 2000",
