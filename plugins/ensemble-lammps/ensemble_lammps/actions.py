@@ -33,7 +33,7 @@ _KINDS = {
     "completed": "LAMMPS came to the end of its script",
     "lost-atoms": "atoms were lost",
     "nan": "the thermo output ended in what is no finite number",
-    "halted": "fix halt stopped it",
+    "halted": "fix halt stopped it, or its last run ended early",
     "timed-out": "timer timeout stopped it",
     "error": "LAMMPS ended with another error",
     "killed": "it was killed, or the log ends without a word",
@@ -208,7 +208,7 @@ def _check(context: CallContext) -> Iterable[Action]:
     ended = outcome.read(os.path.join(workdir or "/", name), status, over=over)
     step = "?" if ended.step is None else ended.step
     told = ended.message
-    if ended.kind != "completed":
+    if ended.kind != "completed" or told:
         text = f"{job['job']}: {ended.kind} at step {step}" + (f": {told}" if told else "")
         yield _log(text, "warning")
     fields = {"outcome": ended.kind, "message": told, "step": step}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from ensemble_lammps.actions import actions
+from ensemble_lammps.outcome import KINDS
 from ensemble_lammps.restarts import MAGIC
 
 from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
@@ -345,14 +346,14 @@ LOGS = {
     "error": TABLE.format(temp=1.1) + "ERROR: Unknown pair style lj/kut\n",
     "killed": TABLE.format(temp=1.1),
 }
-STATUS = {"completed": 0, "nan": 0, "killed": 9}
+STATUS = {"completed": 0, "nan": 0, "killed": 9, "cut": 0}
 
 
 def check(
     folder: Path, kind: str, action: str, name: str = "log.lammps"
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, str]]]:
     (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text(LOGS[kind])
+    (folder / name).write_text(LOGS.get(kind, LOGS["killed"]))
     told = Story(
         FILE.replace("ACTION", action)
         .replace("WORKDIR", str(folder))
@@ -373,6 +374,18 @@ def test_what_became_of_a_job_decides_what_is_done(tmp_path: Path, kind: str) ->
     assert len(again) == 1
     assert all(message != "wrong" for _, message in told)
     assert [level for level, _ in told] == ([] if kind == "completed" else ["warning"])
+
+
+def test_there_is_an_option_for_each_way_to_end() -> None:
+    assert {*CHECK.options["properties"], "running", "unknown"} == {*KINDS, "otherwise", "log"}
+
+
+def test_what_nobody_can_tell_is_done_otherwise(tmp_path: Path) -> None:
+    options = ", ".join(f"{kind}: {{name: log, message: wrong}}" for kind in LOGS)
+    action = f"{{name: lammps-check, {options}, otherwise: {{name: submit, label: sim}}}}"
+    again, told = check(tmp_path, "cut", action)
+    assert len(again) == 1
+    assert [level for level, _ in told] == ["warning"]
 
 
 def test_messages_of_nested_actions_say_what_became_of_it(tmp_path: Path) -> None:
