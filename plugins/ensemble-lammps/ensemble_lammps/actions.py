@@ -46,13 +46,15 @@ _KINDS = {
 def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     job = firing.job_spec
     label = options.get("label") or (job.group if job is not None else None)
-    group = None if label is None else firing.group(label)
-    if label is None or group is None:
+    if label is None:
         raise EnsembleError(
             "lammps-vary has no job group to submit: the event has no job",
             hint="add label: GROUP",
             code="no-such-group",
         )
+    group = firing.group(label)
+    if group is None:
+        raise EnsembleError(f"there is no job group {label!r}", code="no-such-group")
     sweep: dict[str, list[Any]] = {}
     given: dict[str, Sequence[str]] = {}
     script = options.get("input")
@@ -82,7 +84,8 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 def _value(firing: Firing, name: str, value: Any) -> Any:
     """The value as it is given, or as its expression comes out."""
     if not isinstance(value, str) or not value.startswith("="):
-        return value
+        # LAMMPS takes no 1e5 and no 1.0 for a whole number.
+        return variables.as_number(value) if isinstance(value, float) else value
     number = expression(value).value(firing.fields, firing.metric)
     if number is None:
         raise EnsembleError(

@@ -125,6 +125,11 @@ def test_another_group_is_given_what_it_has_parameters_for() -> None:
     assert len(vary({"variables": {"T": 1}, "count": 3}, job()).jobs) == 3
 
 
+def test_a_whole_number_is_written_as_one() -> None:
+    (one,) = vary({"variables": {"seed": 1e5, "P": 0.25}}, job()).jobs
+    assert one.command[-4:] == ("100000", "-var", "P", "0.25")
+
+
 def test_a_value_that_cannot_be_worked_out_submits_nothing() -> None:
     with pytest.raises(EnsembleError, match="the variable T has no value"):
         vary({"variables": {"T": "=Press / 2"}}, job())
@@ -249,6 +254,37 @@ def test_a_pattern_is_the_jobs_own(tmp_path: Path) -> None:
     told.now = (tmp_path / "melt.1.0.100").stat().st_mtime
     ((*command,),) = submitted(fail(told))
     assert command[-1] == str(tmp_path / "melt.1.0.100")
+
+
+def test_the_next_link_has_the_shape_that_the_group_has_now(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    told = story("[{name: set, label: sim, with: {nodes: 8}}, {name: lammps-continue}]", tmp_path)
+    told.now = (tmp_path / "melt.200").stat().st_mtime
+    (submit,) = (one for one in fail(told) if isinstance(one, Submit))
+    assert [job.nodes for job in submit.jobs] == [8]
+
+
+def test_another_group_goes_on_where_this_one_stopped(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    told = Story(
+        FILE.replace("ACTION", "{name: lammps-continue, label: go, steps: 9}")
+        .replace("WORKDIR", str(tmp_path))
+        .replace(
+            "rules:",
+            "  - name: go\n"
+            "    command: lmp -in in.on -var T {T} -var s {s} -var steps 5\n"
+            "    parameters: {T: [7], s: [1, 2]}\n"
+            "    count: 4\n"
+            "rules:",
+        )
+    )
+    told.start()
+    told.now = (tmp_path / "melt.200").stat().st_mtime
+    commands = submitted(fail(told))
+    path = tmp_path / "melt.200"
+    assert [" ".join(command[3:]) for command in commands] == [
+        f"-var T 1.0 -var s {s} -var steps 9 -var restart {path}" for s in (1, 2)
+    ]
 
 
 def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> None:
