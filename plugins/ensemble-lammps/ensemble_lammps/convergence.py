@@ -38,7 +38,8 @@ _TOLERANCE = {"type": "number", "exclusiveMinimum": 0}
 
 #: The schema of the observer's option ``converged``.
 OPTIONS: Mapping[str, Any] = {
-    "description": "Columns whose means are to converge, by name, each with what converged means.",
+    "description": "Columns whose means are to converge, by name, each with what that means: "
+    "error, within (over window steps), relative, begin.",
     "type": "object",
     "minProperties": 1,
     "additionalProperties": {
