@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import Action, ActionPlugin, CallContext, EnsembleError, Firing, expression
-from ensemble_lammps import restarts, variables
+from ensemble_lammps import variables
 from ensemble_lammps.observer import DEFAULT_LOG
 
 if TYPE_CHECKING:
     from ensemble_core import Decision
+    from ensemble_lammps import restarts
 
 __all__ = ["actions"]
 
@@ -139,6 +140,8 @@ def _continue(context: CallContext) -> Iterable[Action]:
 def _newest_restart(
     context: CallContext, job: Mapping[str, Any], began: Sequence[str]
 ) -> restarts.Found:
+    from ensemble_lammps import restarts
+
     options, workdir = context.options, job.get("workdir")
     if not workdir:
         return restarts.Found(None)
