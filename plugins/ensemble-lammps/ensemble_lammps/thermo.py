@@ -90,6 +90,8 @@ class ThermoReader:
         self._table: Table | None = None
         #: The columns of the last table, which the next one may have again without more ado.
         self._known: tuple[str, ...] = ()
+        #: The last header as it was printed: it may come again, after a run without preparation.
+        self._header_line = b""
         #: The last step of the table before, for what comes after the table.
         self._step: float | None = None
 
@@ -196,11 +198,14 @@ class ThermoReader:
         names = tuple(text.split())
         if any(map(_NUMBER.fullmatch, names)):
             return
-        expected, self._expecting = self._expecting, False
-        # Only the line after the memory's may name columns that we know nothing of.
-        if expected or (text[-1:] == " " and (names == self._known or all(map(_is_column, names)))):
+        # Only the line after the memory's, or one that was a header before, may name columns of
+        # which we know nothing.
+        expected, self._expecting = self._expecting or line == self._header_line, False
+        known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))
+        if expected or (known and text[-1:] == " "):
             spaced = tuple(_SPACES.split(text.strip())) if expected else names
             self._begin_table(OneTable(names, spaced, self._keeper), rows)
+            self._header_line = line
 
     def _multi(self, line: bytes, rows: list[Row]) -> None:
         if HEAD.fullmatch(line.rstrip()):

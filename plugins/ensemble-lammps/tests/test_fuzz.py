@@ -86,50 +86,6 @@ def logs(draw: st.DrawFn) -> bytes:
     return b"".join(whole)
 
 
-@settings(max_examples=300, deadline=None)
-@given(logs(), st.lists(st.integers(0, 3000), max_size=8))
-@example(ONE.encode(), [40])
-@example(MULTI.encode(), [300, 301])
-@example(YAML.encode(), [90])
-def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int]) -> None:
-    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    whole = read([data])
-    assert read(data[start:end] for start, end in itertools.pairwise(places)) == whole
-    # A line at a time, nothing of several lines can be read at once.
-    assert read(data.splitlines(keepends=True)) == whole
-    for values, clock in whole:
-        assert values
-        assert all(isinstance(value, (float, type(None))) for _, value in values)
-        assert clock is None or math.isfinite(clock)
-
-
-@settings(max_examples=150, deadline=None)
-@given(logs(), st.sets(st.sampled_from(["Step", "Temp", "v_n", "Press", "CPU", "My long name"])))
-def test_chosen_columns_are_those_of_all_columns(data: bytes, columns: set[str]) -> None:
-    chosen = [pair for pair in read([data], sorted(columns)) if pair[0]]
-    everything = [([p for p in values if p[0] in columns], clock) for values, clock in read([data])]
-    expected = [pair for pair in everything if pair[0]]
-    # Where a value that is not kept is a number's letters but no number, the others are kept.
-    if len(chosen) == len(expected):
-        assert chosen == expected
-    else:
-        assert len(chosen) > len(expected)
-
-
-def test_every_log_that_is_cut_gives_the_rows_before_the_cut() -> None:
-    data = LOG.encode()
-    whole = read([data])
-    for cut in range(len(data)):
-        found = read([data[:cut]])
-        # What the end of a log completes may lack what would have come.
-        assert found[:-1] == whole[: max(0, len(found) - 1)]
-        if found:
-            values, clock = found[-1]
-            same = whole[len(found) - 1]
-            assert clock == same[1]
-            assert [pair for pair in values if pair not in same[0]] == []
-
-
 NAMES = ["Temp", "E_pair", "c_msd[4]", "v_x", "Press", "f_a[1][2]", "Elapsed"]
 FORMATS = ["% -14.8g ", "%20.15g", "%g", "%.3f", "%-12.5e", "%10.2f"]
 STEPS = ["%10d ", "%d", "%8d", "%-9d"]
@@ -190,6 +146,118 @@ def tables(draw: st.DrawFn) -> tuple[bytes, Told]:
         for noise in draw(st.lists(st.sampled_from(NOISE), max_size=2)):
             text += noise + "\n"
     return (text + LOOP).encode(), told(rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(), st.lists(st.integers(0, 3000), max_size=8))
+@example(ONE.encode(), [40])
+@example(MULTI.encode(), [300, 301])
+@example(YAML.encode(), [90])
+def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    whole = read([data])
+    assert read(data[start:end] for start, end in itertools.pairwise(places)) == whole
+    # A line at a time, nothing of several lines can be read at once.
+    assert read(data.splitlines(keepends=True)) == whole
+    for values, clock in whole:
+        assert values
+        assert all(isinstance(value, (float, type(None))) for _, value in values)
+        assert clock is None or math.isfinite(clock)
+
+
+def taken_apart(data: bytes) -> Told:
+    """The rows of a log with one table of style ``one``, read word by word."""
+    rows: list[Row] = []
+    names: list[bytes] = []
+    first: tuple[int, int] | None = None
+    last: int | None = None
+    step = -1.0
+    for line in data.split(b"\n")[:-1]:
+        words = line.split(b" ")
+        words = [word for word in words if word]
+        if line.startswith(b"Loop time of"):
+            break
+        if line.startswith(b"Per MPI"):
+            names = []
+        elif not names:
+            names = words
+        elif len(words) == len(names) and words[names.index(b"Step")].isdigit():
+            try:
+                values = {n.decode(): float(w) for n, w in zip(names, words, strict=True)}
+            except ValueError:
+                continue
+            start = line.index(words[0])
+            stop = start + len(words[0])
+            blank = line.endswith(b" ")
+            if first is not None:
+                if first[0] == 0 < start and stop < first[1]:
+                    first = start, stop
+                elif not (
+                    stop == first[1]
+                    or abs(start - first[0]) <= 1
+                    or (start == 0 and stop > first[1])
+                ):
+                    continue
+                if last is not None and not blank and len(words[-1]) < last:
+                    continue
+            if values["Step"] <= step:
+                continue
+            step = values["Step"]
+            first = first or (start, stop)
+            if blank and last is None:
+                last = len(words[-1])
+            count = sum(not math.isfinite(value) for value in values.values())
+            rows.append(Row(values | ({"NonFinite": float(count)} if count else {}), step))
+    return told(rows)
+
+
+LIKE_ROWS = st.builds(
+    lambda lead, words, end: lead + " ".join(words) + end,
+    st.sampled_from(["", " ", "  ", "         ", "        "]),
+    st.lists(st.sampled_from(["1", "30", "700", "nan", "-2.5", "1e5", "T=", "9_9"]), max_size=4),
+    st.sampled_from(["", " ", "   "]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=8), st.lists(LIKE_ROWS, max_size=8))
+def test_lines_that_are_like_rows_are_judged_as_when_taken_apart(
+    steps: list[int], others: list[str]
+) -> None:
+    lines = [f"{step:10d}   {step / 7:<14.8g} {-step / 3:<14.8g} " for step in sorted(steps)]
+    for index, other in enumerate(others):
+        lines.insert(1 + index * 2 % len(lines), other)
+    header = "   Step          Temp          Press     "
+    data = (MEMORY + "\n".join([header, *lines]) + "\n" + LOOP).encode()
+    found = [row for row in read([data]) if row[0][0][0] == "Step"]
+    assert found == taken_apart(data)
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs(), st.sets(st.sampled_from(["Step", "Temp", "v_n", "Press", "CPU", "My long name"])))
+def test_chosen_columns_are_those_of_all_columns(data: bytes, columns: set[str]) -> None:
+    chosen = [pair for pair in read([data], sorted(columns)) if pair[0]]
+    everything = [([p for p in values if p[0] in columns], clock) for values, clock in read([data])]
+    expected = [pair for pair in everything if pair[0]]
+    # Where a value that is not kept is a number's letters but no number, the others are kept.
+    if len(chosen) == len(expected):
+        assert chosen == expected
+    else:
+        assert len(chosen) > len(expected)
+
+
+def test_every_log_that_is_cut_gives_the_rows_before_the_cut() -> None:
+    data = LOG.encode()
+    whole = read([data])
+    for cut in range(len(data)):
+        found = read([data[:cut]])
+        # What the end of a log completes may lack what would have come.
+        assert found[:-1] == whole[: max(0, len(found) - 1)]
+        if found:
+            values, clock = found[-1]
+            same = whole[len(found) - 1]
+            assert clock == same[1]
+            assert [pair for pair in values if pair not in same[0]] == []
 
 
 @settings(max_examples=300, deadline=None)

@@ -108,7 +108,7 @@ def test_columns_make_it_known_beforehand_which_metrics_can_come() -> None:
     assert variables is not None
     assert variables({}) is None
     assert variables({"columns": ["Temp"]}) == frozenset({"Temp"})
-    converged = {"Press": {"error": 0.1}}
+    converged = {"Press": {"error": 0.1, "within": 0.1, "window": 100}}
     assert variables({"columns": ["Temp"], "converged": converged}) == frozenset(
         {"Temp", "Press", "Press.mean", "Press.error", "Press.drift", "Converged"}
     )

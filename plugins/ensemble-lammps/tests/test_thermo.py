@@ -239,6 +239,12 @@ def test_a_run_without_preparation_is_read_though_its_memory_is_not_printed() ->
     assert read(ONE.replace(MEMORY, "")) == read(ONE)
 
 
+def test_a_run_without_preparation_has_the_columns_that_the_user_renamed() -> None:
+    text = ONE.replace("     Temp     ", "   My Temp    ").replace("Press     ", "a_very_long_name")
+    assert read(text + text.replace(MEMORY, "")) == read(text) * 2
+    assert len(read(text)) == 4
+
+
 def test_columns_that_the_user_renamed_are_read_also_with_spaces_in_their_names() -> None:
     text = ONE.replace("     Temp     ", "   My Temp    ").replace("Press", "Druck")
     assert read(text)[1].values == {"Step": 10, "My Temp": 1.13, "Druck": -2.62}
