@@ -28,12 +28,14 @@ __all__ = ["FEWEST_BLOCKS", "OPTIONS", "Blocking", "Convergence", "Drift", "vari
 FEWEST_BLOCKS = 16
 #: The window over which a drift is taken is kept in so many pieces.
 _PIECES = 32
+#: Pieces are counted no further: a step may be any number that a log can have.
+_MOST_PIECES = 1e15
 #: What converged ceases to be so beyond this times a tolerance, lest it flicker.
 _SLACK = 1.1
 #: What is told of a column.
 _SUFFIXES = ("mean", "error", "drift")
 
-_STEPS = {"type": "number", "exclusiveMinimum": 0}
+_STEPS = {"type": "number", "minimum": 1}
 _TOLERANCE = {"type": "number", "exclusiveMinimum": 0}
 
 #: The schema of the observer's option ``converged``.
@@ -142,13 +144,16 @@ class Blocking:
         if squares <= 0:
             return 0.0
         first = squares / (count - 1) / count
+        if first <= 0:  # less than a number can be
+            return 0.0
         size = 1.0
         for blocks, _, deviations, _ in self._levels:
             if blocks < FEWEST_BLOCKS:
                 return None
             found = deviations / (blocks - 1) / blocks
             self.rough = math.sqrt(found)
-            if size**3 > 2 * count * (found / first) ** 2:
+            ratio = found / first
+            if size**3 > 2 * count * ratio * ratio:
                 return self.rough
             size *= 2
         return None
@@ -178,7 +183,7 @@ class Drift:
         """The drift at this step; ``None`` while the window is not full."""
         if self._begin is None:
             self._begin, self._low, self._high = step, mean, mean
-        piece = int((step - self._begin) / self._size)
+        piece = int(min((step - self._begin) / self._size, _MOST_PIECES))
         if piece != self._piece:
             self._pieces.append((self._piece, self._low, self._high))
             while len(self._pieces) > 1 and self._pieces[1][0] < piece - _PIECES:

@@ -146,8 +146,8 @@ def test_a_step_takes_convergence_back() -> None:
 
 
 def test_convergence_does_not_flicker_at_its_threshold() -> None:
-    changes = [len(marks(follow({"error": 0.1}, ar1(0.9, 8000, seed)))) for seed in range(6)]
-    assert sum(changes) <= 8
+    changes = [len(marks(follow({"error": 0.05}, ar1(0, 4000, seed)))) for seed in range(8)]
+    assert sum(changes) <= 13  # 8 is perfect; with one threshold for both ways it is 18
     assert min(changes) == 1
 
 
@@ -248,10 +248,20 @@ def test_rows_without_the_column_or_without_a_step_say_nothing() -> None:
     assert found.update(1, {"Temp": 1.0}) == {"Temp.mean": 1.0}
 
 
-def test_values_too_large_to_square_do_not_break_it() -> None:
-    rows = follow({"error": 1, "within": 1, "window": 10}, [1e300, -1e308, 1.7e308] * 100)
-    assert not marks(rows)
-    assert all(math.isfinite(value) for row in rows for value in row.values())
+def test_a_variance_too_small_for_a_number_is_none() -> None:
+    assert blocked([0.0, 2e-162] * 20).error() == 0.0
+
+
+def test_no_values_and_no_steps_make_it_raise() -> None:
+    source = random.Random(1)
+    odd = [0.0, -0.0, 5e-324, 1e-300, -1e-160, 1.0, 1e160, -1e300, 1.7e308, -1.7e308, math.nan]
+    for _ in range(300):
+        found = Convergence({"Temp": {"error": 1e-9, "within": 1e-9, "window": 1}})
+        values = source.sample(odd[:-1], 3) + source.sample(odd, 1)[: source.choice([0, 0, 1])]
+        steps = [source.choice([float(i), i * 1e-3, i * 1e6, i * 8e305]) for i in range(60)]
+        for step in sorted(steps) if source.random() < 0.8 else steps:
+            row = found.update(step, {"Temp": source.choice(values)})
+            assert all(math.isfinite(value) for value in row.values())
 
 
 def test_the_names_that_may_come_are_known() -> None:
