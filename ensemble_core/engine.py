@@ -331,7 +331,9 @@ class Engine(Reactions):
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
-        self._react(("observed",), record.job.group, event, fields, record)
+        # How many more rows come of a job that a rule cancelled is chance.
+        names = () if record.cancelling else ("observed",)
+        self._react(names, record.job.group, event, fields, record)
 
     def _on_resources(self, event: Resources) -> None:
         self._gauge(event.values)

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
+    "FIELD_PLACEHOLDER",
     "PLACEHOLDER",
     "RFC21_EVENTS",
     "Job",
@@ -59,6 +60,13 @@ RFC21_EVENTS: tuple[str, ...] = (
 #: and ``{{name}}`` stands for the literal ``{name}``.
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
+#: The same in a message, where a field may have the name of a column: ``{c_msd[4]}``,
+#: ``{PotEng.error}``.
+FIELD_PLACEHOLDER = re.compile(
+    r"\{\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\}\}"
+    r"|(?<!\$)(?<!\{)\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\}(?!\})"
+)
+
 #: Names that a placeholder may have in any group; a sweep's parameters come beside them. ``here``
 #: is the folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
@@ -87,7 +95,7 @@ class JobState(enum.IntEnum):
         return self < JobState.RUN
 
 
-def fill(text: str, values: Mapping[str, object]) -> str:
+def fill(text: str, values: Mapping[str, object], pattern: re.Pattern[str] = PLACEHOLDER) -> str:
     """Replace each ``{name}`` that ``values`` knows; ``{{name}}`` becomes ``{name}``.
 
     >>> fill("run-{T} ${HOME} {{T}}", {"T": 1.5})
@@ -100,7 +108,7 @@ def fill(text: str, values: Mapping[str, object]) -> str:
             return "{" + literal + "}"
         return str(values[name]) if name in values else match.group()
 
-    return PLACEHOLDER.sub(replace, text) if "{" in text else text
+    return pattern.sub(replace, text) if "{" in text else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -346,6 +346,38 @@ def test_a_column_with_brackets_between_braces_is_to_be_quoted(
     ensemble(registry, f'{{trigger: observed, when: "{when}", action: {{name: cancel}}}}')
 
 
+def test_a_message_may_name_any_column(registry: Registry) -> None:
+    told = begun(
+        registry,
+        "{id: r, trigger: observed, name: sim, action: {name: log, "
+        "message: '{job}: {c_msd[4]} {Temp.mean} {{Temp.mean}} {a.b}'}}",
+        "{columns: [Temp, 'c_msd[4]'], mean: true}",
+    )
+    decided = told.observe("sim.0", {"c_msd[4]": 0.7, "Temp.mean": 2.0})
+    assert [one.message for one in decided if isinstance(one, Log)] == [
+        "sim.0: 0.7 2 {Temp.mean} {a.b}"
+    ]
+    error = complaint(
+        registry,
+        "{trigger: observed, name: sim, action: {name: log, message: 'at {Temp.maen}'}}",
+        "{columns: [Temp], mean: true}",
+    )
+    assert "did you mean {Temp.mean}?" in (error.hint or "")
+
+
+def test_no_rule_is_woken_by_rows_of_a_job_that_a_rule_cancelled(registry: Registry) -> None:
+    told = begun(
+        registry,
+        "{id: hot, trigger: observed, name: sim, repetitions: 9, "
+        "when: 'Temp > 1 and metric(\"max.sim-Temp\") > 1', action: {name: cancel}}",
+        "{columns: [Temp]}",
+    )
+    assert told.fired(told.observe("sim.0", Temp=2.0)) == ["hot"]
+    assert told.fired(told.observe("sim.0", Temp=4.0)) == [], "it was about to stop"
+    assert told.fired(told.observe("sim.1", Temp=3.0)) == ["hot"]
+    assert told.engine.metric("max.sim-Temp") == 4.0
+
+
 def test_a_rule_may_ask_which_observer_read_the_row(registry: Registry) -> None:
     told = begun(
         registry,

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.hookspecs import ActionPlugin, hookimpl
-from ensemble_core.jobs import fill
+from ensemble_core.jobs import FIELD_PLACEHOLDER, fill
 from ensemble_core.rules import Firing
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
@@ -94,7 +94,8 @@ def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
         name: f"{value:.6g}" if isinstance(value, float) else value
         for name, value in firing.fields.items()
     }
-    return [firing.log(fill(options["message"], shown), options.get("level", "info"))]
+    message = fill(options["message"], shown, FIELD_PLACEHOLDER)
+    return [firing.log(message, options.get("level", "info"))]
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}

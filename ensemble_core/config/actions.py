@@ -20,7 +20,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.formulas import expression
 from ensemble_core.hookspecs import ActionPlugin
-from ensemble_core.jobs import PLACEHOLDER
+from ensemble_core.jobs import FIELD_PLACEHOLDER
 from ensemble_core.rules import BoundAction, BoundSpec
 
 __all__ = ["ACTION_KEYS", "Occasion", "bind_action", "not_asked_for"]
@@ -276,11 +276,13 @@ def _check_name(context: Context, path: Path, kind: str, name: str, found: _Foun
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
     if occasion.names is None:
         return
-    for match in PLACEHOLDER.finditer(text):
+    for match in FIELD_PLACEHOLDER.finditer(text):
         name = match[2]
         if name is None or name in occasion.names:
             continue
         near = get_close_matches(name, occasion.names, 1, 0.6)
+        if not near and not name.isidentifier():  # {x.y} may well be text
+            continue
         hint = f"did you mean {{{near[0]}}}? Or write" if near else "write"
         context.report(
             path,
