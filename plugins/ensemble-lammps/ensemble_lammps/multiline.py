@@ -12,7 +12,7 @@ import re
 from math import isfinite
 
 from ensemble_core import Row
-from ensemble_lammps.tables import LONGEST_LINE, VALUE, Keeper, Table, number
+from ensemble_lammps.tables import LONGEST_LINE, UNKEPT, VALUE, Keeper, Table, number
 
 __all__ = ["HEAD", "MultiTable"]
 
@@ -133,14 +133,12 @@ class MultiTable(Table):
         fresh: dict[str, bytes] = {}
         for label, token in pairs:
             name = label.strip().decode("utf-8", "replace")
-            if not name or _TOKEN.fullmatch(token) is None:
+            if not name or _TOKEN.fullmatch(token) is None or number(token) is None:
                 return False
             kept = name not in self._seen and name not in fresh and self._keeper.wants(name)
-            if kept and number(token) is None:
-                return False
             fresh.setdefault(name, token)
             blanks = b" = {2,}" if padded and not pattern else b" = +"
-            pattern += [re.escape(label), blanks, b"(" + VALUE + b")" if kept else VALUE]
+            pattern += [re.escape(label), blanks, b"(" + VALUE + b")" if kept else UNKEPT]
         for name, token in fresh.items():
             self._keep(name, token)
         self._count += len(pairs)

@@ -18,16 +18,16 @@ from typing import Protocol
 
 from ensemble_core import Row
 
-__all__ = ["LONGEST_LINE", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
+__all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
 
 #: No line that LAMMPS prints is nearly as long; what is longer is not kept, so memory is bounded.
 LONGEST_LINE = 256 * 1024
 
-#: What stands for a value. That it is a number is known where it is kept, and converted.
-VALUE = (
-    rb"(?:[-+.0-9eE]+"
-    rb"|[-+]?\.?(?:[nN][aA][nN]|[iI][nN][fF])(?:\([0-9A-Za-z_]*\))?)"
-)
+_SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
+#: What may stand for a value: whether it is a number, :func:`number` finds where it is kept.
+VALUE = rb"(?:[-+.0-9eE]+|" + _SPECIAL + rb")"
+#: What stands for a value that is not kept, and of which therefore no number is made.
+UNKEPT = rb"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|" + _SPECIAL + rb")"
 _NAN = re.compile(rb"[-+]?\.?nan(?:\([0-9a-z_]*\))?", re.IGNORECASE)
 _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
@@ -99,7 +99,7 @@ class Table(ABC):
 @lru_cache(maxsize=64)
 def _compiled(before: bytes, between: bytes, after: bytes, kinds: bytes) -> re.Pattern[bytes]:
     """The pattern of rows; ``kinds`` has for each column ``k`` (kept), ``s`` (step) or ``.``."""
-    parts = {ord("k"): b"(" + VALUE + b")", ord("s"): b"([0-9]+)", ord("."): VALUE}
+    parts = {ord("k"): b"(" + VALUE + b")", ord("s"): b"([0-9]+)", ord("."): UNKEPT}
     return re.compile(before + between.join(parts[kind] for kind in kinds) + after)
 
 
