@@ -287,6 +287,46 @@ def test_another_group_goes_on_where_this_one_stopped(tmp_path: Path) -> None:
     ]
 
 
+def test_what_stands_in_a_parameter_is_no_pattern(tmp_path: Path) -> None:
+    for name, step in (("melt.[1].100", 100), ("melt.1.200", 200)):
+        write_restart(tmp_path / name, step)
+    file = FILE.replace("[1.0]", "['[1]']").replace("WORKDIR", str(tmp_path))
+    told = Story(file.replace("ACTION", "{name: lammps-continue, restart: 'melt.{T}.*'}"))
+    told.start()
+    told.now = (tmp_path / "melt.1.200").stat().st_mtime
+    ((*command,),) = submitted(fail(told))
+    assert command[-1] == str(tmp_path / "melt.[1].100")
+
+
+def test_where_a_script_sets_the_step_back_the_latest_file_is_taken(tmp_path: Path) -> None:
+    for name, step, time in (("equilibrated", 90_000, 1001), ("produced", 500, 1002)):
+        write_restart(tmp_path / name, step)
+        os.utime(tmp_path / name, (time, time))
+    for option, name in (("step", "equilibrated"), ("time", "produced")):
+        told = story(f"{{name: lammps-continue, newest: {option}}}", tmp_path)
+        ((*command,),) = submitted(fail(told, duration=5))
+        assert command[-1] == str(tmp_path / name)
+
+
+def test_a_long_epilogue_does_not_make_a_jobs_own_files_old(tmp_path: Path) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    os.utime(tmp_path / "melt.200", (1003, 1003))
+    told = Story(
+        FILE.replace("ACTION", "{name: lammps-continue}")
+        .replace("WORKDIR", str(tmp_path))
+        .replace("job-fail", "job-clean")
+    )
+    told.start()
+    told.begin("sim.0")
+    told.job("sim.0", "finish", after=5, status=256)
+    (call,) = (
+        one
+        for one in told.job("sim.0", "release", "free", "clean", after=120)
+        if isinstance(one, Call)
+    )
+    assert len(submitted(carry_out(told, call))) == 1
+
+
 def test_a_link_that_wrote_nothing_goes_on_where_it_began(tmp_path: Path) -> None:
     first, second = tmp_path / "0", tmp_path / "1"
     for folder in (first, second):
@@ -422,6 +462,19 @@ def test_what_nobody_can_tell_is_done_otherwise(tmp_path: Path) -> None:
     again, told = check(tmp_path, "cut", action)
     assert len(again) == 1
     assert [level for level, _ in told] == ["warning"]
+
+
+def test_a_job_that_still_runs_was_not_killed(tmp_path: Path) -> None:
+    (tmp_path / "log.lammps").write_text(LOGS["killed"])
+    action = "{name: lammps-check, killed: {name: terminate}, otherwise: {name: log, message: m}}"
+    told = Story(
+        FILE.replace("ACTION", action)
+        .replace("WORKDIR", str(tmp_path))
+        .replace("job-fail", "job-start")
+    )
+    told.start()
+    (call,) = (one for one in told.begin("sim.0") if isinstance(one, Call))
+    assert ("info", "m") in logged(carry_out(told, call))
 
 
 def test_messages_of_nested_actions_say_what_became_of_it(tmp_path: Path) -> None:

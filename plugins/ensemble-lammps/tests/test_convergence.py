@@ -249,7 +249,7 @@ def test_rows_without_the_column_or_without_a_step_say_nothing() -> None:
 
 
 def test_a_variance_too_small_for_a_number_is_none() -> None:
-    assert blocked([0.0, 2e-162] * 20).error() == 0.0
+    assert blocked([0.0, 6e-162] * 20).error() == 0.0
 
 
 def test_no_values_and_no_steps_make_it_raise() -> None:
