@@ -420,6 +420,7 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
         "{trigger: observed, when: Temp.mean > 1, action: {name: cancel}}",
         "{trigger: start, when: 'metric(\"sum.sim-Converged\") > 1', action: {name: terminate}}",
         "{trigger: observed, name: sim, action: {name: vary, variables: {x: '=2 * Temp.mean'}}}",
+        "{trigger: observed, name: sim, action: {name: log, message: '{job}: {Temp.mean}'}}",
         "{trigger: converged, name: sim, action: {name: cancel}}",
         "{trigger: converged, action: {name: cancel}}",
         "{trigger: enough, name: sim, jobs: 2, action: {name: cancel}}",

@@ -128,11 +128,13 @@ def _check_job(
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
         return
+    without = f" without {other!r}" if other else ""
     context.report(
         (*path, "name"),
-        f"'{name}' without {other!r} means the event's job, and the trigger "
-        f"{occasion.trigger!r} has none",
-        hint=f"add {other}: with the job group that is meant",
+        f"'{name}'{without} means the event's job, and the trigger {occasion.trigger!r} has none",
+        hint=f"add {other}: with the job group that is meant"
+        if other
+        else "let a trigger wake the rule that is about a job, such as job-clean or observed",
         code="no-job",
     )
 
@@ -274,11 +276,11 @@ def _check_name(context: Context, path: Path, kind: str, name: str, found: _Foun
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
-    if occasion.names is None:
-        return
     for match in FIELD_PLACEHOLDER.finditer(text):
         name = match[2]
-        if name is None or name in occasion.names:
+        if name is None or not_asked_for(context, path, (name,), occasion):
+            continue
+        if occasion.names is None or name in occasion.names:
             continue
         near = get_close_matches(name, occasion.names, 1, 0.6)
         if not near and not name.isidentifier():  # {x.y} may well be text
