@@ -123,6 +123,19 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
         (DisableRule(rules=("a",)), "   disable a"),
         (Call(call="1", kind="custom", name="echo_again"), "   custom echo_again"),
         (Call(call="1", kind="action", name="mail", options={"to": "me"}), "   mail to=me"),
+        (
+            Call(
+                call="1",
+                kind="action",
+                name="check",
+                options={
+                    "log": "md.log",
+                    "completed": {"name": "log", "message": "{job}"},
+                    "otherwise": [{"name": "log", "message": "{job}"}, {"name": "cancel"}],
+                },
+            ),
+            "   check log=md.log, completed=log, otherwise=[log, cancel]",
+        ),
         (AddRule(id="x", spec={"trigger": "job-fail", "name": "a"}), "   add rule x: job-fail a"),
         (Log(message="half way"), "   log half way"),
         (Terminate(firing=1), "   terminate ensemble session"),

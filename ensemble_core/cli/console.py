@@ -282,7 +282,7 @@ class Narrator:
         if call.kind == "custom":
             yield self._action(f"custom {call.name}")
         else:
-            options = ", ".join(f"{key}={value}" for key, value in call.options.items())
+            options = ", ".join(f"{key}={_short(value)}" for key, value in call.options.items())
             yield self._action(f"{call.name} {options}".rstrip())
 
     def _log(self, log: Log) -> Iterator[Line]:
@@ -414,6 +414,15 @@ class Narrator:
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _short(value: object) -> object:
+    """An option's value in a line; of the actions that it holds, the names."""
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return value["name"]
+    if isinstance(value, (list, tuple)) and value:
+        return f"[{', '.join(str(_short(one)) for one in value)}]"
+    return value
 
 
 def _plain(value: object) -> object:
