@@ -19,7 +19,8 @@ open to every plugin:
     Seconds or ``"1h30m"``; the action gets seconds.
 
 ``x-ensemble-job-unless: PROPERTY`` at the top of a schema says that the action acts on the event's
-job unless the property is given, so that it cannot stand under a trigger that has no job.
+job unless the property is given, so that it cannot stand under a trigger that has no job. Empty, it
+does so in any case.
 """
 
 from __future__ import annotations

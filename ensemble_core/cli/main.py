@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -122,6 +124,9 @@ class LazyGroup(click.Group):
             code = 141
         except Exception as error:  # the last line of defence: words instead of a traceback
             _fault(error)
+        if code == 130 and threading.current_thread() is threading.main_thread():
+            # It is over: another Ctrl-C must not end the interpreter on its way out by a signal.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(code if isinstance(code, int) else 0)
 
 

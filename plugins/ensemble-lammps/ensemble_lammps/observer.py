@@ -125,6 +125,8 @@ class _Unasked(Mapping[str, str]):
         if name == "Converged":
             return "say with the observer's option 'converged' when a column has converged"
         if base and suffix in ("mean", "error", "drift"):
+            if base in self._converged:  # only a drift is not there then
+                return f"give {base} a window in the observer's option 'converged'"
             return f"add {base} to the observer's option 'converged'"
         if name in FACTS and self._columns is not None:
             return f"add {name} to the observer's option 'columns'"

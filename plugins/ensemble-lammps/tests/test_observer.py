@@ -118,6 +118,7 @@ def test_what_needs_another_option_is_known_with_the_option() -> None:
     assert "'converged'" in unasked({})["Converged"]
     assert "add Temp" in unasked({})["Temp.mean"]
     assert "add Temp" in unasked({"converged": {"Press": {"error": 0.1}}})["Temp.mean"]
+    assert "Press a window" in unasked({"converged": {"Press": {"error": 0.1}}})["Press.drift"]
     assert "'columns'" in unasked({"columns": ["Temp"]})["LoopTime"]
     for name in ("LoopTime", "Temp", "c_msd[4]"):
         assert unasked({}).get(name) is None
