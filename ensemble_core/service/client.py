@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.resizer import Resized
 from ensemble_core.service.channel import (
     MAX_MESSAGE,
+    Away,
     address,
     authorization,
     fault,
@@ -25,7 +27,6 @@ from ensemble_core.service.channel import (
     is_loopback,
     load_grpc,
     open_channel,
-    quiet_grpc,
     read_token,
     why_away,
 )
@@ -41,7 +42,6 @@ __all__ = [
     "is_loopback",
     "load_grpc",
     "open_channel",
-    "quiet_grpc",
     "read_status",
     "read_token",
     "why_away",
@@ -191,8 +191,11 @@ class ServiceClient:
                 ) from None
 
     def _fault(self, error: Any, away: bool) -> EnsembleError:
-        unreached = away and not is_answer(str(error.details()))
-        return fault(error, self.target, self._away() if unreached else None)
+        why: Away | None = None
+        if away and not is_answer(str(error.details())):
+            with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
+                why = self._away()
+        return fault(error, self.target, why)
 
 
 def read_status(message: Any) -> MemberStatus:

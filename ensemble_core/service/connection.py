@@ -13,9 +13,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ensemble_core.errors import EnsembleError, ExecutorError
+
+if TYPE_CHECKING:
+    from ensemble_core.service.channel import Away
 
 __all__ = ["Connection"]
 
@@ -35,7 +38,7 @@ class Connection(Generic[_S, _R]):
 
     ``channel`` opens a channel. ``first`` is what is said first on each new stream. ``heard`` is
     called with what comes, and ``down`` with the error whenever the stream has ended or could not
-    be had: both on the connection's own thread.
+    be had: both on the connection's own thread. ``away`` looks into why nobody can be reached.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Connection(Generic[_S, _R]):
         first: Callable[[], _S],
         heard: Callable[[_R], None],
         down: Callable[[EnsembleError], None],
+        away: Callable[[], Away] | None = None,
     ) -> None:
         self._channel = channel
         self._method = method
@@ -54,6 +58,7 @@ class Connection(Generic[_S, _R]):
         self._first = first
         self._heard = heard
         self._down = down
+        self._away = away
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_S | None] | None = None
@@ -106,10 +111,11 @@ class Connection(Generic[_S, _R]):
 
     def _once(self) -> EnsembleError:
         """One stream, to its end; what ended it."""
-        from ensemble_core.service.client import fault, load_grpc
+        from ensemble_core.service.channel import load_grpc
         from ensemble_core.service.proto import ensemble_pb2_grpc
 
         grpc = load_grpc()
+        heard = False
         waiting: queue.SimpleQueue[_S | None] = queue.SimpleQueue()
         try:
             channel = self._channel()
@@ -126,9 +132,10 @@ class Connection(Generic[_S, _R]):
             for message in self._call:
                 if self._closed.is_set():
                     break
+                heard = True
                 self._heard(message)
         except grpc.RpcError as error:
-            return fault(error, self._target)
+            return self._fault(error, heard)
         finally:
             self._waiting = None
             with self._lock:
@@ -138,6 +145,23 @@ class Connection(Generic[_S, _R]):
             waiting.put(None)
             channel.close()
         return _ended(self._target)
+
+    def _fault(self, error: Any, heard: bool) -> EnsembleError:
+        """Why the stream ended, or could not be had."""
+        from ensemble_core.service.channel import Away, fault, is_answer
+
+        plain = fault(error, self._target)
+        unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
+        if not unreached or self._closed.is_set():
+            return plain
+        if heard:  # it was there, and may be there again by now
+            return fault(error, self._target, Away(plain.cause or "", "it is tried again"))
+        if self._away is None:
+            return plain
+        try:
+            return fault(error, self._target, self._away())
+        except EnsembleError:  # the authority's file is being replaced
+            return plain
 
 
 def _taken(waiting: queue.SimpleQueue[_S | None]) -> Iterator[_S]:

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
@@ -23,7 +24,7 @@ from ensemble_core.events import Event, ExecutorLost, JobEvent, Problem, Resourc
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.jobs import Job
 from ensemble_core.service.access import member_name, namespace_name
-from ensemble_core.service.client import address, load_grpc, open_channel
+from ensemble_core.service.channel import MISMATCHED, address, load_grpc, open_channel, why_away
 from ensemble_core.service.plugin import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class RemoteExecutor(Executor):
         self._channel = channel or (
             lambda: open_channel(host, port, token=read_token(token_file), ca=ca, insecure=insecure)
         )
+        self._why_away = (
+            None if channel else partial(why_away, host, port, ca=ca, insecure=insecure)
+        )
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
         self._members: dict[str, Steered] = {}
@@ -129,6 +133,7 @@ class RemoteExecutor(Executor):
             first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=self._epoch)),
             heard=self._heard,
             down=self._down,
+            away=self._why_away,
         )
         self._around = Surroundings(
             run=run.tag,
@@ -155,7 +160,8 @@ class RemoteExecutor(Executor):
         """Wait for the service and for the members that must be there."""
 
         def known() -> bool:
-            lasting = self._trouble is not None and not self._trouble.transient
+            trouble = self._trouble
+            lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
             return self._welcome or lasting
 
         self._news.wait_for(known, _WELCOME)
@@ -215,8 +221,10 @@ class RemoteExecutor(Executor):
                 raise each.refusal
             raise self._away([each.name], seconds)
 
-    def _unreachable(self) -> ExecutorError:
+    def _unreachable(self) -> EnsembleError:
         trouble = self._trouble
+        if isinstance(trouble, UsageError):
+            return trouble
         if trouble is None:
             return ExecutorError(
                 f"the service at {self._target} does not answer",
