@@ -11,6 +11,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,7 +177,7 @@ class Service:
                     "certificate expires soon",
                     "warning",
                     days=round(days, 1),
-                    hint="ensemble-server init-tls --renew, then start anew",
+                    hint="ensemble-server init-tls --renew",
                 )
             self.secure = True
             return credentials
@@ -268,7 +269,7 @@ class Service:
         except RuntimeError as error:
             raise EnsembleError(
                 f"cannot listen on {target}",
-                cause=str(error)[:300],
+                cause=_why_not(self.settings.host, self.settings.port) or str(error)[:300],
                 hint="is another service there? --port and --host choose where",
                 code="cannot-listen",
             ) from None
@@ -410,6 +411,20 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # Two services on one port would share the callers between them.
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _why_not(host: str, port: int) -> str:
+    """Why one cannot listen there, in the system's words: gRPC has none of its own."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, where in found:
+            with socket.socket(family, kind, protocol) as plug:
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                plug.bind(where)
+                plug.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _version() -> str:
