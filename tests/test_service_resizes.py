@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,7 @@ from ensemble_core.service.guard import Tally
 from ensemble_core.service.hub import Refused
 
 ADMIN = Identity("admin", "")
+PATIENCE = 10.0
 
 
 class Nodes(Resizer):
@@ -111,3 +116,152 @@ def test_the_record_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
     assert again.get("lab/one", "r199") is not None
     assert again.get("lab/one", "r100") is None
     again.close()
+
+
+class Held(Resizer):
+    """Notes what is on record when it is called, and waits until it may go on."""
+
+    def __init__(self, record: Path) -> None:
+        self.record = record
+        self.found: list[list[tuple[str, bool]]] = []
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def resize(self, member: str, delta: int) -> Resized:
+        lines = [json.loads(line) for line in self.record.read_bytes().splitlines()]
+        self.found.append([(line["request"], "answer" in line) for line in lines])
+        self.entered.release()
+        assert self.go.acquire(timeout=PATIENCE)
+        return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
+
+
+async def until(met: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.002)
+
+
+def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_told_after(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    held = Held(record)
+
+    async def ask() -> None:
+        line = resizes.Resizes(held, Answers(record), Tally())
+        asked = [
+            asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
+        ]
+        await until(lambda: held.entered.acquire(blocking=False))
+        # What waits is not begun: whoever asked for it may go, and it is not carried out.
+        asked[2].cancel()
+        held.go.release()
+        await until(lambda: held.entered.acquire(blocking=False))
+        await until(asked[0].done)  # told, though the next one has not ended
+        assert not asked[1].done()
+        # A service that is killed now, and its successor: the first is answered again, the second
+        # may have taken effect and is not carried out again, the third was never begun.
+        again = resizes.Resizes(Never(), Answers(copied(record, tmp_path / "copy")), Tally())
+        assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
+        assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
+        assert (await again.ask(ADMIN, "lab/one", "c", 1)).code == "resizer-failed"
+        await again.close(1)
+        held.go.release()
+        assert (await asked[1]).granted == 2
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert held.found == [[("a", False)], [("a", False), ("a", True), ("b", False)]]
+
+
+class Never(Resizer):
+    def resize(self, member: str, delta: int) -> Resized:
+        raise AssertionError("carried out")
+
+
+def copied(record: Path, to: Path) -> Path:
+    to.write_bytes(record.read_bytes())
+    return to
+
+
+def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_is_told(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    held = Held(record)
+
+    async def ask() -> None:
+        answers = Answers(record)
+        line = resizes.Resizes(held, answers, Tally())
+        first, second = (
+            asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b")
+        )
+        await until(lambda: held.entered.acquire(blocking=False))
+        answers.close()  # opened anew when it is written to, and then it is no file
+        kept = record.read_bytes()
+        record.unlink()
+        record.mkdir()
+        held.go.release()
+        assert (await first).granted == 2
+        with pytest.raises(Refused, match="no record"):
+            await second
+        record.rmdir()
+        record.write_bytes(kept)
+        held.go.release()
+        assert (await line.ask(ADMIN, "lab/one", "b", 1)).granted == 2
+        assert await line.ask(ADMIN, "lab/one", "a", 1) == await first
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert len(held.found) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Resized(outcome="refused"),  # type: ignore[arg-type]  # a plugin's mistakes
+        Resized(outcome="granted", before=1.5),  # type: ignore[arg-type]
+        Resized(outcome="denied", reason=object()),  # type: ignore[arg-type]
+        None,
+    ],
+)
+def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_path: Path) -> None:
+    class Odd(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            told: Resized = answer
+            return told
+
+    async def ask() -> list[Resized]:
+        line = resizes.Resizes(Odd(), Answers(tmp_path / "record"), Tally())
+        told = [await asyncio.wait_for(line.ask(ADMIN, "lab/one", "a", 1), PATIENCE)]
+        told.append(await asyncio.wait_for(line.ask(ADMIN, "lab/one", "b", 1), PATIENCE))
+        await line.close(1)
+        return told
+
+    assert [each.code for each in asyncio.run(ask())] == ["resizer-failed"] * 2
+
+
+def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
+    class Unknown(Never):
+        looks = 0
+
+        def size(self, member: str) -> int | None:
+            self.looks += 1
+            return None
+
+    resizer, now = Unknown(), [100.0]
+
+    async def look() -> None:
+        line = resizes.Resizes(resizer, Answers(None), Tally(), lambda: now[0])
+        for _ in range(3):
+            assert await line.look("lab/one") is None
+        assert resizer.looks == 1
+        assert await line.look("lab/one", doubt=True) is None
+        assert resizer.looks == 2
+        now[0] += 10
+        await line.look("lab/one")
+        assert resizer.looks == 3
+        await line.close(1)
+
+    asyncio.run(look())
