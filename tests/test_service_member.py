@@ -45,12 +45,19 @@ class World:
         self.state = folder / "state"
         self._stack = contextlib.ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        with socket.socket() as sock:  # the same port again after a restart
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
+        self.port = 0
+        self.move()
         tokens = TokenFile(folder / "service" / "tokens.json")
         self.controller, _ = tokens.add("controller", "default")
         self.member = {name: tokens.add("member", name)[0] for name in ("left", "right")}
+
+    def move(self) -> None:
+        """Where the service is from now on: the same port again after each restart."""
+        earlier = self.port
+        while self.port == earlier:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                self.port = sock.getsockname()[1]
 
     def start(self, name: str, command: list[str], token: str = "") -> None:
         environment = {**os.environ, "ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": token}
@@ -94,8 +101,8 @@ class World:
         command = [*ENSEMBLE, "run", "--executor", "remote", *where, "--json", *options, str(file)]
         self.start(name, command, self.controller)
 
-    def resume(self, name: str = "run-again") -> None:
-        self.start(name, [*ENSEMBLE, "resume", "last", "--json"], self.controller)
+    def resume(self, *options: str, name: str = "run-again") -> None:
+        self.start(name, [*ENSEMBLE, "resume", "last", "--json", *options], self.controller)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         process = self.processes.pop(name)
@@ -239,6 +246,24 @@ def test_a_controller_that_is_killed_is_resumed(world: World) -> None:
     world.kill("run")
     world.until(lambda: len(world.ran()) >= 5, "jobs go on")
     world.resume()
+    code, _ = world.finish("run-again")
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_a_run_is_resumed_with_a_service_that_has_moved(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    for name in ("run", "server", "left"):
+        world.kill(name)
+    world.move()
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left", 2)
+    world.resume("--port", str(world.port))
     code, _ = world.finish("run-again")
     assert code == 0, world.logs()
     check(world)

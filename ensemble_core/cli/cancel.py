@@ -9,6 +9,7 @@ import time
 import click
 
 from ensemble_core.cli.past import json_option, run_argument, state_option
+from ensemble_core.cli.reaching import reaching_options, told
 
 __all__ = ["cancel"]
 
@@ -24,9 +25,21 @@ _LOOK = 0.2
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
 )
+@reaching_options
 @state_option
 @json_option
-def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bool) -> int:
+def cancel(
+    run: str,
+    wait: bool,
+    take_over: bool,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    state: str | None,
+    as_json: bool,
+) -> int:
     """Stop a run: cancel its jobs and end it.
 
     A controller that has the run is asked to stop it, on whichever machine it is. Where none is
@@ -50,7 +63,9 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
         showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
-        take_up(run, state, showing, take_over=take_over, stop_first=f"cancelled by {who}")
+        reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
+        stop = f"cancelled by {who}"
+        take_up(run, state, showing, reach=reach, take_over=take_over, stop_first=stop)
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")

@@ -72,7 +72,7 @@ def start(
     same --name and --state.
     """
     from ensemble_core import __version__
-    from ensemble_core.cli.choose import choose, read_options
+    from ensemble_core.cli.choose import build, choose, read_options
     from ensemble_core.cli.discovery import discover
     from ensemble_core.errors import UsageError
     from ensemble_core.runs import state_folder
@@ -87,23 +87,16 @@ def start(
 
     load_grpc()
     full = member_name(name)
-    choice = choose(discover(plugins), executor)
+    registry = discover(plugins)
+    choice = choose(registry, executor)
     if choice.record.members:
         raise UsageError(
             f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
         )
     chosen = read_options(choice.record, options, {})
 
-    def build() -> Executor:
-        try:
-            return choice.record.build(chosen)
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"executor {choice.name!r} does not take these options",
-                cause=str(error),
-                hint=f"'ensemble plugins show executor {choice.name}' describes them",
-                code="bad-option",
-            ) from error
+    def built() -> Executor:
+        return build(registry, choice.record, chosen)
 
     from ensemble_core.service.agent import Agent
 
@@ -125,7 +118,7 @@ def start(
 
     agent = Agent(
         full,
-        build,
+        built,
         state_folder(state) / "members" / full,
         channel,
         address(host, port),

@@ -1,8 +1,8 @@
 """How the ensemble service is reached, as options of every command that asks it.
 
-``ensemble run`` and ``resume`` hand them to the executor, whose options have the same names;
-``ensemble member start`` and ``ensemble-server status`` connect themselves. Where the authority is
-looked for by itself, ``service.channel`` knows.
+``ensemble run``, ``resume`` and ``cancel`` hand them to the executor, whose options have the same
+names; ``ensemble member start`` and ``ensemble-server status`` connect themselves. Where the
+authority is looked for by itself, ``service.channel`` knows.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["OPTIONS", "reaching_options", "service_options"]
-
-#: The names of these options, as executors know them.
-OPTIONS = ("host", "port", "token_file", "ca", "insecure")
+__all__ = ["reaching_options", "service_options", "told"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -79,3 +76,8 @@ def service_options(function: _F) -> _F:
 def reaching_options(function: _F) -> _F:
     """The same without defaults, for who hands them to an executor: it has its own."""
     return _options(function, host=None, port=None)
+
+
+def told(**given: object) -> dict[str, object]:
+    """Of these options those that were said: for ``choose.read_options``."""
+    return {name: value for name, value in given.items() if value not in (None, False)}
