@@ -619,14 +619,33 @@ def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: Wo
     ],
 )
 def test_members_that_are_not_there_are_named_with_those_that_are(
-    world: World, options: dict[str, object], words: str
+    world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 0.2)
     world.agent("a")
     world.agent("b")
     with pytest.raises(ExecutorError) as caught:
         world.run("run-none", **options)
     assert words in str(caught.value)
     assert "default/a and default/b" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"members": ["b"]}, "for member default/b to"), ({}, "for a member of default to")],
+)
+def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom(
+    world: World, options: dict[str, object], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    coming = threading.Timer(0.5, world.agent, ["b"])
+    coming.start()
+    try:
+        controller = world.run("run-early", **options)
+    finally:
+        coming.join()
+    controller.executor.submit(jobs(1, member="b"))
+    controller.over("t.1")
+    assert [words in record.getMessage() for record in caplog.records].count(True) == 1
 
 
 def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: World) -> None:

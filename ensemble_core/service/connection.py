@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
-#: Seconds between attempts: the first pause, and the longest.
-_FIRST, _LONGEST = 0.2, 10.0
+#: Seconds between attempts: the first pause, and the longest. A run waits a little longer than that
+#: for members that it needs (``remote``).
+_FIRST, _LONGEST = 0.2, 5.0
 #: Seconds for which a connection must have lasted for the next pause to be short again.
 _STEADY = 5.0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import threading
 import time
@@ -40,10 +41,15 @@ _TICK = 0.1
 #: Seconds that the service has to answer at the start, that a member's executor has to be opened
 #: in, and that members have to let the run go.
 _WELCOME, _OPENING, _LEAVING = 5.0, 120.0, 5.0
+#: Seconds for members to come that must be there: a little more than they take, at most, to connect
+#: again once the service is back.
+_COMING = 8.0
 #: Seconds without the service before that is told.
 _AWAY = 5.0
 #: What is kept to find a run's members again.
 _FILE = "remote.json"
+
+_log = logging.getLogger("ensemble.remote")
 
 
 class RemoteExecutor(Executor):
@@ -167,6 +173,8 @@ class RemoteExecutor(Executor):
         self._news.wait_for(known, _WELCOME)
         if not self._welcome:
             raise self._unreachable()
+        if not self._resumed:
+            self._wait_for_members()
         if self._default is None:
             self._default = self._choose_default()
         names = set(self._wanted)
@@ -181,6 +189,28 @@ class RemoteExecutor(Executor):
         if self._resumed:
             return  # they are waited for when their jobs are asked for
         self._wait_open(steered, _OPENING)
+
+    def _wait_for_members(self) -> None:
+        """After a restart of the service its members come back one by one, within seconds."""
+
+        def awaited() -> list[str]:
+            names = self._wanted if self._default is None else {*self._wanted, self._default}
+            absent = [f"member {name}" for name in sorted(names - self._present)]
+            if self._default is None and (self._need_default or not self._wanted):
+                prefix = f"{self._namespace}/"
+                if not any(name.startswith(prefix) for name in self._present):
+                    absent.append(f"a member of {self._namespace}")
+            return absent
+
+        absent = awaited()
+        if absent:
+            _log.warning(
+                "waiting up to %g s for %s to connect to the service at %s",
+                _COMING,
+                _listed(absent),
+                self._target,
+            )
+            self._news.wait_for(lambda: not awaited(), _COMING)
 
     def _choose_default(self) -> str | None:
         """The member for jobs that name none, where that was not said."""
