@@ -81,6 +81,23 @@ def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
         assert greeted(service, tmp_path / "tls")
 
 
+def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: Path) -> None:
+    tls.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
+    names = tls.init(tmp_path, ["new.lab.svc"], renew=True)
+    assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
+    with serving(settings(tmp_path / "state", tls=tmp_path)) as service:
+        for name in ("ensemble.lab.svc", "10.1.2.3", "new.lab.svc"):
+            assert greeted(service, tmp_path, name)
+
+
+def test_a_certificate_is_good_no_longer_than_its_authority_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    tls.init(tmp_path)
+    tls.init(tmp_path, renew=True, days=36500)
+    assert 3640 < tls.days_left(tmp_path) <= 3650
+
+
 def test_force_makes_a_new_authority(tmp_path: Path) -> None:
     tls.init(tmp_path)
     before = (tmp_path / "ca.crt").read_bytes()
@@ -94,7 +111,9 @@ def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
         tls.init(tmp_path, renew=True)
 
 
-@pytest.mark.parametrize("host", ["", "a b", "-a", "a..b", "x" * 300, "http://a"])
+@pytest.mark.parametrize(
+    "host", ["", "a b", "-a", "a..b", "x" * 300, "http://a", "10.0.0.256", "0.0.0.0", "[::]"]
+)
 def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError):
         tls.init(tmp_path / "tls", [host])

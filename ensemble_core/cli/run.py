@@ -120,7 +120,7 @@ def run(
             "mock": mock or None,
         }
         chosen = read_options(choice.record, options, named)
-        choice = replace(choice, options=chosen)
+        choice = replace(choice, options=dict(chosen))
         text = read(file)
         ensemble = config.load_text(
             text, registry, file=file, executor=choice.record, overrides=list(overrides)

@@ -102,7 +102,8 @@ class Agent:
         self._news = threading.Event()
         self._ended = threading.Event()
         self._welcome = threading.Event()
-        self._trouble = ""
+        #: Codes of what was told since it was connected.
+        self._told: set[str] = set()
         self._gave_up = gave_up
         self._ever = False
         self._connection: Connection[pb.FromMember, pb.ToMember] = Connection(
@@ -151,7 +152,8 @@ class Agent:
                 hosted.acknowledge(ack.life, ack.seq)
         elif what == "welcome":
             _log.info("%s is connected to the service %s", self.name, message.welcome.service)
-            self._trouble, self._ever = "", True
+            self._told.clear()
+            self._ever = True
             self._welcome.set()
             self._news.set()
 
@@ -162,9 +164,11 @@ class Agent:
         if self._gave_up is not None and not self._ever and error.code in _LASTING:
             self._gave_up(error)
             return
-        if str(error) != self._trouble:  # once, and not with each attempt
-            self._trouble = str(error)
-            _log.warning("%s", " ".join(str(error).split()))
+        if error.code not in self._told:  # once, and not with each attempt
+            self._told.add(error.code)
+            why = f" ({error.cause})" if error.cause else ""
+            do = f"; {error.hint}" if error.hint and error.code in _LASTING else ""
+            _log.warning("%s%s: jobs go on, and it is tried again%s", error.what, why, do)
 
     def _call(self, call: pb.Call) -> None:
         if call.member != self.name:

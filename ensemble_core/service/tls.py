@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["certificate_names", "has_certificates", "init", "server_credentials"]
+__all__ = ["certificate_names", "days_left", "has_certificates", "init", "server_credentials"]
 
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"
@@ -63,7 +63,8 @@ def init(
 
     ``hosts`` are names and addresses beside those of this machine. Nothing is overwritten:
     ``force`` makes everything anew, and clients then need the new ``ca.crt``; ``renew`` makes a new
-    certificate of the service from the authority that there is, which clients trust already.
+    certificate of the service from the authority that there is, which clients trust already, and
+    for the names too that the one before was for.
     """
     _cryptography()
     now = now or dt.datetime.now(dt.timezone.utc)
@@ -79,6 +80,7 @@ def init(
     names = certificate_names(hosts)
     if renew:
         ca_key, ca = _authority(folder)
+        names += [name for name in _names_before(folder / CERTIFICATE) if name not in names]
         if ca.not_valid_after_utc <= now:
             raise UsageError(
                 f"the authority in {folder} has expired",
@@ -111,11 +113,20 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
     for name in names:
         bare = name.strip().strip("[]")
         try:
-            found[str(ipaddress.ip_address(bare))] = None
-            continue
+            whole = ipaddress.ip_address(bare)
         except ValueError:
             pass
-        if _NAME.fullmatch(bare) and len(bare) <= 253:
+        else:
+            if whole.is_unspecified:
+                raise UsageError(
+                    f"{name!r} is no address by which the service can be called",
+                    cause="it stands for all addresses of a machine",
+                    hint="name those by which clients call it; 'start --host' says where to listen",
+                    code="bad-host",
+                )
+            found[str(whole)] = None
+            continue
+        if _NAME.fullmatch(bare) and len(bare) <= 253 and not bare.rpartition(".")[2].isdigit():
             found[bare.lower()] = None
         elif name in hosts:
             raise UsageError(
@@ -124,6 +135,22 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
                 code="bad-host",
             )
     return list(found)
+
+
+def _names_before(path: Path) -> list[str]:
+    """The names that a certificate is for; none where it cannot be read, or is not there."""
+    x509, *_ = _cryptography()
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in known if isinstance(name, (x509.DNSName, x509.IPAddress))]
+
+
+def days_left(folder: Path) -> float:
+    """For how many days the service's certificate is good. Raises :class:`UsageError`."""
+    return _pair(folder, dt.datetime.now(dt.timezone.utc))[2]
 
 
 def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[Any, float]:
