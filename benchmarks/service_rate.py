@@ -3,10 +3,11 @@
 In one run, as ratios of medians over alternating rounds: status and resize requests a second
 against a unary echo of the same messages, and events a second from a member through the service to
 its run against a bidirectional stream that hands the same messages back. Both servers are processes
-of their own, without TLS; the clients are the same. With ``--members N``: so many members send ten
-events a second each for ``--seconds``, and it says how many arrived, and how late.
+of their own, without TLS; the clients are the same. Beside the rates, the processor time that the
+servers took for each request: it says more where the machine is not idle. Many members at once are
+in ``service_crowd.py``.
 
-    python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N] [--members N]
+    python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N]
 """
 
 from __future__ import annotations
@@ -91,8 +92,13 @@ def serve(kind: str, state: Path, pipe: Connection) -> None:
             await service.start()
             port = service.port
         pipe.send(port)
+        await asyncio.get_running_loop().run_in_executor(None, tell_used)
+
+    def tell_used() -> None:
         with suppress(EOFError):
-            await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+            while True:
+                pipe.recv()
+                pipe.send(time.process_time())
 
     asyncio.run(main())
 
@@ -105,12 +111,19 @@ class Server:
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=serve, args=(kind, state, theirs), daemon=True)
         self._process.start()
+        theirs.close()
         self.target = f"127.0.0.1:{self._pipe.recv()}"
         self._tokens = tokens
 
     def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
         """What tells the service that it is this member, or the controller."""
         return (("authorization", f"Bearer {self._tokens[name]}"),)
+
+    def used(self) -> float:
+        """Processor seconds that it took up to now."""
+        self._pipe.send(None)
+        seconds: float = self._pipe.recv()
+        return seconds
 
     def stop(self) -> None:
         self._pipe.close()
@@ -241,85 +254,24 @@ async def service_events(server: Server, count: int) -> float:
         return count / took
 
 
-async def crowd(server: Server, members: int, seconds: float) -> str:
-    """So many members with ten events a second each, and one run that takes them all."""
-    period, each = 0.1, int(10 * seconds)
-    apart = (("grpc.use_local_subchannel_pool", 1),)  # else they share one connection
-    channels = [
-        grpc.aio.insecure_channel(server.target, options=apart) for _ in range(1 + members // 20)
-    ]
-    run: Any = api.EnsembleStub(channels[0]).Steer(metadata=server.metadata(RUN))
-    got = dict.fromkeys(range(members), 0)
-    late: list[float] = []
-    lost = 0
-
-    async def receive() -> None:
-        nonlocal lost
-        while sum(got.values()) < members * each:
-            message = await asyncio.wait_for(run.read(), 30)
-            if not message.HasField("batch"):
-                continue
-            number = int(message.batch.member.rpartition("-")[2])
-            lost += message.batch.first != got[number] + 1
-            got[number] += len(message.batch.events)
-            late.append(time.time() - message.batch.events[0].timestamp)
-
-    async def member(number: int) -> None:
-        name = f"default/bench-{number}"
-        stub: Any = api.EnsembleStub(channels[number % len(channels)])
-        stream = stub.Member(metadata=server.metadata(name))
-        await stream.write(pb.FromMember(hello=pb.Hello(member=name, executor="bench")))
-        await stream.read()
-        ready.append(name)
-        await go.wait()
-        await asyncio.sleep(start - time.monotonic() + period * number / members)
-        for at in range(each):
-            event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
-            batch = pb.Batch(run=RUN, member=name, life="l", first=at + 1, events=[event])
-            await stream.write(pb.FromMember(batch=batch))
-            due = start + period * (at + 1 + number / members)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-        await over.wait()
-        stream.cancel()
-
-    over, go = asyncio.Event(), asyncio.Event()
-    ready: list[str] = []
-    tasks = [asyncio.create_task(member(number)) for number in range(members)]
-    while len(ready) < members:
-        await asyncio.sleep(0.05)
-    await begin(run, ready)
-    start = time.monotonic() + 2
-    go.set()
-    try:
-        await receive()
-        took = time.monotonic() - start
-    finally:
-        over.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in channels:
-            await channel.close()
-    late.sort()
-    return (
-        f"{members} members, {sum(got.values()):,} events in {took:.1f} s: {lost} gaps, "
-        f"late by {1000 * late[len(late) // 2]:.0f} ms (median), "
-        f"{1000 * late[int(0.99 * len(late))]:.0f} ms (99 %)"
-    )
-
-
 async def compare(bare: Server, ours: Server, options: argparse.Namespace) -> None:
     for what in ("status", "resize"):
-        ratios = []
+        ratios, costs = [], []
         for turn in range(options.rounds):
+            before = bare.used(), ours.used()
             limit = await requests(bare, what, options.requests, turn)
             ratios.append(await requests(ours, what, options.requests, turn) / limit)
+            costs.append([bare.used() - before[0], ours.used() - before[1]])
         report(f"{what} requests/s against a bare echo", ratios, f"bare: {limit:,.0f}/s")
+        each = [
+            1e6 * statistics.median(cost) / options.requests for cost in zip(*costs, strict=True)
+        ]
+        print(f"  processor time of the server for each: {each[1]:.0f} us; bare: {each[0]:.0f} us")
     ratios = []
     for _ in range(options.rounds):
         limit = await bare_events(bare, options.events)
         ratios.append(await service_events(ours, options.events) / limit)
     report("events/s from member to run against a bare stream", ratios, f"bare: {limit:,.0f}/s")
-    if options.members:
-        print(await crowd(ours, options.members, options.seconds))
 
 
 def report(what: str, ratios: list[float], bare: str) -> None:
@@ -332,14 +284,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--members", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as folder:
         state = Path(folder)
         file = TokenFile(Settings(state=state).token_path)
-        names = [MEMBER, *(f"{MEMBER}-{number}" for number in range(options.members))]
-        tokens = {name: file.add("member", name)[0] for name in names}
+        tokens = {MEMBER: file.add("member", MEMBER)[0]}
         tokens[RUN] = file.add("controller", "default")[0]
         servers = [Server("bare", state, tokens), Server("ours", state, tokens)]
         try:

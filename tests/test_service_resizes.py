@@ -21,7 +21,7 @@ from ensemble_core.service import resizes
 from ensemble_core.service.access import Identity
 from ensemble_core.service.answers import Answers
 from ensemble_core.service.guard import Tally
-from ensemble_core.service.hub import Refused
+from ensemble_core.service.outbox import Refused
 
 ADMIN = Identity("admin", "")
 PATIENCE = 10.0

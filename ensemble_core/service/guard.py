@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError, Message
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.service.access import Identity, TokenFile, Unknown
-from ensemble_core.service.hub import Refused
 from ensemble_core.service.limits import Buckets, Deadlines
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
 
 __all__ = ["Guard", "Tally"]
 

@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from typing import Any
 
-from ensemble_core.service.hub import Refused
+from ensemble_core.service.outbox import Refused
 
 __all__ = ["Buckets", "Deadlines"]
 

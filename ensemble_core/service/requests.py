@@ -12,8 +12,9 @@ from functools import lru_cache
 
 from ensemble_core.service.access import Identity
 from ensemble_core.service.access import member_name as _spelt
-from ensemble_core.service.hub import Hub, MemberState, Refused
+from ensemble_core.service.hub import Hub, MemberState
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.resizes import Resizes, check_delta
 

@@ -19,8 +19,8 @@ from ensemble_core.resizer import Resized, Resizer
 from ensemble_core.service.access import Identity
 from ensemble_core.service.answers import Answers
 from ensemble_core.service.guard import Tally
-from ensemble_core.service.hub import Refused
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
 from ensemble_core.service.workers import Workers
 
 __all__ = ["Resizes", "check_delta"]
