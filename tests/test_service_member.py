@@ -269,6 +269,39 @@ def test_a_run_is_resumed_with_a_service_that_has_moved(world: World) -> None:
     check(world)
 
 
+def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
+    world: World,
+) -> None:
+    world.serve()
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    world.connected("left")
+    world.run(ensemble(world, seconds=600))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    world.kill("left")
+    environment = {**os.environ, "ENSEMBLE_STATE": str(world.state)}
+
+    def cancel(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*ENSEMBLE, "cancel", "last", *options],
+            env={**environment, "ENSEMBLE_TOKEN": world.controller},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert cancel("--no-wait").returncode == 0
+    left = cancel("--leave")
+    assert left.returncode == 0, left.stderr
+    assert "ensemble resume" in left.stdout
+    world.finish()
+    again = cancel("--leave")
+    assert again.returncode == 2
+    assert "nothing to leave" in again.stderr
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    ended = cancel()
+    assert ended.returncode == 0, ended.stderr + world.logs()
+    lives = [event["name"] for event in world.events()]
+    assert lives.count("clean") == 8
+
+
 def test_all_three_are_killed_at_once(world: World) -> None:
     world.server()
     world.agent("left", "-o", "slots=2")

@@ -21,6 +21,12 @@ _LOOK = 0.2
 @run_argument
 @click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
 @click.option(
+    "--leave",
+    is_flag=True,
+    help="Do not wait for jobs that cannot be cancelled now, as of a member that is away: the "
+    "controller leaves at once, and the run can be resumed.",
+)
+@click.option(
     "--take-over",
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
@@ -31,6 +37,7 @@ _LOOK = 0.2
 def cancel(
     run: str,
     wait: bool,
+    leave: bool,
     take_over: bool,
     host: str | None,
     port: int | None,
@@ -47,8 +54,8 @@ def cancel(
     """
     from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.resume import take_up
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.runs import STOP, Lock, find, look, state_folder
+    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.runs import LEAVE, STOP, Lock, find, look, state_folder
 
     def say(told: dict[str, object], text: str) -> None:
         click.echo(dump(told) if as_json else text)
@@ -56,6 +63,12 @@ def cancel(
     folder = find(state_folder(state), run)
     who = f"{_user()} on {socket.gethostname()}"
     lock = Lock(folder)
+    if leave and lock.controller() is None:
+        raise UsageError(
+            f"no controller has run {folder.name}: there is nothing to leave",
+            hint="without --leave this command cancels what its queue still has of it",
+            code="no-controller",
+        )
     if lock.controller() is None or take_over:
         info = look(folder)
         if info.state == "ended":
@@ -69,6 +82,8 @@ def cancel(
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")
+        if leave:
+            (folder / LEAVE).touch()
     except OSError as error:
         raise EnsembleError(
             f"run {folder.name} cannot be told to stop",
@@ -84,13 +99,18 @@ def cancel(
     info = look(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"
+    elif leave:
+        said = (
+            f"run {folder.name} was left with jobs that may go on; "
+            f"'ensemble resume {folder.name}' takes it up again"
+        )
     else:
         said = (
             f"the controller of run {folder.name} has gone before the run had ended; "
             f"'ensemble cancel {folder.name}' cancels what is left of it"
         )
     say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
-    return 0 if info.state == "ended" else 1
+    return 0 if leave or info.state == "ended" else 1
 
 
 def _user() -> str:

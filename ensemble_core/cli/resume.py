@@ -87,7 +87,7 @@ def take_up(
     ``reach`` is where the ensemble service is now, as far as that was said."""
     from ensemble_core.cli.past import Past
     from ensemble_core.journal import NAME, migrate
-    from ensemble_core.runs import STOP, Lock, find, state_folder
+    from ensemble_core.runs import LEAVE, STOP, Lock, find, state_folder
 
     folder = find(state_folder(state), run)
     lock = Lock(folder)
@@ -95,8 +95,9 @@ def take_up(
     try:
         # What an earlier controller was asked. At once: from here on it is this one that is asked,
         # and to read a long history takes a while.
-        with contextlib.suppress(OSError):
-            (folder / STOP).unlink()
+        for asked in (STOP, LEAVE):
+            with contextlib.suppress(OSError):
+                (folder / asked).unlink()
         migrate(folder / NAME)
         with Past(state, str(folder)) as past:
             return _take_up(past, lock, look, reach or {}, accept_changes, stop_first)

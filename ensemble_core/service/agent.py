@@ -167,7 +167,7 @@ class Agent:
         if error.code not in self._told:  # once, and not with each attempt
             self._told.add(error.code)
             why = f" ({error.cause})" if error.cause else ""
-            do = f"; {error.hint}" if error.hint and error.code in _LASTING else ""
+            do = f"; {error.hint}" if error.hint and error.code != "unavailable" else ""
             _log.warning("%s%s: jobs go on, and it is tried again%s", error.what, why, do)
 
     def _call(self, call: pb.Call) -> None:

@@ -312,6 +312,8 @@ def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> Ensemb
             details, hint, name = away.cause, away.hint, away.code
     elif "larger than max" in details:
         words, transient = "takes no message of this size", False
+    if hint and details.endswith(hint):  # the service said so too
+        details = details[: -len(hint)].rstrip("; ")
     return ExecutorError(
         f"the service at {target} {words}",
         cause=" ".join(details.split())[:500],
@@ -334,7 +336,16 @@ _FAULTS: dict[str, tuple[str, str | None, bool]] = {
         "set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
         False,
     ),
-    "PERMISSION_DENIED": ("refused: the credential does not allow this", None, False),
+    "PERMISSION_DENIED": (
+        "refused: the credential does not allow this",
+        "'ensemble-server token list' shows for whom each token is",
+        False,
+    ),
+    "ALREADY_EXISTS": (
+        "refused: this name is taken",
+        "end the other one, or give this one another name",
+        True,
+    ),
     "INVALID_ARGUMENT": ("refused what was asked", None, False),
     "NOT_FOUND": ("does not know it", None, False),
     "FAILED_PRECONDITION": ("refused", None, False),
