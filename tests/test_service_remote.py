@@ -384,7 +384,8 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     newer = world.run("run-epoch")
     world.leave("a")
     agent = world.agent("a")
-    eventually(lambda: agent._hosted)  # the newer one has opened it again
+    # The newer one has opened it again, and has its answer.
+    eventually(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
     call = pb.Call(run="run-epoch", member="default/a", epoch=first.executor._epoch, id=7)
