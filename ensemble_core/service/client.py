@@ -19,6 +19,7 @@ from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.resizer import Resized
 from ensemble_core.service.channel import (
     MAX_MESSAGE,
+    MISMATCHED,
     Away,
     address,
     authorization,
@@ -171,6 +172,7 @@ class ServiceClient:
 
         end = time.monotonic() + self.timeout
         pause = 0.1
+        looked = False
         while True:
             try:
                 return call(message, timeout=max(0.001, end - time.monotonic()))
@@ -180,6 +182,12 @@ class ServiceClient:
                 away = code == grpc.StatusCode.UNAVAILABLE
                 # That a member is away is an answer, and not for us to wait out.
                 retry = again and away and "is not connected" not in str(error.details())
+                if retry and not looked and left > 2.0:  # is it one that no waiting mends?
+                    looked = True
+                    found = self._fault(error, away)
+                    if found.code in MISMATCHED:
+                        raise found from None
+                    left = end - time.monotonic()
                 if not retry or left <= pause or self._closed.wait(pause):
                     raise self._fault(error, away) from None
                 pause = min(pause * 2, 2.0)
