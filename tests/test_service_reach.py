@@ -275,6 +275,20 @@ def test_a_file_without_a_certificate_is_wrong_usage_at_a_run_too(
     assert "ca.crt" in str(error.hint)
 
 
+def test_an_authority_among_others_with_remarks_between_them_is_found(
+    tmp_path: Path, folders: Folders
+) -> None:
+    texts = ["# Größter Aussteller\n", (folders.other / "ca.crt").read_text(), "# der andere\n"]
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_text("".join([*texts, (folders.right / "ca.crt").read_text()]), "utf-8")
+    token, _ = TokenFile(tmp_path / "s" / "tokens.json").add("admin")
+    with (
+        serving(Settings(state=tmp_path / "s", port=0, tls=folders.right, grace=0.2)) as service,
+        ServiceClient("localhost", service.port, token=token, ca=bundle) as client,
+    ):
+        assert client.status() == []
+
+
 def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
     tmp_path: Path, folders: Folders
 ) -> None:

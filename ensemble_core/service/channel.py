@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -233,13 +234,15 @@ def _certificate(path: str | os.PathLike[str]) -> bytes:
             code="bad-certificate",
         ) from None
     cause = "no line '-----BEGIN CERTIFICATE-----'"
-    if b"-----BEGIN CERTIFICATE-----" in data:
+    # Bundles have remarks between their certificates, in any encoding.
+    found = b"\n".join(_PEM.findall(data))
+    if found:
         try:
-            _context(data)
+            _context(found)
         except (ssl.SSLError, ValueError) as error:
             cause = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
         else:
-            return data
+            return found + b"\n"
     raise UsageError(
         f"{os.fspath(path)} has no certificate in it that can be used",
         cause=cause,
@@ -248,9 +251,14 @@ def _certificate(path: str | os.PathLike[str]) -> bytes:
     )
 
 
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
 def _context(authority: bytes | None) -> ssl.SSLContext:
-    """How TLS is spoken with a service that this authority vouches for."""
-    return ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
+    """How TLS is spoken with a service that this authority vouches for; no stricter than gRPC."""
+    context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _bearer(token: str) -> Any:
