@@ -17,7 +17,7 @@ pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[servi
 
 from ensemble_core.builtin.local import LocalExecutor
 from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.events import Event, JobEvent, ResizeOutcome
+from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.executor import Emit, Run
 from ensemble_core.service import hosting
 from ensemble_core.service.connection import Connection
@@ -36,6 +36,7 @@ class Member:
     def __init__(self) -> None:
         self.sent: list[pb.Call] = []
         self.told: list[Event] = []
+        self.acks: list[int] = []
         numbers = itertools.count(1)
         self.steered = Steered(
             "default/a",
@@ -55,6 +56,8 @@ class Member:
     def _send(self, message: pb.FromRun) -> None:
         if message.WhichOneof("what") == "call":
             self.sent.append(message.call)
+        elif message.WhichOneof("what") == "ack":
+            self.acks.append(message.ack.seq)
 
     def _tell(self, events: Sequence[Event]) -> None:
         self.told.extend(events)
@@ -256,3 +259,29 @@ def test_events_that_were_too_many_once_are_not_too_many_for_ever(
             pass
     assert len(hosted.spool) == 7
     hosted.leave(20)
+
+
+def test_a_busy_member_is_acknowledged_once_a_second_and_a_quiet_one_at_once() -> None:
+    member = Member()
+    member.connect("one")
+    number = 0
+
+    def more(count: int) -> None:
+        nonlocal number
+        member.events("one", number + 1, [Problem(1.0, "p") for _ in range(count)])
+        number += count
+
+    for tenth in range(20):
+        more(1)
+        member.steered.tick(100.0 + tenth / 10)
+    assert member.acks == [1, 11]
+    # What is still to be acknowledged goes when its second is over, and then nothing more.
+    for tenth in range(20, 60):
+        member.steered.tick(100.0 + tenth / 10)
+    assert member.acks == [1, 11, 20]
+    more(1)
+    member.steered.tick(106.0)
+    assert member.acks == [1, 11, 20, 21]
+    # Many do not wait: the member may have only so many on their way.
+    more(500)
+    assert member.acks[-1] == 521

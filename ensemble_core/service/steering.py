@@ -26,8 +26,9 @@ __all__ = ["Steered", "Surroundings"]
 
 #: Calls that may wait for their answers at once.
 _WINDOW = 16
-#: Events after which an acknowledgement does not wait for the next tick.
-_ACK_AT_ONCE = 500
+#: Events after which an acknowledgement goes at once, and seconds between two otherwise: of a
+#: thousand members, one for each of their messages would be as much to carry as the messages.
+_ACK_AT_ONCE, _ACK_EVERY = 500, 1.0
 #: Seconds until a member is asked again to take part, and until it is told of as away.
 _AGAIN, _AWAY = 1.0, 3.0
 #: Seconds after which a call that was not answered is made again: a member that is busy with it
@@ -73,6 +74,7 @@ class Steered:
         self._life: str | None = None
         self._next = 1
         self._acknowledged = 0
+        self._ack_due = 0.0
         self._opening = 0
         self._waiting: dict[int, Waiting] = {}
         #: Requests for another size that the run has heard no outcome of.
@@ -233,7 +235,8 @@ class Steered:
 
     def tick(self, now: float) -> None:
         """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
-        self._acknowledge()
+        if now >= self._ack_due and self._acknowledge():
+            self._ack_due = now + _ACK_EVERY
         if self._again is not None and now >= self._again and self.present:
             self._again = None
             if self.state in ("away", "opening"):
@@ -516,11 +519,13 @@ class Steered:
         if changed:
             self._around.gauges(changed, when)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> bool:
+        """Whether there was something to acknowledge."""
         if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
-            return
+            return False
         self._acknowledged = self._next - 1
         ack = pb.Ack(
             run=self._around.run, member=self.name, life=self._life, seq=self._acknowledged
         )
         self._around.send(pb.FromRun(ack=ack))
+        return True
