@@ -1,10 +1,11 @@
 """The ensemble service with many members at once, beside bare gRPC with as many streams.
 
 So many members send ten events a second each, one event in a message, from processes of their own,
-and one run takes them all. The bare server hands each message back on the stream it came from:
-per message it reads one and writes one, as the service does where it hands on each by itself. Said
-of both: how long it took from the first event to the last, how late they were, and what processor
-time the processes took, for on a small machine the clients may be the limit.
+and one run takes them all, and acknowledges each member's once a second. The bare server hands each
+message back on the stream it came from: per message it reads one and writes one, as the service
+does where it hands on each by itself. Said of both: how long it took from the first event to the
+last, how late they were, and what processor time the processes took, for on a small machine the
+clients may be the limit.
 
     python benchmarks/service_crowd.py [--members N] [--seconds S] [--processes N] [--only KIND]
 """
@@ -31,6 +32,8 @@ from ensemble_core.service.server import Settings
 
 #: Seconds between two events of a member.
 PERIOD = 0.1
+#: Seconds between two acknowledgements to a member.
+ACKNOWLEDGED = 1.0
 #: Members that share a connection: the service lets each have 128 streams.
 SHARE = 20
 #: Else all channels of a process share one connection.
@@ -89,19 +92,24 @@ def play(
         name = name_of(number)
 
         async def back() -> None:
-            for _ in range(count):
+            """What comes: its own messages from the bare server, else acknowledgements."""
+            acknowledged = 0
+            while acknowledged < count:
                 message = await stream.read()
-                late.append(time.time() - message.batch.events[0].timestamp)
+                if kind == "bare":
+                    acknowledged += 1
+                    late.append(time.time() - message.batch.events[0].timestamp)
+                elif message.HasField("ack"):
+                    acknowledged = message.ack.seq
 
-        reading = asyncio.create_task(back()) if kind == "bare" else None
+        reading = asyncio.create_task(back())
         start += PERIOD * (number - numbers[0]) / len(numbers) + offset
         for at in range(count):
             await asyncio.sleep(max(0.0, start + PERIOD * at - time.monotonic()))
             event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
             batch = pb.Batch(run=RUN, member=name, life="l", first=at + 1, events=[event])
             await stream.write(pb.FromMember(batch=batch))
-        if reading is not None:
-            await reading
+        await reading
 
     async def main() -> None:
         channels = [
@@ -143,6 +151,7 @@ def play(
 async def receive(run: Any, members: int, count: int, late: list[float]) -> tuple[int, int]:
     """Take all events of the run; how many messages they came in, and the gaps."""
     got = dict.fromkeys(range(members), 0)
+    due = dict.fromkeys(range(members), 0.0)
     left, lost, messages = members * count, 0, 0
     while left > 0:
         message = await asyncio.wait_for(run.read(), 30)
@@ -158,6 +167,10 @@ async def receive(run: Any, members: int, count: int, late: list[float]) -> tupl
         left -= len(batch.events)
         now = time.time()
         late.extend(now - event.timestamp for event in batch.events)
+        if now >= due[number] or got[number] == count:
+            due[number] = now + ACKNOWLEDGED
+            ack = pb.Ack(run=RUN, member=batch.member, life="l", seq=got[number])
+            await run.write(pb.FromRun(ack=ack))
     return messages, lost
 
 
