@@ -275,6 +275,16 @@ def test_a_file_without_a_certificate_is_wrong_usage_at_a_run_too(
     assert "ca.crt" in str(error.hint)
 
 
+@pytest.mark.parametrize("text", ["", " \n", "one\ntwo", "\u00fc"])
+def test_a_file_without_a_token_is_wrong_usage_and_no_other_token_is_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("ENSEMBLE_TOKEN", "another")
+    error = told_to_a_run(tmp_path / "run", 50051, text)
+    assert isinstance(error, UsageError)
+    assert "token" in error.what
+
+
 def test_an_authority_among_others_with_remarks_between_them_is_found(
     tmp_path: Path, folders: Folders
 ) -> None:

@@ -25,9 +25,8 @@ from ensemble_core.jobs import Job
 from ensemble_core.service import hosting, spool, tls
 from ensemble_core.service.access import TokenFile
 from ensemble_core.service.agent import Agent
-from ensemble_core.service.client import ServiceClient, open_channel
+from ensemble_core.service.client import ServiceClient, open_channel, read_token
 from ensemble_core.service.connection import Connection
-from ensemble_core.service.membership import read_token
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.server import Service, Settings, serving

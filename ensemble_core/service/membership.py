@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.errors import ExecutorError
 from ensemble_core.executor import Run
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "listed",
     "no_such_member",
     "read_state",
-    "read_token",
     "taken_over",
     "write_state",
 ]
@@ -62,22 +61,6 @@ def write_state(run: Run | None, state: Mapping[str, Any]) -> None:
             f"the run's members cannot be written down: {path}",
             cause=error.strerror or str(error),
             code="no-state",
-        ) from None
-
-
-def read_token(path: str | None) -> str | None:
-    """The credential in a file. Raises :class:`UsageError` where it cannot be read."""
-    if path is None:
-        return None
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read(2_000).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the token in {path}",
-            cause=getattr(error, "strerror", None) or "it is not text",
-            hint="it is a file with nothing but the token",
-            code="bad-token-file",
         ) from None
 
 

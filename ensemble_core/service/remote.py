@@ -23,13 +23,19 @@ from ensemble_core.events import Event, ExecutorLost, JobEvent, Problem, Resourc
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.jobs import Job
 from ensemble_core.service.access import member_name, namespace_name
-from ensemble_core.service.channel import MISMATCHED, address, load_grpc, open_channel, why_away
+from ensemble_core.service.channel import (
+    MISMATCHED,
+    address,
+    load_grpc,
+    open_channel,
+    read_token,
+    why_away,
+)
 from ensemble_core.service.membership import (
     away,
     listed,
     no_such_member,
     read_state,
-    read_token,
     taken_over,
     write_state,
 )
@@ -90,7 +96,13 @@ class RemoteExecutor(Executor):
         self._wanted = {self._full(member) for member in members if self._is_member(member)}
         self._need_default = any(not self._is_member(member) for member in members)
         self._channel = channel or (
-            lambda: open_channel(host, port, token=read_token(token_file), ca=ca, insecure=insecure)
+            lambda: open_channel(
+                host,
+                port,
+                token=read_token(token_file) if token_file else None,
+                ca=ca,
+                insecure=insecure,
+            )
         )
         self._why_away = (
             None if channel else partial(why_away, host, port, ca=ca, insecure=insecure)

@@ -346,12 +346,17 @@ def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Pa
 def _token(file: str | None) -> str | None:
     if file is None:
         return None
+    cause = "it is empty"
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8").strip()
+        token = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the token in {file}",
-            cause=getattr(error, "strerror", None) or "it is not text",
-            hint="--option token-file=FILE names a file with nothing but the token",
-            code="bad-token-file",
-        ) from None
+        cause = getattr(error, "strerror", None) or "it is not text"
+    else:
+        if token:
+            return token
+    raise UsageError(
+        f"cannot read the token in {file}",
+        cause=cause,
+        hint="--token-file FILE names a file with nothing but the token",
+        code="bad-token-file",
+    )

@@ -16,7 +16,7 @@ import pytest
 from ensemble_minicluster import ensemble_executors
 
 import ensemble_core
-from ensemble_core import Event, ExecutorError, Problem, Run
+from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
 from ensemble_core.service.client import ServiceClient
 from ensemble_core.testing.executor import Session, wait_until
 
@@ -236,6 +236,13 @@ def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
         opened(tmp_path, **where, ca=str(authority / "ca.crt"))
     assert "does not speak TLS" in str(caught.value.cause)
     assert time.monotonic() - began < 3
+
+
+def test_an_empty_token_file_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(UsageError, match="cannot read the token") as caught:
+        opened(tmp_path, token_file=str(tmp_path / "token"))
+    assert caught.value.cause == "it is empty"
 
 
 def test_a_run_begins_while_its_service_is_away_and_says_so(tmp_path: Path) -> None:
