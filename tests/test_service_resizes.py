@@ -265,3 +265,28 @@ def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
         await line.close(1)
 
     asyncio.run(look())
+
+
+def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resizes, "_NO_WORKER", 0.01)
+    start, refused = threading.Thread.start, iter(range(3))
+
+    def scarce(thread: threading.Thread) -> None:
+        if next(refused, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def ask() -> tuple[Resized, Resized]:
+        nodes = Nodes(random.Random(5))
+        line = resizes.Resizes(nodes, Answers(None), Tally())
+        monkeypatch.setattr(threading.Thread, "start", scarce)
+        answers = await asyncio.wait_for(
+            asyncio.gather(*(line.ask(ADMIN, name, "a", 1) for name in ("lab/one", "lab/two"))),
+            PATIENCE,
+        )
+        await line.close(1)
+        return answers[0], answers[1]
+
+    assert [each.asked for each in asyncio.run(ask())] == [1, 1]

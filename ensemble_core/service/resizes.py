@@ -35,6 +35,8 @@ _LARGEST = 1_000_000
 _FRESH = 5.0
 _LOOK = 2.0
 _MOST_SIZES = 20_000
+#: Seconds until a thread is tried to be had again.
+_NO_WORKER = 0.2
 
 
 @dataclass(eq=False, slots=True)
@@ -160,9 +162,16 @@ class Resizes:
     # -- in a worker thread ---------------------------------------------------------------------
 
     def _set_to_work(self, line: _Line) -> None:
-        loop = asyncio.get_running_loop()
         # After what else arrived with it: then one worker takes it all at once.
-        loop.call_soon(self._workers.put, lambda: self._work(line, loop))
+        asyncio.get_running_loop().call_soon(self._hand_over, line)
+
+    def _hand_over(self, line: _Line) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._workers.put(lambda: self._work(line, loop))
+        except RuntimeError as error:  # no thread to be had: what waits may wait a little longer
+            tell("no worker", "warning", member=line.member, why=str(error))
+            loop.call_later(_NO_WORKER, self._hand_over, line)
 
     def _work(self, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
         """Do what waits in the line, one after the other: no other worker has it."""

@@ -24,12 +24,17 @@ class Workers:
         self._count = 0
 
     def put(self, work: Callable[[], Any]) -> None:
-        """Have it done in a thread. ``work`` raises nothing."""
+        """Have it done in a thread. ``work`` raises nothing. Raises ``RuntimeError`` where there
+        is no thread and none can be had: then it was not put."""
+        if self._count < min(self._busy + 1, self._most):
+            name = f"ensemble-resizer-{self._count + 1}"
+            try:
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._count += 1
+            except RuntimeError:
+                if not self._count:
+                    raise
         self._busy += 1
-        if self._count < min(self._busy, self._most):
-            self._count += 1
-            name = f"ensemble-resizer-{self._count}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
         self._works.put(work)
 
     def done(self) -> None:
