@@ -1,11 +1,12 @@
 """The ensemble service: what its requests and its streams cost beside bare gRPC.
 
 In one run, as ratios of medians over alternating rounds: status and resize requests a second
-against a unary echo of the same messages, and events a second from a member through the service to
-its run against a bidirectional stream that hands the same messages back. Both servers are processes
-of their own, without TLS; the clients are the same. Beside the rates, the processor time that the
-servers took for each request: it says more where the machine is not idle. Many members at once are
-in ``service_crowd.py``.
+against a unary echo of the same messages (resizes by a resizer that never waits, and by one that is
+called in threads), and events a second from a member through the service to its run against a
+bidirectional stream that hands the same messages back. The servers are processes of their own,
+without TLS; the clients are the same. Beside the rates, the processor time that the servers took
+for each request: it says more where the machine is not idle. Many members at once are in
+``service_crowd.py``.
 
     python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N]
 """
@@ -74,10 +75,18 @@ RELAY = grpc.method_handlers_generic_handler(
 
 
 class Willing(Resizer):
-    """Grants at once: what is measured is the service."""
+    """Grants at once, and says that it does: what is measured is the service."""
+
+    waits = False
 
     def resize(self, member: str, delta: int) -> Resized:
         return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
+
+
+class Slow(Willing):
+    """One that may wait, as one that calls Kubernetes: it is called in threads."""
+
+    waits = True
 
 
 def serve(kind: str, state: Path, pipe: Connection) -> None:
@@ -91,7 +100,8 @@ def serve(kind: str, state: Path, pipe: Connection) -> None:
             port = server.add_insecure_port("127.0.0.1:0")
             await server.start()
         else:
-            service = Service(Settings(state=state, port=0, rate=0.0), Willing())
+            resizer = Slow() if kind == "threads" else Willing()
+            service = Service(Settings(state=state, port=0, rate=0.0), resizer)
             await service.start()
             port = service.port
         pipe.send(port)
@@ -288,9 +298,12 @@ async def service_events(server: Server, count: int) -> float:
         return count / took
 
 
-async def compare(bare: Server, ours: Server, options: argparse.Namespace) -> None:
-    for what in ("status", "resize"):
-        pairs = [await requests(bare, ours, what, options.requests) for _ in range(options.rounds)]
+async def compare(bare: Server, ours: Server, threads: Server, options: argparse.Namespace) -> None:
+    for what, server in (("status", ours), ("resize", ours), ("resize (in threads)", threads)):
+        word = what.partition(" ")[0]
+        pairs = [
+            await requests(bare, server, word, options.requests) for _ in range(options.rounds)
+        ]
         ratios = [limit.seconds / mine.seconds for limit, mine in pairs]
         count = max(1, options.requests // BLOCK) * BLOCK
         bare_rate = statistics.median(count / limit.seconds for limit, _ in pairs)
@@ -321,9 +334,15 @@ def main() -> None:
         file = TokenFile(Settings(state=state).token_path)
         tokens = {MEMBER: file.add("member", MEMBER)[0]}
         tokens[RUN] = file.add("controller", "default")[0]
-        servers = [Server("bare", state, tokens), Server("ours", state, tokens)]
+        file = TokenFile(Settings(state=state / "threads").token_path)
+        others = {MEMBER: file.add("member", MEMBER)[0]}
+        servers = [
+            Server("bare", state, tokens),
+            Server("ours", state, tokens),
+            Server("threads", state / "threads", others),
+        ]
         try:
-            asyncio.run(compare(servers[0], servers[1], options))
+            asyncio.run(compare(servers[0], servers[1], servers[2], options))
         finally:
             for server in servers:
                 server.stop()

@@ -242,6 +242,48 @@ def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_p
     assert [each.code for each in asyncio.run(ask())] == ["resizer-failed"] * 2
 
 
+def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_others_do(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "record"
+
+    class Counting(Resizer):
+        waits = False
+
+        def __init__(self) -> None:
+            self.nodes, self.threads, self.found = 1, set[int](), list[str]()
+
+        def resize(self, member: str, delta: int) -> Resized:
+            self.threads.add(threading.get_ident())
+            self.found.append(json.loads(record.read_bytes().splitlines()[-1])["request"])
+            if delta == 13:
+                raise ZeroDivisionError
+            before, self.nodes = self.nodes, self.nodes + delta
+            return Resized(outcome="granted", before=before, asked=self.nodes, granted=self.nodes)
+
+        def size(self, member: str) -> int | None:
+            self.threads.add(threading.get_ident())
+            return self.nodes
+
+    counting = Counting()
+
+    async def ask() -> None:
+        line = resizes.Resizes(counting, Answers(record), Tally())
+        assert await line.look("lab/one") == 1
+        asked = [("a", 1), ("b", 2), ("a", 1), ("c", 13), ("d", 4)]
+        told = await asyncio.gather(*(line.ask(ADMIN, "lab/one", *each) for each in asked))
+        assert [answer.granted for answer in told] == [2, 4, 2, 0, 8]
+        assert told[3].code == "resizer-failed"
+        assert await line.ask(ADMIN, "lab/one", "b", 2) == told[1]
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert counting.nodes == 8
+    assert counting.threads == {threading.get_ident()}
+    # Each was on record before it was carried out.
+    assert counting.found == ["a", "b", "c", "d"]
+
+
 def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
     class Unknown(Never):
         looks = 0

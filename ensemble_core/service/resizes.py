@@ -1,4 +1,5 @@
-"""Calls the resizer: in worker threads, for one member one request at a time, each request once.
+"""Calls the resizer: for one member one request at a time, each request once; in worker threads,
+but for one that says that it never waits.
 
 The single requests of both protocols come here, on the event loop. A request that is asked again
 under its name waits for the same answer, or gets it anew.
@@ -159,7 +160,7 @@ class Resizes:
             self._set_to_work(line)
         return line
 
-    # -- in a worker thread ---------------------------------------------------------------------
+    # -- in a worker thread, or here ------------------------------------------------------------
 
     def _set_to_work(self, line: _Line) -> None:
         # After what else arrived with it: then one worker takes it all at once.
@@ -167,6 +168,11 @@ class Resizes:
 
     def _hand_over(self, line: _Line) -> None:
         loop = asyncio.get_running_loop()
+        if self.resizer is not None and not self.resizer.waits:
+            self._called = True  # nobody need be: it is heard of here
+            self._work(line, loop)
+            self._land()
+            return
         try:
             self._workers.put(lambda: self._work(line, loop))
         except RuntimeError as error:  # no thread to be had: what waits may wait a little longer
@@ -262,7 +268,8 @@ class Resizes:
 
     def _finished(self, line: _Line) -> None:
         """A worker found nothing more to do for a member."""
-        self._workers.done()
+        if self.resizer is None or self.resizer.waits:
+            self._workers.done()
         if line.waiting:  # it came meanwhile
             self._set_to_work(line)
             return
