@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,9 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from ensemble_core.errors import EnsembleError
 from ensemble_core.resizer import Resized, Resizer
+from ensemble_core.service import answers as answers_module
 from ensemble_core.service import resizes
 from ensemble_core.service.access import Identity
 from ensemble_core.service.answers import Answers
@@ -332,3 +335,77 @@ def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
         return answers[0], answers[1]
 
     assert [each.asked for each in asyncio.run(ask())] == [1, 1]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answered(
+    waiting: bool, tmp_path: Path
+) -> None:
+    class Exits(Resizer):
+        waits = waiting
+
+        def resize(self, member: str, delta: int) -> Resized:
+            raise SystemExit("no configuration")
+
+        def size(self, member: str) -> int | None:
+            raise SystemExit("no configuration")
+
+        def close(self) -> None:
+            raise SystemExit("no configuration")
+
+    async def ask() -> list[str]:
+        line = resizes.Resizes(Exits(), Answers(tmp_path / "record"), Tally())
+        told = [
+            (await asyncio.wait_for(line.ask(ADMIN, "lab/one", name, 1), PATIENCE)).code
+            for name in ("a", "b")
+        ]
+        assert await line.look("lab/one") is None
+        await line.close(1)
+        return told
+
+    assert asyncio.run(ask()) == ["resizer-failed"] * 2
+
+
+def test_what_is_recorded_after_the_disk_was_full_is_not_spoilt_by_half_a_line(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    answers = Answers(record)
+    answers.begin("lab/one", "a", 1)
+    size = record.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Not even the end of a line fits after the half that does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(EnsembleError, match="on record"):
+                answers.begin("lab/one", "b", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert record.stat().st_size == size + 20
+    answers.begin("lab/one", "c", 1)
+    again = Answers(copied(record, tmp_path / "copy"))
+    # It was begun, and must not be carried out a second time.
+    assert again.get("lab/one", "c") is not None
+    assert again.get("lab/one", "b") is None
+    answers.close()
+    again.close()
+
+
+def test_a_record_that_cannot_be_tidied_up_goes_on_with_more_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    answers = Answers(record, most=2)
+
+    def full(*_: object) -> None:
+        raise EnsembleError("cannot write")
+
+    monkeypatch.setattr(answers_module, "write_private", full)
+    for number in range(20):
+        answers.begin("lab/one", f"r{number}", 1)
+    answers.close()
+    monkeypatch.undo()
+    again = Answers(record, most=2)
+    assert again.get("lab/one", "r19") is not None
+    again.close()

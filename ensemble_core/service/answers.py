@@ -8,8 +8,8 @@ is written anew.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -43,6 +43,8 @@ class Answers:
         self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._file: IO[bytes] | None = None
         self._lines = 0
+        #: Whether the file may end with half a line.
+        self._torn = False
         self._lock = threading.Lock()  # requests are begun and ended in worker threads
         if path is not None:
             self._read(path)
@@ -110,10 +112,12 @@ class Answers:
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open
-            if self._file.write(data) != len(data):
-                # Half a line would spoil the next one too.
-                self._file.write(b"\n")
+            # Half a line would spoil the next one too.
+            whole = b"\n" + data if self._torn else data
+            self._torn = True
+            if self._file.write(whole) != len(whole):
                 raise OSError(28, "not all of it could be written")
+            self._torn = False
         except OSError as error:
             raise EnsembleError(
                 "the request cannot be put on record",
@@ -123,7 +127,8 @@ class Answers:
             ) from None
         self._lines += data.count(b"\n")
         if self._lines > 4 * self._most:
-            self._rewrite()
+            with contextlib.suppress(EnsembleError):  # it is on record; the file is only long
+                self._rewrite()
 
     def _read(self, path: Path) -> None:
         try:
@@ -152,8 +157,7 @@ class Answers:
             for (member, request), entry in self._entries.items()
         ]
         write_private(self._path, b"".join(lines))
-        os.chmod(self._path, 0o600)
-        self._lines = len(lines)
+        self._lines, self._torn = len(lines), False
 
 
 def _line(member: str, request: str, delta: int, answer: Resized | None = None) -> bytes:

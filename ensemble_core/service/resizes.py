@@ -233,7 +233,7 @@ class Resizes:
             answer = self.resizer.resize(member, flight.delta)
             if not _sound(answer):
                 raise TypeError(f"it answered {answer!r}")
-        except Exception as error:  # a plugin's fault is an answer too
+        except (Exception, SystemExit) as error:  # a plugin's fault is an answer too
             answer = Resized(
                 outcome="denied",
                 reason=f"the resizer failed: {type(error).__name__}: {error}"[:500],
@@ -246,7 +246,7 @@ class Resizes:
         assert self.resizer is not None
         try:
             return self.resizer.size(line.member)
-        except Exception as error:  # a plugin's fault: the size is not known
+        except (Exception, SystemExit) as error:  # a plugin's fault: the size is not known
             look.trouble = f"{type(error).__name__}: {error}"
             return None
 
@@ -375,7 +375,10 @@ class Resizes:
                 tell("resizes were cut short", "warning", members=",".join(self._lines))
         self._workers.close()
         if self.resizer is not None:
-            self.resizer.close()
+            try:
+                self.resizer.close()
+            except (Exception, SystemExit) as error:  # a plugin's fault: the service ends anyway
+                tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
         self._answers.close()
 
     def _send_away(self, line: _Line) -> None:
@@ -400,7 +403,7 @@ def _sound(answer: object) -> bool:
     texts: tuple[object, ...] = (answer.outcome, answer.reason, answer.code)
     return (
         answer.outcome in ("granted", "partial", "denied")
-        and all(type(each) is int for each in counts)
+        and all(type(each) is int and abs(each) < 1 << 63 for each in counts)
         and all(isinstance(each, str) for each in texts)
     )
 
