@@ -658,6 +658,43 @@ def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: Worl
     assert caught.value.hint == "start it"
 
 
+def test_a_member_whose_queue_cannot_tell_its_gauges_says_so_and_takes_part_once_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    mute = [True]
+    gauges = QueueExecutor.resources
+
+    def resources(executor: QueueExecutor) -> Mapping[str, float]:
+        if mute:
+            raise ExecutorError("the queue does not answer")
+        return gauges(executor)
+
+    monkeypatch.setattr(QueueExecutor, "resources", resources)
+    with pytest.raises(ExecutorError, match="does not answer"):
+        world.run("run-1")
+    mute.clear()
+    controller = world.run("run-2")
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+
+
+def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
+    agent = world.agent()
+    controller = world.run()
+    queue = world.queues["a"]
+    values: dict[str, Any] = {"nodes.up": None}
+    queue.listeners[0].say(Resources(time.time(), values))
+    before = world.service.hub.members["default/a"].last_beat
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+    eventually(lambda: world.service.hub.members["default/a"].last_beat > before + 1)
+    assert agent.wait_connected(0)
+    with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
+        (status,) = client.status("default/a")
+    assert status.gauges["nodes.up"] == 1
+
+
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

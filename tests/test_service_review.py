@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ from ensemble_core.builtin.local import LocalExecutor
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.executor import Emit, Run
+from ensemble_core.service import connection as connections
 from ensemble_core.service import hosting
+from ensemble_core.service.channel import Away, open_channel
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import HOME, Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
@@ -228,6 +231,53 @@ def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None
     connection.close()
     assert told[0].code == "broken"
     assert "new thread" in str(told[0])
+
+
+def test_a_connection_is_tried_again_also_where_nobody_can_be_told_why() -> None:
+    told: queue.SimpleQueue[EnsembleError] = queue.SimpleQueue()
+
+    def channel() -> Any:
+        raise RuntimeError("can't start new thread")
+
+    def down(error: EnsembleError) -> None:
+        told.put(error)
+        raise ValueError("the log is full")
+
+    connection: Connection[pb.FromRun, pb.ToRun] = Connection(
+        channel, "Steer", "x:1", first=pb.FromRun, heard=lambda message: None, down=down
+    )
+    connection.start()
+    for _ in range(3):
+        told.get(timeout=10)
+    connection.close()
+
+
+def test_who_leaves_does_not_wait_for_a_name_that_takes_long_to_be_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_CLOSING", 0.2)
+    looking, found = threading.Event(), threading.Event()
+
+    def away() -> Away:
+        looking.set()
+        assert found.wait(20)
+        return Away("no such name", "")
+
+    connection: Connection[pb.FromRun, pb.ToRun] = Connection(
+        lambda: open_channel("127.0.0.1", 1),
+        "Steer",
+        "x:1",
+        first=pb.FromRun,
+        heard=lambda message: None,
+        down=lambda error: None,
+        away=away,
+    )
+    connection.start()
+    assert looking.wait(10)
+    begun = time.monotonic()
+    connection.close()
+    assert time.monotonic() - begun < 5
+    found.set()
 
 
 class Talker(LocalExecutor):

@@ -95,7 +95,7 @@ class Agent:
         )
         self._tally = Tally()
         # Not every queue can tell before it is opened.
-        with contextlib.suppress(EnsembleError, OSError):
+        with contextlib.suppress(EnsembleError, OSError, TypeError, ValueError):
             self._tally.gauges(first.resources())
         self._lock = threading.Lock()
         self._hosted: dict[str, Hosted] = {}
@@ -223,6 +223,14 @@ class Agent:
 
     def _send(self) -> None:
         """The sender's thread: events as they come, several at once, and beats."""
+        while not self._ended.is_set():
+            try:
+                self._send_on()
+            except Exception:  # nobody else would send anything
+                _log.exception("%s: what is to be sent could not be put together", self.name)
+                self._ended.wait(1.0)
+
+    def _send_on(self) -> None:
         changes, last_beat = -1, 0.0
         while not self._ended.is_set():
             now = time.monotonic()

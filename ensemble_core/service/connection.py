@@ -28,6 +28,9 @@ _FIRST, _LONGEST = 0.2, 5.0
 #: Seconds for which a connection must have lasted for the next pause to be short again.
 _STEADY = 5.0
 
+#: Seconds for the thread to end in.
+_CLOSING = 5.0
+
 _log = logging.getLogger("ensemble.member")
 
 _S = TypeVar("_S")
@@ -82,11 +85,12 @@ class Connection(Generic[_S, _R]):
                 self._call.cancel()
 
     def close(self) -> None:
-        """End the stream and wait for its thread, unless this is called by it."""
+        """End the stream and wait for its thread, unless this is called by it. One that still looks
+        into why nobody can be reached (names may take long to be looked up) is left to itself."""
         self._closed.set()
         self.drop()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_CLOSING)
 
     def _run(self) -> None:
         pause = _FIRST
@@ -104,7 +108,10 @@ class Connection(Generic[_S, _R]):
                 )
             if self._closed.is_set():
                 return
-            self._down(error)
+            try:
+                self._down(error)
+            except Exception:  # as above
+                _log.exception("the connection to the service is made again")
             if time.monotonic() - began > _STEADY:
                 pause = _FIRST
             self._closed.wait(pause * random.uniform(0.7, 1.3))
