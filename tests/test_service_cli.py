@@ -172,6 +172,7 @@ def test_a_token_is_printed_once_and_alone(state: Path) -> None:
         (["init-tls", "--renew"], "cannot read"),
         (["init-tls", "--days", "0"], "days"),
         (["start", "--host", "0.0.0.0"], "init-tls"),
+        (["start", "--host", ""], "the address to listen on is empty"),
         (["start", "--resizer", "nonesuch"], "no resizer"),
         (["start", "--option", "a=b"], "there is no --resizer"),
         (["start", "--kubernetes", "--resizer", "other"], "exclude each other"),

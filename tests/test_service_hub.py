@@ -172,6 +172,17 @@ def test_a_run_belongs_to_the_namespace_that_began_it() -> None:
         begin(hub, epoch=9, who=Who("other"))
 
 
+def test_a_tag_that_is_none_is_told_as_that_and_a_credential_of_another_kind_as_that() -> None:
+    hub = Hub()
+    for tag in ("", "a/b", "x" * 201):
+        with pytest.raises(Refused, match="not the tag of a run") as caught:
+            begin(hub, tag)
+        assert caught.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(Refused, match="not for controllers") as caught:
+        begin(hub, who=A)
+    assert caught.value.code == "PERMISSION_DENIED"
+
+
 def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> None:
     hub = Hub()
     first = join(hub, A, 0.0)

@@ -649,6 +649,39 @@ def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom
     assert [words in record.getMessage() for record in caplog.records].count(True) == 1
 
 
+def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 0.1)
+    world.agent("a")
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-typo", members=["aa"])
+    assert caught.value.hint is not None
+    assert "did you mean 'default/a'?" in caught.value.hint
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-other", members=["elsewhere"])
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 4.0)
+    state = tmp_path / "service"
+    token, _ = TokenFile(state / "tokens.json").add("controller", "default")
+    stack = contextlib.ExitStack()
+    service = stack.enter_context(serving(Settings(state=state, port=0)))
+    executor = RemoteExecutor(
+        members=["left"], channel=partial(open_channel, "127.0.0.1", service.port, token=token)
+    )
+    stopping = threading.Timer(0.5, stack.close)
+    stopping.start()
+    with pytest.raises(ExecutorError) as caught:
+        executor.open(Run("run-0", tmp_path / "run", time.time), lambda events: None)
+    stopping.join()
+    assert "cannot be reached" in caught.value.what
+
+
 def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: World) -> None:
     world.agent("a")
     world.queues["a"].refuse = ExecutorError("no queue here", hint="start it", code="no-queue")

@@ -24,7 +24,16 @@ from typing import Any, Literal, get_args
 
 from ensemble_core.errors import EnsembleError, UsageError
 
-__all__ = ["Identity", "Role", "Token", "TokenFile", "Unknown", "member_name", "namespace_name"]
+__all__ = [
+    "Identity",
+    "Role",
+    "Token",
+    "TokenFile",
+    "Unknown",
+    "is_tag",
+    "member_name",
+    "namespace_name",
+]
 
 Role = Literal["member", "controller", "viewer", "admin"]
 
@@ -59,6 +68,11 @@ def member_name(text: str) -> str:
             code="bad-member",
         )
     return f"{_label(namespace, 'member', text)}/{_label(name, 'member', text)}"
+
+
+def is_tag(text: str) -> bool:
+    """Whether it can be a run's tag; members name a folder by it."""
+    return _TAG.fullmatch(text) is not None
 
 
 def _label(part: str, what: str, whole: str) -> str:
@@ -121,7 +135,7 @@ class Identity:
 
     def may_run(self, tag: str) -> bool:
         """Whether it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
-        return self.role in ("controller", "admin") and _TAG.fullmatch(tag) is not None
+        return self.role in ("controller", "admin") and is_tag(tag)
 
     @property
     def owner(self) -> str:

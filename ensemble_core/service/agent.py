@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.executor import Executor
+from ensemble_core.service.access import is_tag
 from ensemble_core.service.channel import MISMATCHED
 from ensemble_core.service.claim import claim
 from ensemble_core.service.connection import Connection
@@ -43,8 +43,6 @@ _MOST_RUNS = 1_000
 _LEAVING = 20.0
 #: Codes of errors that end an agent that was never connected.
 _LASTING = MISMATCHED | {"unauthenticated", "permission-denied", "unimplemented"}
-#: A tag becomes the name of a folder.
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 _log = logging.getLogger("ensemble.member")
 
@@ -182,7 +180,7 @@ class Agent:
                         self._answer(_without_run(call, what))
                     return
                 refusal = None
-                if not _TAG.fullmatch(call.run):
+                if not is_tag(call.run):
                     refusal = pb.Fault(message="this cannot be a run's tag", code="bad-tag")
                 elif len(self._hosted) >= _MOST_RUNS:
                     refusal = pb.Fault(

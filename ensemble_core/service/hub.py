@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from ensemble_core.service.access import is_tag
 from ensemble_core.service.outbox import Outbox, Refused, RunOutbox
 from ensemble_core.service.proto import ensemble_pb2 as pb
 
@@ -199,7 +200,9 @@ class Hub:
         it knows all that are there.
         """
         tag = begin.run
-        if not tag or not who.may_run(tag):
+        if not is_tag(tag):
+            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not the tag of a run")
+        if not who.may_run(tag):
             raise Refused("PERMISSION_DENIED", "this credential is not for controllers of runs")
         if not begin.epoch:
             raise Refused("INVALID_ARGUMENT", "a controller's epoch counts from 1")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
@@ -80,13 +81,17 @@ def no_such_member(
     """These members are not there, or none at all is."""
     there = sorted(present)
     cause = f"there are {listed(there)}" if there else "no member is there"
+    hint = "'ensemble member start' starts one beside a queue"
+    near = get_close_matches(absent[0], there, 1, 0.75) if absent else []
+    if near:
+        hint = f"did you mean {near[0]!r}? {hint}"
     what = f"member {absent[0]} is" if len(absent) == 1 else f"members {listed(absent)} are"
     return ExecutorError(
         f"{what} not connected to the service at {target}"
         if absent
         else f"no member of {namespace} is connected to the service at {target}",
         cause=cause,
-        hint="'ensemble member start' starts one beside a queue",
+        hint=hint,
         code="no-member",
     )
 

@@ -201,6 +201,8 @@ class RemoteExecutor(Executor):
             names.add(self._default)
         if not self._resumed:
             absent = sorted(names - self._present)
+            if absent and not self._welcome:
+                raise self._unreachable()  # it was there, and has gone while they were waited for
             if absent:
                 raise no_such_member(absent, self._present, self._target, self._namespace)
         names.update(self._state.get("members", ()))
@@ -241,6 +243,8 @@ class RemoteExecutor(Executor):
             self._state["default"] = there[0]
             return there[0]
         if self._need_default or not self._wanted:
+            if not there and not self._welcome:
+                raise self._unreachable()
             if not there:
                 raise no_such_member([], self._present, self._target, self._namespace)
             raise ExecutorError(

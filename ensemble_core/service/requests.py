@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import lru_cache
 
-from ensemble_core.service.access import Identity
+from ensemble_core.service.access import Identity, is_tag
 from ensemble_core.service.access import member_name as _spelt
 from ensemble_core.service.hub import Hub, MemberState
 from ensemble_core.service.logs import tell
@@ -60,7 +60,9 @@ class Requests:
     async def cancel(self, who: Identity, request: pb.CancelRequest) -> pb.CancelReply:
         """Cancel jobs of a run on a member."""
         member = member_name(request.member)
-        if not who.may_steer(member) or not who.may_run(request.run):
+        if not is_tag(request.run):
+            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not the tag of a run")
+        if not who.may_steer(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
         run = self._hub.runs.get(request.run)
         if run is not None and run.owner != who.owner and who.role != "admin":

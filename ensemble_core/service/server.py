@@ -121,6 +121,12 @@ class Service:
     def _credentials(self) -> Any:
         """The credentials to listen with; ``None`` for plaintext, where that may be."""
         settings = self.settings
+        if not settings.host.strip("[] "):
+            raise UsageError(
+                "the address to listen on is empty",
+                hint="--host 127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
+                code="bad-address",
+            )
         if has_certificates(settings.tls_folder):
             if settings.insecure:
                 raise UsageError(
