@@ -1,18 +1,21 @@
 """The ensemble service: what its requests and its streams cost beside bare gRPC.
 
 In one run, as ratios of medians over alternating rounds: status and resize requests a second
-against a unary echo of the same messages, and events a second from a member through the service to
-its run against a bidirectional stream that hands the same messages back. Both servers are processes
-of their own, without TLS; the clients are the same. With ``--members N``: so many members send ten
-events a second each for ``--seconds``, and it says how many arrived, and how late.
+against a unary echo of the same messages (resizes by a resizer that never waits, and by one that is
+called in threads), and events a second from a member through the service to its run against a
+bidirectional stream that hands the same messages back. The servers are processes of their own,
+without TLS; the clients are the same. Beside the rates, the processor time that the servers took
+for each request: it says more where the machine is not idle. Many members at once are in
+``service_crowd.py``.
 
-    python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N] [--members N]
+    python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
 import statistics
 import tempfile
@@ -35,6 +38,8 @@ from ensemble_core.service.server import Service, Settings
 MEMBER, RUN = "default/bench", "bench-run"
 #: Requests under way at once; events in one message; messages that may be on their way.
 AT_ONCE, BATCH, AHEAD = 8, 100, 20
+#: Requests to the one server before it is the other's turn: on a busy machine both are to suffer.
+BLOCK = 200
 
 
 class Echo(api.EnsembleServicer):
@@ -70,10 +75,18 @@ RELAY = grpc.method_handlers_generic_handler(
 
 
 class Willing(Resizer):
-    """Grants at once: what is measured is the service."""
+    """Grants at once, and says that it does: what is measured is the service."""
+
+    waits = False
 
     def resize(self, member: str, delta: int) -> Resized:
         return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
+
+
+class Slow(Willing):
+    """One that may wait, as one that calls Kubernetes: it is called in threads."""
+
+    waits = True
 
 
 def serve(kind: str, state: Path, pipe: Connection) -> None:
@@ -87,12 +100,18 @@ def serve(kind: str, state: Path, pipe: Connection) -> None:
             port = server.add_insecure_port("127.0.0.1:0")
             await server.start()
         else:
-            service = Service(Settings(state=state, port=0, rate=0.0), Willing())
+            resizer = Slow() if kind == "threads" else Willing()
+            service = Service(Settings(state=state, port=0, rate=0.0), resizer)
             await service.start()
             port = service.port
         pipe.send(port)
+        await asyncio.get_running_loop().run_in_executor(None, tell_used)
+
+    def tell_used() -> None:
         with suppress(EOFError):
-            await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+            while True:
+                pipe.recv()
+                pipe.send(time.process_time())
 
     asyncio.run(main())
 
@@ -105,6 +124,7 @@ class Server:
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=serve, args=(kind, state, theirs), daemon=True)
         self._process.start()
+        theirs.close()
         self.target = f"127.0.0.1:{self._pipe.recv()}"
         self._tokens = tokens
 
@@ -112,14 +132,20 @@ class Server:
         """What tells the service that it is this member, or the controller."""
         return (("authorization", f"Bearer {self._tokens[name]}"),)
 
+    def used(self) -> float:
+        """Processor seconds that it took up to now."""
+        self._pipe.send(None)
+        seconds: float = self._pipe.recv()
+        return seconds
+
     def stop(self) -> None:
         self._pipe.close()
         self._process.terminate()
         self._process.join()
 
 
-async def rate(call: Callable[[int], Awaitable[object]], count: int) -> float:
-    """Requests a second with so many under way at once."""
+async def timed(call: Callable[[int], Awaitable[object]], count: int) -> float:
+    """Seconds for so many requests, with so many under way at once."""
     numbers = iter(range(count))
 
     async def one_after_another() -> None:
@@ -128,30 +154,59 @@ async def rate(call: Callable[[int], Awaitable[object]], count: int) -> float:
 
     began = time.perf_counter()
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
-    return count / (time.perf_counter() - began)
+    return time.perf_counter() - began
 
 
-async def requests(server: Server, what: str, count: int, turn: int) -> float:
-    async with grpc.aio.insecure_channel(server.target) as channel:
-        stub: Any = api.EnsembleStub(channel)
-        asker = server.metadata(MEMBER)
+class Asker:
+    """Who asks one of the servers, and a member to ask about."""
 
-        async def status(number: int) -> object:
-            return await stub.GetStatus(pb.StatusRequest(member=MEMBER), metadata=asker, timeout=30)
+    def __init__(self, server: Server, what: str) -> None:
+        self.server, self.seconds, self.cost = server, 0.0, 0.0
+        self._channel = grpc.aio.insecure_channel(server.target)
+        self._stub: Any = api.EnsembleStub(self._channel)
+        self._metadata = server.metadata(MEMBER)
+        self._call = self._status if what == "status" else self._resize
+        self._names = itertools.count()
+        self._name = time.time_ns()
 
-        async def resize(number: int) -> object:
-            request = pb.ResizeRequest(member=MEMBER, request=f"{turn}-{number}", delta=1)
-            return await stub.Resize(request, metadata=asker, timeout=30)
+    async def _status(self, _: int) -> object:
+        request = pb.StatusRequest(member=MEMBER)
+        return await self._stub.GetStatus(request, metadata=self._metadata, timeout=30)
 
-        there: Any = stub.Member(metadata=asker)  # somebody to ask about
-        await there.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
-        await there.read()
-        call = status if what == "status" else resize
-        try:
-            await rate(call, 50)
-            return await rate(call, count)
-        finally:
-            there.cancel()
+    async def _resize(self, _: int) -> object:
+        name = f"{self._name}-{next(self._names)}"
+        request = pb.ResizeRequest(member=MEMBER, request=name, delta=1)
+        return await self._stub.Resize(request, metadata=self._metadata, timeout=30)
+
+    async def begin(self) -> None:
+        """Connect the member, and warm up."""
+        self._there: Any = self._stub.Member(metadata=self._metadata)
+        await self._there.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
+        await self._there.read()
+        await timed(self._call, 50)
+
+    async def ask(self, count: int) -> None:
+        """So many requests; ``seconds`` and ``cost``, of the server's processor, grow."""
+        used = self.server.used()
+        self.seconds += await timed(self._call, count)
+        self.cost += self.server.used() - used
+
+    async def end(self) -> None:
+        self._there.cancel()
+        await self._channel.close()
+
+
+async def requests(bare: Server, ours: Server, what: str, count: int) -> tuple[Asker, Asker]:
+    """So many requests of both, a few of the one after a few of the other."""
+    askers = Asker(bare, what), Asker(ours, what)
+    for each in askers:
+        await each.begin()
+    for _ in range(max(1, count // BLOCK)):
+        for each in askers:
+            await each.ask(BLOCK)
+    for each in askers:
+        await each.end()
+    return askers
 
 
 def batches(count: int) -> list[Any]:
@@ -223,7 +278,7 @@ async def service_events(server: Server, count: int) -> float:
 
         began = time.perf_counter()
         sending = asyncio.create_task(send())
-        left, expected = len(messages), 1
+        left, expected = len(messages) * BATCH, 1
         while left:
             message = await run.read()
             if message is grpc.aio.EOF:
@@ -231,9 +286,11 @@ async def service_events(server: Server, count: int) -> float:
             if message.HasField("batch"):
                 if message.batch.first != expected:
                     raise SystemExit(f"event {expected} is missing")
-                expected += BATCH
-                left -= 1
-                room.release()
+                events = len(message.batch.events)  # several of the member's may have become one
+                expected += events
+                left -= events
+                for _ in range(events // BATCH):
+                    room.release()
         took = time.perf_counter() - began
         await sending
         member.cancel()
@@ -241,85 +298,24 @@ async def service_events(server: Server, count: int) -> float:
         return count / took
 
 
-async def crowd(server: Server, members: int, seconds: float) -> str:
-    """So many members with ten events a second each, and one run that takes them all."""
-    period, each = 0.1, int(10 * seconds)
-    apart = (("grpc.use_local_subchannel_pool", 1),)  # else they share one connection
-    channels = [
-        grpc.aio.insecure_channel(server.target, options=apart) for _ in range(1 + members // 20)
-    ]
-    run: Any = api.EnsembleStub(channels[0]).Steer(metadata=server.metadata(RUN))
-    got = dict.fromkeys(range(members), 0)
-    late: list[float] = []
-    lost = 0
-
-    async def receive() -> None:
-        nonlocal lost
-        while sum(got.values()) < members * each:
-            message = await asyncio.wait_for(run.read(), 30)
-            if not message.HasField("batch"):
-                continue
-            number = int(message.batch.member.rpartition("-")[2])
-            lost += message.batch.first != got[number] + 1
-            got[number] += len(message.batch.events)
-            late.append(time.time() - message.batch.events[0].timestamp)
-
-    async def member(number: int) -> None:
-        name = f"default/bench-{number}"
-        stub: Any = api.EnsembleStub(channels[number % len(channels)])
-        stream = stub.Member(metadata=server.metadata(name))
-        await stream.write(pb.FromMember(hello=pb.Hello(member=name, executor="bench")))
-        await stream.read()
-        ready.append(name)
-        await go.wait()
-        await asyncio.sleep(start - time.monotonic() + period * number / members)
-        for at in range(each):
-            event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
-            batch = pb.Batch(run=RUN, member=name, life="l", first=at + 1, events=[event])
-            await stream.write(pb.FromMember(batch=batch))
-            due = start + period * (at + 1 + number / members)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-        await over.wait()
-        stream.cancel()
-
-    over, go = asyncio.Event(), asyncio.Event()
-    ready: list[str] = []
-    tasks = [asyncio.create_task(member(number)) for number in range(members)]
-    while len(ready) < members:
-        await asyncio.sleep(0.05)
-    await begin(run, ready)
-    start = time.monotonic() + 2
-    go.set()
-    try:
-        await receive()
-        took = time.monotonic() - start
-    finally:
-        over.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in channels:
-            await channel.close()
-    late.sort()
-    return (
-        f"{members} members, {sum(got.values()):,} events in {took:.1f} s: {lost} gaps, "
-        f"late by {1000 * late[len(late) // 2]:.0f} ms (median), "
-        f"{1000 * late[int(0.99 * len(late))]:.0f} ms (99 %)"
-    )
-
-
-async def compare(bare: Server, ours: Server, options: argparse.Namespace) -> None:
-    for what in ("status", "resize"):
-        ratios = []
-        for turn in range(options.rounds):
-            limit = await requests(bare, what, options.requests, turn)
-            ratios.append(await requests(ours, what, options.requests, turn) / limit)
-        report(f"{what} requests/s against a bare echo", ratios, f"bare: {limit:,.0f}/s")
+async def compare(bare: Server, ours: Server, threads: Server, options: argparse.Namespace) -> None:
+    for what, server in (("status", ours), ("resize", ours), ("resize (in threads)", threads)):
+        word = what.partition(" ")[0]
+        pairs = [
+            await requests(bare, server, word, options.requests) for _ in range(options.rounds)
+        ]
+        ratios = [limit.seconds / mine.seconds for limit, mine in pairs]
+        count = max(1, options.requests // BLOCK) * BLOCK
+        bare_rate = statistics.median(count / limit.seconds for limit, _ in pairs)
+        report(f"{what} requests/s against a bare echo", ratios, f"bare: {bare_rate:,.0f}/s")
+        costs = [[1e6 * each.cost / count for each in pair] for pair in pairs]
+        theirs, mine_each = (statistics.median(cost) for cost in zip(*costs, strict=True))
+        print(f"  processor time of the server: {mine_each:.0f} us each; bare: {theirs:.0f} us")
     ratios = []
     for _ in range(options.rounds):
         limit = await bare_events(bare, options.events)
         ratios.append(await service_events(ours, options.events) / limit)
     report("events/s from member to run against a bare stream", ratios, f"bare: {limit:,.0f}/s")
-    if options.members:
-        print(await crowd(ours, options.members, options.seconds))
 
 
 def report(what: str, ratios: list[float], bare: str) -> None:
@@ -332,18 +328,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--events", type=int, default=200_000)
-    parser.add_argument("--members", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as folder:
         state = Path(folder)
         file = TokenFile(Settings(state=state).token_path)
-        names = [MEMBER, *(f"{MEMBER}-{number}" for number in range(options.members))]
-        tokens = {name: file.add("member", name)[0] for name in names}
+        tokens = {MEMBER: file.add("member", MEMBER)[0]}
         tokens[RUN] = file.add("controller", "default")[0]
-        servers = [Server("bare", state, tokens), Server("ours", state, tokens)]
+        file = TokenFile(Settings(state=state / "threads").token_path)
+        others = {MEMBER: file.add("member", MEMBER)[0]}
+        servers = [
+            Server("bare", state, tokens),
+            Server("ours", state, tokens),
+            Server("threads", state / "threads", others),
+        ]
         try:
-            asyncio.run(compare(*servers, options))
+            asyncio.run(compare(servers[0], servers[1], servers[2], options))
         finally:
             for server in servers:
                 server.stop()

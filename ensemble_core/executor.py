@@ -57,8 +57,9 @@ class Executor(ABC):
       ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
     - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
       ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
-      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest.
-      ``finish`` has ``status``, a wait status.
+      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest;
+      of several fatal exceptions the first says why the job ended. ``finish`` has ``status``, a
+      wait status.
     - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
       process of the job behind.
     - ``resize`` answers with one ``ResizeOutcome`` for the request.

@@ -9,6 +9,7 @@ named and that is broken is an error, because somebody asked for it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -16,6 +17,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -32,7 +34,7 @@ from ensemble_core.hookspecs import PROJECT, ExecutorPlugin
 from ensemble_core.records import HOOKS, check_records
 from ensemble_core.registry import BUILTIN, Kind, LoadedPlugin, Record, Registry, normalize
 
-__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover", "executor_record"]
+__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover", "executor_record", "looking_in"]
 
 #: The entry-point group.
 GROUP = "ensemble"
@@ -67,11 +69,27 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 
 
 def executor_record(name: str) -> ExecutorPlugin:
-    """The record of an installed executor, for a plugin whose own executor composes another.
+    """The record of an executor, for a plugin whose own executor composes another.
 
-    Raises :class:`PluginError` where there is none, or where two distributions claim the name.
+    To be called while that one is built: executors of the files of ``--plugin`` are found then, and
+    else only what is installed. Raises :class:`PluginError` where there is none, or where two
+    distributions claim the name.
     """
-    return discover().lookup("executor", name)
+    return (_looked_in.get() or discover()).lookup("executor", name)
+
+
+#: What :func:`executor_record` looks in, while somebody has said so.
+_looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
+
+
+@contextlib.contextmanager
+def looking_in(registry: Registry) -> Iterator[None]:
+    """Have :func:`executor_record` look in this registry: what is built here may compose."""
+    token = _looked_in.set(registry)
+    try:
+        yield
+    finally:
+        _looked_in.reset(token)
 
 
 def _installed() -> list[_Found]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 __all__ = ["Resized", "Resizer"]
 
@@ -36,12 +36,17 @@ class Resized:
 class Resizer(ABC):
     """Changes the sizes of members. The contract:
 
-    - Methods are called from the service's worker threads; of one member, never two at once.
+    - Methods are called from the service's worker threads; of one member, never two at once. One
+      whose ``resize`` and ``size`` never wait for anything (they count, or hand a wish on) may say
+      so with ``waits = False``: it is then called on the service's own thread, which costs less.
     - ``resize`` answers with a :class:`Resized`, also where the object is not there, may not be
       touched, or nobody can be reached: it raises nothing. It returns when the new size is on
       record, not when the nodes have come. It leaves a size that is not to change alone.
     - Which object belongs to a member is the resizer's business, set up by who runs the service.
     """
+
+    #: Whether a call may take longer than a few microseconds: a file, a lock, a remote call.
+    waits: ClassVar[bool] = True
 
     @abstractmethod
     def resize(self, member: str, delta: int) -> Resized:

@@ -25,6 +25,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal import NAME, Journal, JournalError
 
 __all__ = [
+    "LEAVE",
     "STOP",
     "Lock",
     "RunInfo",
@@ -32,6 +33,7 @@ __all__ = [
     "find",
     "fit",
     "folders",
+    "leave_asked",
     "look",
     "new_folder",
     "state_folder",
@@ -41,6 +43,8 @@ __all__ = [
 _LOCK = "lock"
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
+#: And one of this name not to wait for what cannot be cancelled now.
+LEAVE = "leave"
 #: Seconds that a lock may be held by those who only look at it.
 _PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
@@ -233,6 +237,11 @@ def stop_asked(folder: Path) -> str | None:
         return (folder / STOP).read_text(encoding="utf-8").strip() or "somebody"
     except OSError:
         return None
+
+
+def leave_asked(folder: Path) -> bool:
+    """Whether the controller is not to wait for what cannot be cancelled now."""
+    return (folder / LEAVE).exists()
 
 
 # -- finding runs ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 import ensemble_core
 from ensemble_core import registry as registry_module
 from ensemble_core.errors import EnsembleError, PluginError
-from ensemble_core.plugins import discover, executor_record
+from ensemble_core.plugins import discover, executor_record, looking_in
 from ensemble_core.registry import LoadedPlugin, Registry
 
 ACTION = """
@@ -678,6 +678,18 @@ def test_an_executor_is_found_by_name_for_one_that_composes_it(site: Site) -> No
     assert "'elsewhere'" in str(caught.value.hint)
     site.install("ensemble-other", EXECUTOR)
     with pytest.raises(PluginError, match="claimed by ensemble-cluster and by ensemble-other"):
+        executor_record("elsewhere")
+
+
+def test_an_executor_of_a_file_is_found_while_one_that_composes_it_is_built(site: Site) -> None:
+    file = site.folder / "there.py"
+    file.write_text(textwrap.dedent(EXECUTOR))
+    with pytest.raises(PluginError, match="no executor 'elsewhere'"):
+        executor_record("elsewhere")
+    with looking_in(discover([file])):
+        assert executor_record("elsewhere").summary == "runs elsewhere"
+        assert executor_record("there:elsewhere").summary == "runs elsewhere"
+    with pytest.raises(PluginError, match="no executor 'elsewhere'"):
         executor_record("elsewhere")
 
 

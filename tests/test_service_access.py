@@ -207,3 +207,10 @@ def test_tokens_that_are_added_at_the_same_time_are_all_kept(tokens: TokenFile) 
 def test_a_token_that_is_not_there_cannot_be_removed(tokens: TokenFile) -> None:
     with pytest.raises(UsageError, match="no token"):
         tokens.remove("00000000")
+
+
+def test_a_token_that_was_made_a_moment_ago_is_known_at_once(tokens: TokenFile) -> None:
+    running = TokenFile(tokens.path)
+    for _ in range(20):
+        text, made = tokens.add("viewer", "lab")
+        assert running.identify(text) == made.identity

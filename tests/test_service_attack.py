@@ -77,7 +77,7 @@ def test_a_full_disk_of_the_service_is_told_to_who_asks(
     def full(*_: Any) -> None:
         raise EnsembleError("cannot write", cause="No space left on device")
 
-    monkeypatch.setattr(Answers, "begin", full)
+    monkeypatch.setattr(Answers, "_append", full)
     monkeypatch.delenv("ENSEMBLE_CA", raising=False)
     settings = Settings(state=tmp_path, port=0)
     token, _ = TokenFile(settings.token_path).add("admin")

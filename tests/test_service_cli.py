@@ -43,6 +43,9 @@ def ensemble_resizers():
 """
 
 
+SERVER = [sys.executable, "-c", "from ensemble_core.cli.server import main; main()"]
+
+
 def server(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
@@ -50,7 +53,7 @@ def server(*arguments: object) -> Result:
 def refused(*arguments: object) -> str:
     """What is said on stderr by a command that is refused with exit code 2."""
     done = subprocess.run(
-        [sys.executable, "-c", "from ensemble_core.cli.server import main; main()", *map(str, arguments)],
+        [*SERVER, *map(str, arguments)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
@@ -64,7 +67,7 @@ class Started:
     def __init__(self, *arguments: object) -> None:
         self.process = subprocess.Popen(
             [
-                sys.executable, "-c", "from ensemble_core.cli.server import main; main()", "start",
+                *SERVER, "start",
                 "--port", "0", "--log-format", "json", *map(str, arguments),
             ],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -169,6 +172,7 @@ def test_a_token_is_printed_once_and_alone(state: Path) -> None:
         (["init-tls", "--renew"], "cannot read"),
         (["init-tls", "--days", "0"], "days"),
         (["start", "--host", "0.0.0.0"], "init-tls"),
+        (["start", "--host", ""], "the address to listen on is empty"),
         (["start", "--resizer", "nonesuch"], "no resizer"),
         (["start", "--option", "a=b"], "there is no --resizer"),
         (["start", "--kubernetes", "--resizer", "other"], "exclude each other"),
@@ -285,3 +289,19 @@ def test_without_the_extra_it_says_what_to_install(state: Path) -> None:
     assert done.returncode == 2
     assert "needs gRPC" in done.stderr
     assert "pip install 'ensemble-core[service]'" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_in_the_systems_words(state: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [*SERVER, "start", "--port", str(port), "--state", str(state)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[:2] == [
+        f"error: cannot listen on 127.0.0.1:{port}",
+        "  because: Address already in use",
+    ]

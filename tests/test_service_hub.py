@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
 
-from ensemble_core.service import hub as hub_module
-from ensemble_core.service.hub import SILENCE, Hub, Link, Refused
+from ensemble_core.service import outbox as outbox_module
+from ensemble_core.service.hub import SILENCE, Hub, MemberLink, RunLink
+from ensemble_core.service.outbox import Refused
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.streams import member_stream, steer_stream
 
@@ -35,11 +37,11 @@ class Who:
 A, B = Who(member="ns/a"), Who(member="ns/b")
 
 
-def join(hub: Hub, who: Who, now: float = 0.0) -> Link[pb.ToMember]:
+def join(hub: Hub, who: Who, now: float = 0.0) -> MemberLink:
     return hub.join(who, pb.Hello(member=who.member, executor="local", host="h"), now)
 
 
-def begin(hub: Hub, tag: str = "run", epoch: int = 1, who: Who | None = None) -> Link[pb.ToRun]:
+def begin(hub: Hub, tag: str = "run", epoch: int = 1, who: Who | None = None) -> RunLink:
     return hub.begin(who or Who(), pb.Begin(run=tag, epoch=epoch))
 
 
@@ -47,26 +49,37 @@ def call(member: str, run: str = "run", epoch: int = 1, number: int = 5) -> pb.F
     return pb.FromRun(call=pb.Call(run=run, member=member, epoch=epoch, id=number, open=pb.Open()))
 
 
-def batch(member: str, run: str = "run") -> pb.FromMember:
+def batch(
+    member: str, run: str = "run", first: int = 1, count: int = 1, life: str = "l"
+) -> pb.FromMember:
+    events = [pb.Event(timestamp=first + number) for number in range(count)]
     return pb.FromMember(
-        batch=pb.Batch(run=run, member=member, life="l", first=1, events=[pb.Event(timestamp=1)])
+        batch=pb.Batch(run=run, member=member, life=life, first=first, events=events)
     )
 
 
-def kinds(link: Link[pb.ToRun]) -> list[str | None]:
-    return [message.WhichOneof("what") for message in link.outbox.take() or []]
+def drained(link: MemberLink | RunLink) -> list[Any]:
+    """All that waits for a connection."""
+    messages: list[Any] = []
+    while (message := link.outbox.take()) is not None:
+        messages.append(message)
+    return messages
+
+
+def kinds(link: RunLink) -> list[str | None]:
+    return [message.WhichOneof("what") for message in drained(link)]
 
 
 def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_after_that() -> None:
     hub = Hub()
     there = join(hub, A)
     run = begin(hub)
-    taken = run.outbox.take() or []
+    taken = drained(run)
     assert [message.WhichOneof("what") for message in taken] == ["presence", "welcome"]
     assert taken[0].presence == pb.Presence(member="ns/a", present=True)
     join(hub, B)
     hub.leave(there)
-    told = [message.presence for message in run.outbox.take() or []]
+    told = [message.presence for message in drained(run)]
     assert told == [
         pb.Presence(member="ns/b", present=True),
         pb.Presence(member="ns/a", present=False),
@@ -77,8 +90,8 @@ def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
     hub = Hub()
     member, run = join(hub, A), begin(hub)
     hub.from_run(run, call("ns/a"))
-    assert [m.WhichOneof("what") for m in member.outbox.take() or []] == ["welcome", "call"]
-    run.outbox.take()
+    assert [m.WhichOneof("what") for m in drained(member)] == ["welcome", "call"]
+    drained(run)
     answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
     hub.from_member(member, pb.FromMember(answer=answer), 1.0)
     hub.from_member(member, batch("ns/a"), 1.0)
@@ -90,13 +103,13 @@ def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
 def test_a_call_to_a_member_that_is_away_is_answered_at_once_and_not_kept() -> None:
     hub = Hub()
     run = begin(hub)
-    run.outbox.take()
+    drained(run)
     hub.from_run(run, call("ns/a"))
-    (message,) = run.outbox.take() or []
+    (message,) = drained(run)
     assert (message.answer.id, message.answer.fault.code) == (5, "away")
     assert message.answer.fault.transient
     member = join(hub, A)
-    assert [m.WhichOneof("what") for m in member.outbox.take() or []] == ["welcome"]
+    assert [m.WhichOneof("what") for m in drained(member)] == ["welcome"]
 
 
 def test_nobody_may_speak_for_another() -> None:
@@ -122,7 +135,7 @@ def test_a_run_steers_members_of_its_namespace_only() -> None:
     run = begin(hub, who=Who("other"))
     assert kinds(run) == ["welcome"]  # it is not told of members of others either
     hub.from_run(run, call("ns/a"))
-    (message,) = run.outbox.take() or []
+    (message,) = drained(run)
     assert message.answer.fault.code == "forbidden"
     assert len(member.outbox) == 1
 
@@ -130,7 +143,7 @@ def test_a_run_steers_members_of_its_namespace_only() -> None:
 def test_events_reach_only_runs_that_steer_the_member() -> None:
     hub = Hub()
     member, run = join(hub, A), begin(hub)
-    run.outbox.take()
+    drained(run)
     hub.from_member(member, batch("ns/a"), 0.0)
     assert kinds(run) == []
     assert hub.dropped == 1
@@ -140,9 +153,9 @@ def test_a_newer_controller_ends_the_older_one_which_is_refused_from_then_on() -
     hub = Hub()
     older = begin(hub, epoch=3)
     begin(hub, epoch=4)
-    older.outbox.take()
+    assert older.outbox.take() is not None  # it was welcomed
     with pytest.raises(Refused, match="another controller"):
-        older.outbox.take()
+        drained(older)
     with pytest.raises(Refused, match="newer controller") as caught:
         begin(hub, epoch=3)
     assert caught.value.code == "FAILED_PRECONDITION"
@@ -157,6 +170,17 @@ def test_a_run_belongs_to_the_namespace_that_began_it() -> None:
     begin(hub)
     with pytest.raises(Refused, match="another namespace"):
         begin(hub, epoch=9, who=Who("other"))
+
+
+def test_a_tag_that_is_none_is_told_as_that_and_a_credential_of_another_kind_as_that() -> None:
+    hub = Hub()
+    for tag in ("", "a/b", "x" * 201):
+        with pytest.raises(Refused, match="not the tag of a run") as caught:
+            begin(hub, tag)
+        assert caught.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(Refused, match="not for controllers") as caught:
+        begin(hub, who=A)
+    assert caught.value.code == "PERMISSION_DENIED"
 
 
 def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> None:
@@ -174,14 +198,14 @@ def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> 
 
 
 def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "_MOST_WAITING", 500)
+    monkeypatch.setattr(outbox_module, "_MOST_WAITING", 500)
     hub = Hub()
     member, run = join(hub, A), begin(hub)
     hub.from_run(run, call("ns/a"))
     for _ in range(50):
         hub.from_member(member, batch("ns/a"), 0.0)
     with pytest.raises(Refused) as caught:
-        run.outbox.take()
+        drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
@@ -265,3 +289,107 @@ def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch
         assert not hub.members["ns/a"].alive
 
     asyncio.run(silent())
+
+
+# -- what waits for a run --------------------------------------------------------------------------
+
+
+def taken_part() -> tuple[Hub, MemberLink, MemberLink, RunLink]:
+    """A hub, two members and a run that steers both."""
+    hub = Hub()
+    a, b, run = join(hub, A), join(hub, B), begin(hub)
+    for member in ("ns/a", "ns/b"):
+        hub.from_run(run, call(member))
+    drained(run)
+    return hub, a, b, run
+
+
+def test_events_that_wait_and_follow_one_another_arrive_in_one_message_in_order() -> None:
+    hub, a, b, run = taken_part()
+    for number in range(3):
+        hub.from_member(a, batch("ns/a", first=1 + 2 * number, count=2), 1.0)
+        hub.from_member(b, batch("ns/b", first=1 + number), 1.0)
+    told = [message.batch for message in drained(run)]
+    assert [(each.member, each.first) for each in told] == [("ns/a", 1), ("ns/b", 1)]
+    assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
+    assert [event.timestamp for event in told[1].events] == [1, 2, 3]
+    assert hub.relayed == 9
+    # What was taken is on its way: nothing is added to it.
+    hub.from_member(a, batch("ns/a", first=7), 1.0)
+    assert [message.batch.first for message in drained(run)] == [7]
+    assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
+
+
+def test_events_that_do_not_follow_keep_their_own_message() -> None:
+    hub, a, _, run = taken_part()
+    for first, life in ((1, "l"), (1, "l"), (3, "l"), (4, "other")):
+        hub.from_member(a, batch("ns/a", first=first, life=life), 1.0)
+    told = [(message.batch.first, message.batch.life) for message in drained(run)]
+    assert told == [(1, "l"), (1, "l"), (3, "l"), (4, "other")]
+
+
+def test_events_do_not_overtake_an_answer_of_their_member_or_its_presence() -> None:
+    hub, a, b, run = taken_part()
+    answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
+    hub.from_member(a, batch("ns/a"), 1.0)
+    hub.from_member(a, pb.FromMember(answer=answer), 1.0)
+    hub.from_member(a, batch("ns/a", first=2), 1.0)
+    hub.from_member(b, batch("ns/b"), 1.0)
+    hub.leave(a)
+    again = join(hub, A)
+    hub.from_run(run, call("ns/a"))
+    hub.from_member(again, batch("ns/a", first=3), 1.0)
+    hub.from_member(b, batch("ns/b", first=2), 1.0)
+    told = [
+        (message.WhichOneof("what"), message.batch.member, len(message.batch.events))
+        for message in drained(run)
+    ]
+    assert told == [
+        ("batch", "ns/a", 1),
+        ("answer", "", 0),
+        ("batch", "ns/a", 1),
+        ("batch", "ns/b", 2),
+        ("presence", "", 0),
+        ("presence", "", 0),
+        ("batch", "ns/a", 1),
+    ]
+
+
+def test_what_waits_for_a_run_is_in_messages_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, a, _, run = taken_part()
+    for number in range(30):
+        hub.from_member(a, batch("ns/a", first=1 + 100 * number, count=100), 1.0)
+    told = [message.batch for message in drained(run)]
+    assert [len(each.events) for each in told] == [500] * 6
+    monkeypatch.setattr(outbox_module, "MOST_BYTES", 1_000)
+    for number in range(30):
+        hub.from_member(a, batch("ns/a", first=1 + 10 * number, count=10), 1.0)
+    taken = drained(run)
+    assert 1 < len(taken) < 30
+    assert all(message.ByteSize() <= 1_000 for message in taken)
+    assert sum(len(message.batch.events) for message in taken) == 300
+
+
+def test_a_run_that_takes_nothing_is_ended_however_its_events_are_put_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, a, _, run = taken_part()
+    monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
+    for number in range(1_000):
+        hub.from_member(a, batch("ns/a", first=1 + number), 1.0)
+    with pytest.raises(Refused) as caught:
+        drained(run)
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+def test_room_is_given_back_as_messages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, a, _, run = taken_part()
+    monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
+    arrived = 0
+    for number in range(1_000):
+        hub.from_member(a, batch("ns/a", first=1 + number), 1.0)
+        if number % 10 == 9:
+            arrived += sum(len(message.batch.events) for message in drained(run))
+    assert arrived == 1_000

@@ -45,12 +45,19 @@ class World:
         self.state = folder / "state"
         self._stack = contextlib.ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        with socket.socket() as sock:  # the same port again after a restart
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
+        self.port = 0
+        self.move()
         tokens = TokenFile(folder / "service" / "tokens.json")
         self.controller, _ = tokens.add("controller", "default")
         self.member = {name: tokens.add("member", name)[0] for name in ("left", "right")}
+
+    def move(self) -> None:
+        """Where the service is from now on: the same port again after each restart."""
+        earlier = self.port
+        while self.port == earlier:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                self.port = sock.getsockname()[1]
 
     def start(self, name: str, command: list[str], token: str = "") -> None:
         environment = {**os.environ, "ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": token}
@@ -94,8 +101,8 @@ class World:
         command = [*ENSEMBLE, "run", "--executor", "remote", *where, "--json", *options, str(file)]
         self.start(name, command, self.controller)
 
-    def resume(self, name: str = "run-again") -> None:
-        self.start(name, [*ENSEMBLE, "resume", "last", "--json"], self.controller)
+    def resume(self, *options: str, name: str = "run-again") -> None:
+        self.start(name, [*ENSEMBLE, "resume", "last", "--json", *options], self.controller)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         process = self.processes.pop(name)
@@ -242,6 +249,57 @@ def test_a_controller_that_is_killed_is_resumed(world: World) -> None:
     code, _ = world.finish("run-again")
     assert code == 0, world.logs()
     check(world)
+
+
+def test_a_run_is_resumed_with_a_service_that_has_moved(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    for name in ("run", "server", "left"):
+        world.kill(name)
+    world.move()
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left", 2)
+    world.resume("--port", str(world.port))
+    code, _ = world.finish("run-again")
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
+    world: World,
+) -> None:
+    world.serve()
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    world.connected("left")
+    world.run(ensemble(world, seconds=600))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    world.kill("left")
+    environment = {**os.environ, "ENSEMBLE_STATE": str(world.state)}
+
+    def cancel(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*ENSEMBLE, "cancel", "last", *options],
+            env={**environment, "ENSEMBLE_TOKEN": world.controller},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert cancel("--no-wait").returncode == 0
+    left = cancel("--leave")
+    assert left.returncode == 0, left.stderr
+    assert "ensemble resume" in left.stdout
+    world.finish()
+    again = cancel("--leave")
+    assert again.returncode == 2
+    assert "nothing to leave" in again.stderr
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    ended = cancel()
+    assert ended.returncode == 0, ended.stderr + world.logs()
+    lives = [event["name"] for event in world.events()]
+    assert lives.count("clean") == 8
 
 
 def test_all_three_are_killed_at_once(world: World) -> None:

@@ -25,10 +25,10 @@ from ensemble_core.jobs import Job
 from ensemble_core.service import hosting, spool, tls
 from ensemble_core.service.access import TokenFile
 from ensemble_core.service.agent import Agent
-from ensemble_core.service.client import ServiceClient, open_channel
+from ensemble_core.service.client import ServiceClient, open_channel, read_token
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.remote import RemoteExecutor, read_token
+from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.server import Service, Settings, serving
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
@@ -384,7 +384,8 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     newer = world.run("run-epoch")
     world.leave("a")
     agent = world.agent("a")
-    eventually(lambda: agent._hosted)  # the newer one has opened it again
+    # The newer one has opened it again, and has its answer.
+    eventually(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
     call = pb.Call(run="run-epoch", member="default/a", epoch=first.executor._epoch, id=7)
@@ -619,14 +620,66 @@ def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: Wo
     ],
 )
 def test_members_that_are_not_there_are_named_with_those_that_are(
-    world: World, options: dict[str, object], words: str
+    world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 0.2)
     world.agent("a")
     world.agent("b")
     with pytest.raises(ExecutorError) as caught:
         world.run("run-none", **options)
     assert words in str(caught.value)
     assert "default/a and default/b" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"members": ["b"]}, "for member default/b to"), ({}, "for a member of default to")],
+)
+def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom(
+    world: World, options: dict[str, object], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    coming = threading.Timer(0.5, world.agent, ["b"])
+    coming.start()
+    try:
+        controller = world.run("run-early", **options)
+    finally:
+        coming.join()
+    controller.executor.submit(jobs(1, member="b"))
+    controller.over("t.1")
+    assert [words in record.getMessage() for record in caplog.records].count(True) == 1
+
+
+def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 0.1)
+    world.agent("a")
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-typo", members=["aa"])
+    assert caught.value.hint is not None
+    assert "did you mean 'default/a'?" in caught.value.hint
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-other", members=["elsewhere"])
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.service.remote._COMING", 4.0)
+    state = tmp_path / "service"
+    token, _ = TokenFile(state / "tokens.json").add("controller", "default")
+    stack = contextlib.ExitStack()
+    service = stack.enter_context(serving(Settings(state=state, port=0)))
+    executor = RemoteExecutor(
+        members=["left"], channel=partial(open_channel, "127.0.0.1", service.port, token=token)
+    )
+    stopping = threading.Timer(0.5, stack.close)
+    stopping.start()
+    with pytest.raises(ExecutorError) as caught:
+        executor.open(Run("run-0", tmp_path / "run", time.time), lambda events: None)
+    stopping.join()
+    assert "cannot be reached" in caught.value.what
 
 
 def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: World) -> None:
@@ -636,6 +689,43 @@ def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: Worl
         world.run("run-refused")
     assert caught.value.what == "member default/a: no queue here"
     assert caught.value.hint == "start it"
+
+
+def test_a_member_whose_queue_cannot_tell_its_gauges_says_so_and_takes_part_once_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    mute = [True]
+    gauges = QueueExecutor.resources
+
+    def resources(executor: QueueExecutor) -> Mapping[str, float]:
+        if mute:
+            raise ExecutorError("the queue does not answer")
+        return gauges(executor)
+
+    monkeypatch.setattr(QueueExecutor, "resources", resources)
+    with pytest.raises(ExecutorError, match="does not answer"):
+        world.run("run-1")
+    mute.clear()
+    controller = world.run("run-2")
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+
+
+def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
+    agent = world.agent()
+    controller = world.run()
+    queue = world.queues["a"]
+    values: dict[str, Any] = {"nodes.up": None}
+    queue.listeners[0].say(Resources(time.time(), values))
+    before = world.service.hub.members["default/a"].last_beat
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+    eventually(lambda: world.service.hub.members["default/a"].last_beat > before + 1)
+    assert agent.wait_connected(0)
+    with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
+        (status,) = client.status("default/a")
+    assert status.gauges["nodes.up"] == 1
 
 
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,11 @@ pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[servi
 
 from ensemble_core.builtin.local import LocalExecutor
 from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.events import Event, JobEvent, ResizeOutcome
+from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.executor import Emit, Run
+from ensemble_core.service import connection as connections
 from ensemble_core.service import hosting
+from ensemble_core.service.channel import Away, open_channel
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import HOME, Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
@@ -36,6 +39,7 @@ class Member:
     def __init__(self) -> None:
         self.sent: list[pb.Call] = []
         self.told: list[Event] = []
+        self.acks: list[int] = []
         numbers = itertools.count(1)
         self.steered = Steered(
             "default/a",
@@ -55,6 +59,8 @@ class Member:
     def _send(self, message: pb.FromRun) -> None:
         if message.WhichOneof("what") == "call":
             self.sent.append(message.call)
+        elif message.WhichOneof("what") == "ack":
+            self.acks.append(message.ack.seq)
 
     def _tell(self, events: Sequence[Event]) -> None:
         self.told.extend(events)
@@ -227,6 +233,53 @@ def test_a_connection_is_tried_again_also_after_what_nobody_thought_of() -> None
     assert "new thread" in str(told[0])
 
 
+def test_a_connection_is_tried_again_also_where_nobody_can_be_told_why() -> None:
+    told: queue.SimpleQueue[EnsembleError] = queue.SimpleQueue()
+
+    def channel() -> Any:
+        raise RuntimeError("can't start new thread")
+
+    def down(error: EnsembleError) -> None:
+        told.put(error)
+        raise ValueError("the log is full")
+
+    connection: Connection[pb.FromRun, pb.ToRun] = Connection(
+        channel, "Steer", "x:1", first=pb.FromRun, heard=lambda message: None, down=down
+    )
+    connection.start()
+    for _ in range(3):
+        told.get(timeout=10)
+    connection.close()
+
+
+def test_who_leaves_does_not_wait_for_a_name_that_takes_long_to_be_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_CLOSING", 0.2)
+    looking, found = threading.Event(), threading.Event()
+
+    def away() -> Away:
+        looking.set()
+        assert found.wait(20)
+        return Away("no such name", "")
+
+    connection: Connection[pb.FromRun, pb.ToRun] = Connection(
+        lambda: open_channel("127.0.0.1", 1),
+        "Steer",
+        "x:1",
+        first=pb.FromRun,
+        heard=lambda message: None,
+        down=lambda error: None,
+        away=away,
+    )
+    connection.start()
+    assert looking.wait(10)
+    begun = time.monotonic()
+    connection.close()
+    assert time.monotonic() - begun < 5
+    found.set()
+
+
 class Talker(LocalExecutor):
     """Tells more at once than is kept, each time that it is opened."""
 
@@ -256,3 +309,29 @@ def test_events_that_were_too_many_once_are_not_too_many_for_ever(
             pass
     assert len(hosted.spool) == 7
     hosted.leave(20)
+
+
+def test_a_busy_member_is_acknowledged_once_a_second_and_a_quiet_one_at_once() -> None:
+    member = Member()
+    member.connect("one")
+    number = 0
+
+    def more(count: int) -> None:
+        nonlocal number
+        member.events("one", number + 1, [Problem(1.0, "p") for _ in range(count)])
+        number += count
+
+    for tenth in range(20):
+        more(1)
+        member.steered.tick(100.0 + tenth / 10)
+    assert member.acks == [1, 11]
+    # What is still to be acknowledged goes when its second is over, and then nothing more.
+    for tenth in range(20, 60):
+        member.steered.tick(100.0 + tenth / 10)
+    assert member.acks == [1, 11, 20]
+    more(1)
+    member.steered.tick(106.0)
+    assert member.acks == [1, 11, 20, 21]
+    # Many do not wait: the member may have only so many on their way.
+    more(500)
+    assert member.acks[-1] == 521

@@ -597,6 +597,9 @@ def test_cancel_reaches_the_member(world: World) -> None:
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")
         assert caught.value.code == "permission-denied"
+    with pytest.raises(ExecutorError, match="'' is not the tag of a run") as caught:
+        controller.cancel("lab/one", "")
+    assert caught.value.code == "invalid-argument"
 
 
 # -- health, reflection, logs, metrics, stop ---------------------------------------------------------

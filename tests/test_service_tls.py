@@ -16,6 +16,7 @@ pytest.importorskip("grpc")
 
 from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
 from ensemble_core.service import tls
+from ensemble_core.service.access import TokenFile
 from ensemble_core.service.client import ServiceClient, open_channel
 from ensemble_core.service.server import Service, Settings, serving
 
@@ -80,6 +81,23 @@ def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
         assert greeted(service, tmp_path / "tls")
 
 
+def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: Path) -> None:
+    tls.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
+    names = tls.init(tmp_path, ["new.lab.svc"], renew=True)
+    assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
+    with serving(settings(tmp_path / "state", tls=tmp_path)) as service:
+        for name in ("ensemble.lab.svc", "10.1.2.3", "new.lab.svc"):
+            assert greeted(service, tmp_path, name)
+
+
+def test_a_certificate_is_good_no_longer_than_its_authority_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    tls.init(tmp_path)
+    tls.init(tmp_path, renew=True, days=36500)
+    assert 3640 < tls.days_left(tmp_path) <= 3650
+
+
 def test_force_makes_a_new_authority(tmp_path: Path) -> None:
     tls.init(tmp_path)
     before = (tmp_path / "ca.crt").read_bytes()
@@ -93,11 +111,67 @@ def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
         tls.init(tmp_path, renew=True)
 
 
-@pytest.mark.parametrize("host", ["", "a b", "-a", "a..b", "x" * 300, "http://a"])
+@pytest.mark.parametrize(
+    "host", ["", "a b", "-a", "a..b", "x" * 300, "http://a", "10.0.0.256", "0.0.0.0", "[::]"]
+)
 def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError):
         tls.init(tmp_path / "tls", [host])
     assert not (tmp_path / "tls").exists()
+
+
+def shown(service: Service) -> bytes | None:
+    """The certificate that the service shows to who connects."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", service.port), 5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        return secure.getpeercert(binary_form=True)
+
+
+def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_GLANCE", 0.0)
+    tls.init(tmp_path / "tls")
+    token, _ = TokenFile(tmp_path / "tokens.json").add("admin")
+    with serving(settings(tmp_path)) as service:
+        ca = tmp_path / "tls" / "ca.crt"
+        with ServiceClient("localhost", service.port, token=token, ca=ca) as client:
+            assert client.status() == []
+            before = shown(service)
+            assert shown(service) == before
+            tls.init(tmp_path / "tls", renew=True)
+            after = shown(service)
+            assert after != before
+            assert after == shown(service)
+            assert greeted(service, tmp_path / "tls")
+            assert client.status() == []
+
+
+def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_GLANCE", 0.0)
+    told: list[str] = []
+    monkeypatch.setattr(tls, "tell", lambda event, *_more, **_fields: told.append(event))
+    tls.init(tmp_path / "tls")
+    with serving(settings(tmp_path)) as service:
+        before = shown(service)
+        key = tmp_path / "tls" / "server.key"
+        data = key.read_bytes()
+        tls.init(tmp_path / "other")
+        key.write_bytes((tmp_path / "other" / "server.key").read_bytes())
+        assert [shown(service) for _ in range(4)] == [before] * 4
+        assert [each for each in told if "cannot be used" in each] == told[:1] == told
+        key.unlink()
+        assert shown(service) == before
+        key.write_bytes(data)
+        os.chmod(key, 0o600)
+        assert shown(service) is not None
 
 
 # -- the service does not start with what cannot work ----------------------------------------------

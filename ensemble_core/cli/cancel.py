@@ -9,6 +9,7 @@ import time
 import click
 
 from ensemble_core.cli.past import json_option, run_argument, state_option
+from ensemble_core.cli.reaching import reaching_options, told
 
 __all__ = ["cancel"]
 
@@ -20,13 +21,32 @@ _LOOK = 0.2
 @run_argument
 @click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
 @click.option(
+    "--leave",
+    is_flag=True,
+    help="Do not wait for jobs that cannot be cancelled now, as of a member that is away: the "
+    "controller leaves at once, and the run can be resumed.",
+)
+@click.option(
     "--take-over",
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
 )
+@reaching_options
 @state_option
 @json_option
-def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bool) -> int:
+def cancel(
+    run: str,
+    wait: bool,
+    leave: bool,
+    take_over: bool,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    state: str | None,
+    as_json: bool,
+) -> int:
     """Stop a run: cancel its jobs and end it.
 
     A controller that has the run is asked to stop it, on whichever machine it is. Where none is
@@ -34,8 +54,8 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
     """
     from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.resume import take_up
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.runs import STOP, Lock, find, look, state_folder
+    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.runs import LEAVE, STOP, Lock, find, look, state_folder
 
     def say(told: dict[str, object], text: str) -> None:
         click.echo(dump(told) if as_json else text)
@@ -43,6 +63,12 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
     folder = find(state_folder(state), run)
     who = f"{_user()} on {socket.gethostname()}"
     lock = Lock(folder)
+    if leave and lock.controller() is None:
+        raise UsageError(
+            f"no controller has run {folder.name}: there is nothing to leave",
+            hint="without --leave this command cancels what its queue still has of it",
+            code="no-controller",
+        )
     if lock.controller() is None or take_over:
         info = look(folder)
         if info.state == "ended":
@@ -50,10 +76,14 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
         showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
-        take_up(run, state, showing, take_over=take_over, stop_first=f"cancelled by {who}")
+        reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
+        stop = f"cancelled by {who}"
+        take_up(run, state, showing, reach=reach, take_over=take_over, stop_first=stop)
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")
+        if leave:
+            (folder / LEAVE).touch()
     except OSError as error:
         raise EnsembleError(
             f"run {folder.name} cannot be told to stop",
@@ -69,13 +99,18 @@ def cancel(run: str, wait: bool, take_over: bool, state: str | None, as_json: bo
     info = look(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"
+    elif leave:
+        said = (
+            f"run {folder.name} was left with jobs that may go on; "
+            f"'ensemble resume {folder.name}' takes it up again"
+        )
     else:
         said = (
             f"the controller of run {folder.name} has gone before the run had ended; "
             f"'ensemble cancel {folder.name}' cancels what is left of it"
         )
     say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
-    return 0 if info.state == "ended" else 1
+    return 0 if leave or info.state == "ended" else 1
 
 
 def _user() -> str:

@@ -10,13 +10,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import UsageError
 from ensemble_core.hookspecs import ExecutorPlugin, ResizerPlugin
 from ensemble_core.registry import Registry
 
-__all__ = ["Choice", "choose", "read_options"]
+if TYPE_CHECKING:
+    from ensemble_core.executor import Executor
+
+__all__ = ["Choice", "build", "choose", "read_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,23 @@ def choose(registry: Registry, name: str | None) -> Choice:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"
     return Choice(best, record, detail, why)
+
+
+def build(registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]) -> Executor:
+    """The executor of a record with these options. Raises :class:`UsageError` where it does not
+    take them."""
+    from ensemble_core.plugins import looking_in
+
+    try:
+        with looking_in(registry):
+            return record.build(options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"executor {record.name!r} does not take these options",
+            cause=str(error),
+            hint=f"'ensemble plugins show executor {record.name}' describes them",
+            code="bad-option",
+        ) from error
 
 
 def _available(record: ExecutorPlugin) -> tuple[bool, str]:

@@ -118,21 +118,26 @@ class Kept:
 
 
 @contextlib.contextmanager
-def watching(kept: Kept | None, stop: Callable[[str], None]) -> Iterator[None]:
-    """Call ``stop``, once, when somebody asks the run to stop with ``ensemble cancel``."""
+def watching(kept: Kept | None, stop: Callable[[str, bool], None]) -> Iterator[None]:
+    """Call ``stop`` when somebody asks the run to stop with ``ensemble cancel``; again, and telling
+    it so, where it is not to wait for what cannot be cancelled."""
     if kept is None:
         yield
         return
-    from ensemble_core.runs import stop_asked
+    from ensemble_core.runs import leave_asked, stop_asked
 
     over = threading.Event()
     folder = kept.folder
 
     def watch() -> None:
+        who: str | None = None
         while not over.wait(_LOOK):
-            who = stop_asked(folder)
-            if who is not None:
-                stop(f"cancelled by {who}")
+            if who is None:
+                who = stop_asked(folder)
+                if who is not None:
+                    stop(f"cancelled by {who}", False)
+            elif leave_asked(folder):
+                stop(f"cancelled by {who}", True)
                 return
 
     thread = threading.Thread(target=watch, name="ensemble-stop", daemon=True)

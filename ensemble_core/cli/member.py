@@ -6,13 +6,16 @@ import logging
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ensemble_core.cli.parameters import executor_option, plugin_option
+from ensemble_core.cli.reaching import service_options
 
 if TYPE_CHECKING:
+    from ensemble_core.errors import EnsembleError
     from ensemble_core.executor import Executor
 
 __all__ = ["member"]
@@ -33,8 +36,7 @@ def member() -> None:
     multiple=True,
     help="An option of the executor; 'ensemble plugins show NAME' describes them.",
 )
-@click.option("--host", metavar="HOST", default="localhost", help="Where the service is.")
-@click.option("--port", type=int, metavar="PORT", default=50051, help="Its port.")
+@service_options
 @click.option(
     "--name",
     metavar="NAMESPACE/NAME",
@@ -48,88 +50,89 @@ def member() -> None:
     help="Where the member keeps what it needs to find its jobs again."
     "  [default: ENSEMBLE_STATE, or the user's state folder]",
 )
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(),
-    help="A file with the member's token.  [default: ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE]",
-)
-@click.option(
-    "--ca",
-    metavar="FILE",
-    type=click.Path(),
-    help="The certificate of the service's authority.  [default: ENSEMBLE_CA]",
-)
-@click.option("--insecure", is_flag=True, help="Plaintext also to another machine.")
 @plugin_option
 def start(
     executor: str | None,
     options: tuple[str, ...],
     host: str,
     port: int,
-    name: str,
-    state: str | None,
     token_file: str | None,
     ca: str | None,
     insecure: bool,
+    name: str,
+    state: str | None,
     plugins: tuple[str, ...],
 ) -> int:
     """Run a member agent until it is told to end (SIGTERM, Ctrl-C).
 
     It connects to the ensemble service and runs the jobs that 'ensemble run --executor remote'
     sends, on the queue that is here. While the service is away, jobs go on and what happens to them
-    is kept. When the agent ends, jobs stay in the queue where it can keep them: they are found
-    again by the next one with the same --name and --state.
+    is kept. An agent that the service refuses at the start ends with an error. When an agent ends,
+    jobs stay in the queue where it can keep them: they are found again by the next one with the
+    same --name and --state.
     """
     from ensemble_core import __version__
-    from ensemble_core.cli.choose import choose, read_options
+    from ensemble_core.cli.choose import build, choose, read_options
     from ensemble_core.cli.discovery import discover
     from ensemble_core.errors import UsageError
     from ensemble_core.runs import state_folder
     from ensemble_core.service.access import member_name
-    from ensemble_core.service.client import address, load_grpc, open_channel
+    from ensemble_core.service.channel import (
+        address,
+        load_grpc,
+        open_channel,
+        read_token,
+        why_away,
+    )
 
     load_grpc()
     full = member_name(name)
-    choice = choose(discover(plugins), executor)
+    registry = discover(plugins)
+    choice = choose(registry, executor)
     if choice.record.members:
         raise UsageError(
             f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
         )
     chosen = read_options(choice.record, options, {})
 
-    def build() -> Executor:
-        try:
-            return choice.record.build(chosen)
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"executor {choice.name!r} does not take these options",
-                cause=str(error),
-                hint=f"'ensemble plugins show executor {choice.name}' describes them",
-                code="bad-option",
-            ) from error
+    def built() -> Executor:
+        return build(registry, choice.record, chosen)
 
     from ensemble_core.service.agent import Agent
-    from ensemble_core.service.remote import read_token
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
     )
-    open_channel(host, port, token=read_token(token_file), ca=ca, insecure=insecure).close()
+
+    def channel() -> Any:
+        token = read_token(token_file) if token_file else None
+        return open_channel(host, port, token=token, ca=ca, insecure=insecure)
+
+    channel().close()
+    ended = threading.Event()
+    failed: list[EnsembleError] = []
+
+    def gave_up(error: EnsembleError) -> None:
+        failed.append(error)
+        ended.set()
+
     agent = Agent(
         full,
-        build,
+        built,
         state_folder(state) / "members" / full,
-        lambda: open_channel(host, port, token=read_token(token_file), ca=ca, insecure=insecure),
+        channel,
         address(host, port),
         executor=choice.name,
         version=__version__,
+        away=partial(why_away, host, port, ca=ca, insecure=insecure),
+        gave_up=gave_up,
     )
-    ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     click.echo(f"member {full}, process {os.getpid()}, {choice}", err=True)
     agent.start()
     ended.wait()
     agent.stop()
+    if failed:
+        raise failed[0]
     return 0

@@ -12,8 +12,11 @@ import click
 
 from ensemble_core.cli.parameters import check_showing, showing_options
 from ensemble_core.cli.past import run_argument, state_option, telling
+from ensemble_core.cli.reaching import reaching_options, told
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ensemble_core.cli.past import Past
     from ensemble_core.engine import Engine
     from ensemble_core.ensemble import Ensemble
@@ -34,12 +37,18 @@ __all__ = ["resume"]
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
 )
+@reaching_options
 @state_option
 @showing_options
 def resume(
     run: str,
     accept_changes: bool,
     take_over: bool,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
     state: str | None,
     debug: bool,
     quiet: bool,
@@ -51,11 +60,17 @@ def resume(
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The queue is
     asked what became of each job that was not over; only what never arrived is submitted. The exit
     code is the run's, as of 'ensemble run'.
+
+    A run that uses the ensemble service looks for it where it was, unless another --host or --port
+    is given.
     """
     check_showing(debug=debug, quiet=quiet, as_json=as_json)
     look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
+    reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
     with telling(as_json):
-        return take_up(run, state, look, accept_changes=accept_changes, take_over=take_over)
+        return take_up(
+            run, state, look, reach=reach, accept_changes=accept_changes, take_over=take_over
+        )
 
 
 def take_up(
@@ -63,14 +78,16 @@ def take_up(
     state: str | None,
     look: dict[str, Any],
     *,
+    reach: Mapping[str, object] | None = None,
     accept_changes: bool = False,
     take_over: bool = False,
     stop_first: str | None = None,
 ) -> int:
-    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
+    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left.
+    ``reach`` is where the ensemble service is now, as far as that was said."""
     from ensemble_core.cli.past import Past
     from ensemble_core.journal import NAME, migrate
-    from ensemble_core.runs import STOP, Lock, find, state_folder
+    from ensemble_core.runs import LEAVE, STOP, Lock, find, state_folder
 
     folder = find(state_folder(state), run)
     lock = Lock(folder)
@@ -78,19 +95,25 @@ def take_up(
     try:
         # What an earlier controller was asked. At once: from here on it is this one that is asked,
         # and to read a long history takes a while.
-        with contextlib.suppress(OSError):
-            (folder / STOP).unlink()
+        for asked in (STOP, LEAVE):
+            with contextlib.suppress(OSError):
+                (folder / asked).unlink()
         migrate(folder / NAME)
         with Past(state, str(folder)) as past:
-            return _take_up(past, lock, look, accept_changes, stop_first)
+            return _take_up(past, lock, look, reach or {}, accept_changes, stop_first)
     finally:
         lock.release()
 
 
 def _take_up(
-    past: Past, lock: Any, look: dict[str, Any], accept_changes: bool, stop_first: str | None
+    past: Past,
+    lock: Any,
+    look: dict[str, Any],
+    reach: Mapping[str, object],
+    accept_changes: bool,
+    stop_first: str | None,
 ) -> int:
-    from ensemble_core.cli.choose import Choice
+    from ensemble_core.cli.choose import Choice, build, read_options
     from ensemble_core.cli.keeping import Kept
     from ensemble_core.cli.showing import Showing
     from ensemble_core.errors import UsageError
@@ -119,7 +142,11 @@ def _take_up(
     changed = None if stop_first is not None else _changed(past, accept_changes)
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
-    executor = record.build(options)
+    if reach:
+        if "ca" in reach or "insecure" in reach:  # they exclude each other
+            options = {key: options[key] for key in options if key not in ("ca", "insecure")}
+        options = read_options(record, (), {**options, **reach})
+    executor = build(past.registry, record, options)
     recovered = past.recover(compare=stop_first is None, pending=changed is None)
     ensemble: Ensemble = recovered.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.

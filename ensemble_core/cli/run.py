@@ -17,6 +17,7 @@ from ensemble_core.cli.parameters import (
     showing_options,
 )
 from ensemble_core.cli.past import state_option, telling
+from ensemble_core.cli.reaching import reaching_options
 
 if TYPE_CHECKING:
     from ensemble_core.ensemble import Ensemble
@@ -38,8 +39,7 @@ __all__ = ["run"]
 @click.option("--slots", type=int, metavar="N", help="Cores to run on (executor local).")
 @click.option("--min-slots", type=int, metavar="N", help="Fewest slots that shrink may leave.")
 @click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
-@click.option("--host", metavar="HOST", help="Where the ensemble service is (remote, minicluster).")
-@click.option("--port", type=int, metavar="PORT", help="The port of the ensemble service.")
+@reaching_options
 @click.option(
     "--name", metavar="NAME", help="The members' namespace (remote), or the MiniCluster's own name."
 )
@@ -70,6 +70,9 @@ def run(
     max_slots: int | None,
     host: str | None,
     port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
     name: str | None,
     mock: bool,
     overrides: tuple[str, ...],
@@ -92,12 +95,11 @@ def run(
     again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
     """
     from ensemble_core import config
-    from ensemble_core.cli.choose import choose, read_options
+    from ensemble_core.cli.choose import build, choose, read_options
     from ensemble_core.cli.discovery import discover
     from ensemble_core.cli.keeping import Kept
     from ensemble_core.cli.showing import Showing
     from ensemble_core.config.source import read
-    from ensemble_core.errors import UsageError
     from ensemble_core.runs import fit, state_folder
     from ensemble_core.runtime import new_tag
 
@@ -111,26 +113,21 @@ def run(
             "max_slots": max_slots,
             "host": host,
             "port": port,
+            "token_file": token_file,
+            "ca": ca,
+            "insecure": insecure or None,
             "name": name,
             "mock": mock or None,
         }
         chosen = read_options(choice.record, options, named)
-        choice = replace(choice, options=chosen)
+        choice = replace(choice, options=dict(chosen))
         text = read(file)
         ensemble = config.load_text(
             text, registry, file=file, executor=choice.record, overrides=list(overrides)
         )
         if choice.record.members:
             chosen.setdefault("members", members_of(ensemble))
-        try:
-            built = choice.record.build(chosen)
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"executor {choice.name!r} does not take these options",
-                cause=str(error),
-                hint=f"'ensemble plugins show executor {choice.name}' describes them",
-                code="bad-option",
-            ) from error
+        built = build(registry, choice.record, chosen)
         showing = Showing(
             ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
         )

@@ -190,9 +190,6 @@ def start(
     It speaks TLS where 'ensemble-server init-tls' has made certificates. Without any, it listens on
     this machine only. Everyone who asks needs a token: see 'ensemble-server token add'.
     """
-    from ensemble_core.service.channel import quiet_grpc
-
-    quiet_grpc()  # before it is loaded
     from ensemble_core.service.channel import load_grpc
 
     load_grpc()

@@ -44,7 +44,8 @@ __all__ = ["init_tls", "token"]
 @click.option(
     "--renew",
     is_flag=True,
-    help="Make a new certificate for the service from the authority that there is.",
+    help="Make a new certificate for the service from the authority that there is, for the names "
+    "of the one before too. A running service takes it by itself.",
 )
 @click.option("--force", is_flag=True, help="Replace everything; clients then need the new ca.crt.")
 def init_tls(
@@ -60,13 +61,14 @@ def init_tls(
     Clients check the service by ca.crt: copy that file, and no other, to where they are, and name
     it with --ca or ENSEMBLE_CA.
     """
-    from ensemble_core.service.tls import CA, init
+    from ensemble_core.service.tls import CA, days_left, init
 
     if renew and force:
         raise click.UsageError("--renew and --force exclude each other")
     folder = tls_folder(tls_dir, state)
     names = init(folder, hosts, days=days, force=force, renew=renew)
-    click.echo(f"certificate for {', '.join(names)}, good for {days} days, in {folder}")
+    good = round(days_left(folder))  # not beyond the authority's own
+    click.echo(f"certificate for {', '.join(names)}, good for {good} days, in {folder}")
     click.echo(f"clients trust it with ENSEMBLE_CA={folder / CA}")
     return 0
 
@@ -84,7 +86,7 @@ def token() -> None:
 @click.option(
     "--expires",
     metavar="DAYS",
-    type=Finite(0, min_open=True),
+    type=Finite(0, 36500, min_open=True),
     help="How many days it is good.  [default: until it is removed]",
 )
 @state_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.server_places import Finite, state_option, tls_option
+from ensemble_core.cli.reaching import service_options
+from ensemble_core.cli.server_places import Finite, state_option, tls_folder, tls_option
 
 if TYPE_CHECKING:
     from ensemble_core.service.client import MemberStatus
@@ -21,24 +23,7 @@ _STATES = ("depend", "priority", "sched", "run", "cleanup")
 
 @click.command()
 @click.argument("member", metavar="[NS/NAME]", required=False)
-@click.option("--host", default="localhost", show_default=True, help="Where the service is.")
-@click.option(
-    "--port", default=50051, show_default=True, type=click.IntRange(1, 65535), help="Its port."
-)
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(),
-    help="A file with the token.  [default: $ENSEMBLE_TOKEN, or the file $ENSEMBLE_TOKEN_FILE]",
-)
-@click.option(
-    "--ca",
-    metavar="FILE",
-    type=click.Path(),
-    help="The authority to check the service by.  [default: $ENSEMBLE_CA; of a service on this "
-    "machine, the ca.crt in its own folder]",
-)
-@click.option("--insecure", is_flag=True, help="Speak plaintext also to another machine.")
+@service_options
 @click.option(
     "--timeout",
     default=10.0,
@@ -65,16 +50,17 @@ def status(
     from ensemble_core.cli.json_lines import dump
     from ensemble_core.cli.past import put, telling
     from ensemble_core.service.access import member_name
-    from ensemble_core.service.channel import quiet_grpc, read_token
+    from ensemble_core.service.channel import own_authority, read_token
     from ensemble_core.service.client import ServiceClient
 
-    quiet_grpc()
     with telling(as_json):
         only = "" if member is None else member_name(member)
         token = read_token(token_file) if token_file else None
-        ca = ca or _own_authority(host, insecure, state, tls_dir)
+        own = None
+        if (state or tls_dir) and not (ca or insecure or os.environ.get("ENSEMBLE_CA")):
+            own = own_authority(host, tls_folder(tls_dir, state))
         with ServiceClient(
-            host, port, token=token, ca=ca, insecure=insecure, timeout=timeout
+            host, port, token=token, ca=ca or own, insecure=insecure, timeout=timeout
         ) as client:
             members = client.status(only)
         if as_json:
@@ -83,19 +69,6 @@ def status(
         for line in _lines(members):
             put(line)
     return 0
-
-
-def _own_authority(host: str, insecure: bool, state: str | None, tls_dir: str | None) -> str | None:
-    """The authority of the service on this machine, where nothing else says which to trust."""
-    import os
-
-    from ensemble_core.cli.server_places import tls_folder
-    from ensemble_core.service.channel import is_loopback
-
-    if insecure or os.environ.get("ENSEMBLE_CA") or not is_loopback(host):
-        return None
-    own = tls_folder(tls_dir, state) / "ca.crt"
-    return str(own) if own.exists() else None
 
 
 def _lines(members: list[MemberStatus]) -> list[str]:

@@ -167,7 +167,7 @@ class Showing:
             self._begin(output, tag, kept, engine)
             outcome = None
             try:
-                with Interrupts(stop), watching(kept, lambda who: stop(who, 130, False)):
+                with Interrupts(stop), watching(kept, lambda who, again: stop(who, 130, again)):
                     if self._block is not None:
                         self._block.begin()
                     outcome = runtime.run()

@@ -24,7 +24,16 @@ from typing import Any, Literal, get_args
 
 from ensemble_core.errors import EnsembleError, UsageError
 
-__all__ = ["Identity", "Role", "Token", "TokenFile", "Unknown", "member_name", "namespace_name"]
+__all__ = [
+    "Identity",
+    "Role",
+    "Token",
+    "TokenFile",
+    "Unknown",
+    "is_tag",
+    "member_name",
+    "namespace_name",
+]
 
 Role = Literal["member", "controller", "viewer", "admin"]
 
@@ -59,6 +68,11 @@ def member_name(text: str) -> str:
             code="bad-member",
         )
     return f"{_label(namespace, 'member', text)}/{_label(name, 'member', text)}"
+
+
+def is_tag(text: str) -> bool:
+    """Whether it can be a run's tag; members name a folder by it."""
+    return _TAG.fullmatch(text) is not None
 
 
 def _label(part: str, what: str, whole: str) -> str:
@@ -121,7 +135,7 @@ class Identity:
 
     def may_run(self, tag: str) -> bool:
         """Whether it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
-        return self.role in ("controller", "admin") and _TAG.fullmatch(tag) is not None
+        return self.role in ("controller", "admin") and is_tag(tag)
 
     @property
     def owner(self) -> str:
@@ -161,8 +175,9 @@ class TokenFile:
     """The tokens of a service, in ``path`` (mode 0600, replaced as a whole).
 
     ``identify`` is called for each call that a running service takes, and looks at the file again
-    when it has changed; ``add`` and ``remove`` may be called by another process meanwhile. A file
-    that cannot be read any more changes nothing: ``trouble`` says so.
+    when it has changed: for a token that is not known at once, else within :data:`_GLANCE` seconds.
+    ``add`` and ``remove`` may be called by another process meanwhile. A file that cannot be read
+    any more changes nothing: ``trouble`` says so.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -180,10 +195,11 @@ class TokenFile:
         now = self._clock()
         self._glance()
         match = _TOKEN.fullmatch(text)
-        token = self._tokens.get(match[1]) if match else None
-        # Compared in any case: the time taken does not tell which tokens there are.
-        expected = token.sha256 if token else "0" * 64
-        right = hmac.compare_digest(_digest(text), expected)
+        token, right = self._compare(text, match)
+        if not right and match is not None and not self.trouble:
+            self._next_glance = 0.0  # it may have been made a moment ago
+            self._glance()
+            token, right = self._compare(text, match)
         if match is None:
             raise Unknown(
                 "this is not a token of the ensemble service",
@@ -205,6 +221,11 @@ class TokenFile:
                 code="expired-token",
             )
         return token.identity
+
+    def _compare(self, text: str, match: re.Match[str] | None) -> tuple[Token | None, bool]:
+        token = self._tokens.get(match[1]) if match else None
+        # Compared in any case: the time taken does not tell which tokens there are.
+        return token, hmac.compare_digest(_digest(text), token.sha256 if token else "0" * 64)
 
     def stands(self, identity: Identity) -> bool:
         """Whether the token of this identity still counts; asked of connections that last."""

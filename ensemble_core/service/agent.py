@@ -9,21 +9,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.executor import Executor
+from ensemble_core.service.access import is_tag
+from ensemble_core.service.channel import MISMATCHED
 from ensemble_core.service.claim import claim
 from ensemble_core.service.connection import Connection
 from ensemble_core.service.hosting import Hosted
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.tally import Tally
+
+if TYPE_CHECKING:
+    from ensemble_core.service.channel import Away
 
 __all__ = ["Agent"]
 
@@ -37,8 +41,8 @@ _BEAT, _SOONEST = 2.0, 0.2
 _MOST_RUNS = 1_000
 #: Seconds for an executor to be closed in when the agent ends.
 _LEAVING = 20.0
-#: A tag becomes the name of a folder.
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+#: Codes of errors that end an agent that was never connected.
+_LASTING = MISMATCHED | {"unauthenticated", "permission-denied", "unimplemented"}
 
 _log = logging.getLogger("ensemble.member")
 
@@ -47,7 +51,10 @@ class Agent:
     """One member. ``name`` is ``NAMESPACE/NAME``.
 
     ``build`` makes an executor; ``executor`` is its name. ``folder`` is the member's own, with a
-    folder below it for each run. ``channel`` opens a channel to the service at ``target``. Raises
+    folder below it for each run. ``channel`` opens a channel to the service at ``target``, and
+    ``away`` looks into why it cannot be reached. ``gave_up`` is called, on a thread of the agent's,
+    where the service was never reached for a reason that no waiting mends: somebody is to
+    :meth:`stop` it then. Once it was connected it goes on trying, whatever is the reason. Raises
     :class:`UsageError` where another agent of this member has the folder.
     """
 
@@ -61,6 +68,8 @@ class Agent:
         *,
         executor: str = "",
         version: str = "",
+        away: Callable[[], Away] | None = None,
+        gave_up: Callable[[EnsembleError], None] | None = None,
     ) -> None:
         self.name = name
         self._build = build
@@ -84,14 +93,17 @@ class Agent:
         )
         self._tally = Tally()
         # Not every queue can tell before it is opened.
-        with contextlib.suppress(EnsembleError, OSError):
+        with contextlib.suppress(EnsembleError, OSError, TypeError, ValueError):
             self._tally.gauges(first.resources())
         self._lock = threading.Lock()
         self._hosted: dict[str, Hosted] = {}
         self._news = threading.Event()
         self._ended = threading.Event()
         self._welcome = threading.Event()
-        self._trouble = ""
+        #: Codes of what was told since it was connected.
+        self._told: set[str] = set()
+        self._gave_up = gave_up
+        self._ever = False
         self._connection: Connection[pb.FromMember, pb.ToMember] = Connection(
             channel,
             "Member",
@@ -99,6 +111,7 @@ class Agent:
             first=lambda: pb.FromMember(hello=self._hello),
             heard=self._heard,
             down=self._down,
+            away=away,
         )
         self._sender = threading.Thread(target=self._send, name="ensemble-sender", daemon=True)
 
@@ -137,7 +150,8 @@ class Agent:
                 hosted.acknowledge(ack.life, ack.seq)
         elif what == "welcome":
             _log.info("%s is connected to the service %s", self.name, message.welcome.service)
-            self._trouble = ""
+            self._told.clear()
+            self._ever = True
             self._welcome.set()
             self._news.set()
 
@@ -145,9 +159,14 @@ class Agent:
         self._welcome.clear()
         for hosted in list(self._hosted.values()):
             hosted.disconnected()
-        if str(error) != self._trouble:  # once, and not with each attempt
-            self._trouble = str(error)
-            _log.warning("%s", " ".join(str(error).split()))
+        if self._gave_up is not None and not self._ever and error.code in _LASTING:
+            self._gave_up(error)
+            return
+        if error.code not in self._told:  # once, and not with each attempt
+            self._told.add(error.code)
+            why = f" ({error.cause})" if error.cause else ""
+            do = f"; {error.hint}" if error.hint and error.code != "unavailable" else ""
+            _log.warning("%s%s: jobs go on, and it is tried again%s", error.what, why, do)
 
     def _call(self, call: pb.Call) -> None:
         if call.member != self.name:
@@ -161,7 +180,7 @@ class Agent:
                         self._answer(_without_run(call, what))
                     return
                 refusal = None
-                if not _TAG.fullmatch(call.run):
+                if not is_tag(call.run):
                     refusal = pb.Fault(message="this cannot be a run's tag", code="bad-tag")
                 elif len(self._hosted) >= _MOST_RUNS:
                     refusal = pb.Fault(
@@ -202,6 +221,14 @@ class Agent:
 
     def _send(self) -> None:
         """The sender's thread: events as they come, several at once, and beats."""
+        while not self._ended.is_set():
+            try:
+                self._send_on()
+            except Exception:  # nobody else would send anything
+                _log.exception("%s: what is to be sent could not be put together", self.name)
+                self._ended.wait(1.0)
+
+    def _send_on(self) -> None:
         changes, last_beat = -1, 0.0
         while not self._ended.is_set():
             now = time.monotonic()

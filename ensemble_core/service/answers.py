@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.resizer import Resized
@@ -44,34 +43,50 @@ class Answers:
         self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._file: IO[bytes] | None = None
         self._lines = 0
+        #: Whether the file may end with half a line.
+        self._torn = False
         self._lock = threading.Lock()  # requests are begun and ended in worker threads
         if path is not None:
             self._read(path)
             self._rewrite()
 
     def get(self, member: str, request: str) -> Entry | None:
-        """What is known of a request."""
-        with self._lock:
-            return self._entries.get((member, request))
+        """What is known of a request. Does not wait for the disk."""
+        return self._entries.get((member, request))
 
     def begin(self, member: str, request: str, delta: int) -> None:
         """It is about to be carried out. Raises :class:`EnsembleError` where that cannot be put on
         record: then it must not be."""
-        with self._lock:
-            self._keep(member, request, Entry(delta))
-            try:
-                self._append({"member": member, "request": request, "delta": delta})
-            except EnsembleError:
-                del self._entries[member, request]
-                raise
+        self.turn(member, None, (request, delta))
 
     def end(self, member: str, request: str, delta: int, answer: Resized) -> None:
         """It was answered."""
-        line = {"member": member, "request": request, "delta": delta, "answer": _plain(answer)}
-        # Where the file takes no more, it still has the beginning: it is not carried out again.
-        with self._lock, contextlib.suppress(EnsembleError):
-            self._keep(member, request, Entry(delta, answer))
-            self._append(line)
+        self.turn(member, (request, delta, answer), None)
+
+    def turn(
+        self, member: str, ended: tuple[str, int, Resized] | None, begun: tuple[str, int] | None
+    ) -> None:
+        """:meth:`end` of one request of a member and :meth:`begin` of its next, with one write;
+        either may be missing. Where it raises, the first counts as ended all the same."""
+        data = b""
+        if ended is not None:
+            data = _line(member, *ended)
+        if begun is not None:
+            data += _line(member, *begun)
+        if not data:
+            return
+        with self._lock:
+            if ended is not None:
+                self._keep(member, ended[0], Entry(*ended[1:]))
+            if begun is not None:
+                self._keep(member, begun[0], Entry(begun[1]))
+            try:
+                self._append(data)
+            except EnsembleError:
+                # What ended has its beginning on record still: it is not carried out again.
+                if begun is not None:
+                    del self._entries[member, begun[0]]
+                    raise
 
     def close(self) -> None:
         """Give the file back."""
@@ -91,17 +106,18 @@ class Answers:
 
     # -- the file -------------------------------------------------------------------------------
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, data: bytes) -> None:
         if self._path is None:
             return
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open
-            data = json.dumps(line).encode() + b"\n"
-            if self._file.write(data) != len(data):
-                # Half a line would spoil the next one too.
-                self._file.write(b"\n")
+            # Half a line would spoil the next one too.
+            whole = b"\n" + data if self._torn else data
+            self._torn = True
+            if self._file.write(whole) != len(whole):
                 raise OSError(28, "not all of it could be written")
+            self._torn = False
         except OSError as error:
             raise EnsembleError(
                 "the request cannot be put on record",
@@ -109,9 +125,10 @@ class Answers:
                 code="no-record",
                 transient=True,
             ) from None
-        self._lines += 1
+        self._lines += data.count(b"\n")
         if self._lines > 4 * self._most:
-            self._rewrite()
+            with contextlib.suppress(EnsembleError):  # it is on record; the file is only long
+                self._rewrite()
 
     def _read(self, path: Path) -> None:
         try:
@@ -135,19 +152,22 @@ class Answers:
         """The file with one line for each request."""
         assert self._path is not None
         self._close()
-        lines = []
-        for (member, request), entry in self._entries.items():
-            line: dict[str, Any] = {"member": member, "request": request, "delta": entry.delta}
-            if entry.answer is not None:
-                line["answer"] = _plain(entry.answer)
-            lines.append(json.dumps(line) + "\n")
-        write_private(self._path, "".join(lines).encode())
-        os.chmod(self._path, 0o600)
-        self._lines = len(lines)
+        lines = [
+            _line(member, request, entry.delta, entry.answer)
+            for (member, request), entry in self._entries.items()
+        ]
+        write_private(self._path, b"".join(lines))
+        self._lines, self._torn = len(lines), False
 
 
-_FIELDS = tuple(each.name for each in fields(Resized))
-
-
-def _plain(answer: Resized) -> dict[str, object]:
-    return {name: getattr(answer, name) for name in _FIELDS}
+def _line(member: str, request: str, delta: int, answer: Resized | None = None) -> bytes:
+    # Put together by hand, for a worker thread holds up the event loop while it does this.
+    line = f'{{"member": {_quoted(member)}, "request": {_quoted(request)}, "delta": {delta:d}'
+    if answer is not None:
+        line += (
+            f', "answer": {{"outcome": {_quoted(answer.outcome)}, "before": {answer.before:d}, '
+            f'"asked": {answer.asked:d}, "granted": {answer.granted:d}, '
+            f'"reason": {_quoted(answer.reason)}, "code": {_quoted(answer.code)}, '
+            f'"transient": {"true" if answer.transient else "false"}}}'
+        )
+    return line.encode() + b"}\n"

@@ -6,10 +6,14 @@ gRPC is loaded when a channel is opened, not before.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import re
 import socket
 import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_MESSAGE",
+    "MISMATCHED",
+    "Away",
     "address",
     "authorization",
     "fault",
@@ -28,7 +34,7 @@ __all__ = [
     "is_loopback",
     "load_grpc",
     "open_channel",
-    "quiet_grpc",
+    "own_authority",
     "read_token",
     "why_away",
 ]
@@ -40,8 +46,9 @@ MAX_MESSAGE = 4 * 1024 * 1024
 def load_grpc() -> Any:
     """The module ``grpc``. Raises :class:`EnsembleError` with a hint where it is not installed."""
     try:
-        import grpc
-        import grpc.aio
+        with _quiet():
+            import grpc
+            import grpc.aio
         from google import protobuf  # noqa: F401 - its absence is to be told here, and not later
     except ImportError as error:
         raise UsageError(
@@ -53,10 +60,18 @@ def load_grpc() -> Any:
     return grpc
 
 
-def quiet_grpc() -> None:
-    """Keep gRPC's own remarks off stderr, where nothing asks for them: what fails is told in our
-    words. To be called before gRPC is loaded."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep gRPC's own remarks off stderr, unless they are asked for: what fails is told in our
+    words. It looks at the environment when it is loaded; jobs need not inherit that."""
+    if "GRPC_VERBOSITY" in os.environ:
+        yield
+        return
+    os.environ["GRPC_VERBOSITY"] = "NONE"
+    try:
+        yield
+    finally:
+        os.environ.pop("GRPC_VERBOSITY", None)
 
 
 def is_loopback(host: str) -> bool:
@@ -94,10 +109,11 @@ def open_channel(
         ``$ENSEMBLE_TOKEN_FILE``. Without any, calls go without one.
     ca:
         A file with the certificate of the authority that the service's own is checked by; falls
-        back to ``$ENSEMBLE_CA``. Where there is none, a service on this machine is spoken to in
-        plaintext, and any other by the authorities that this machine trusts.
+        back to ``$ENSEMBLE_CA``, then for a service on this machine to :func:`own_authority`.
+        Where there is none, a service on this machine is spoken to in plaintext, and any other by
+        the authorities that this machine trusts.
     insecure:
-        Plaintext also to another machine: everyone on the way may read the token.
+        Plaintext, also to another machine: everyone on the way may read the token.
     max_message:
         The largest message that is taken, in bytes.
 
@@ -109,7 +125,7 @@ def open_channel(
     if not host or not 0 < port < 65536:
         raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
     token = _token(token)
-    trusted = _trusted(ca, insecure)
+    trusted = _trusted(host, ca, insecure)
     if trusted and insecure:
         raise UsageError(
             "a certificate authority and plaintext exclude each other",
@@ -148,9 +164,28 @@ def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
-def _trusted(ca: str | os.PathLike[str] | None, insecure: bool) -> str | os.PathLike[str] | None:
+def own_authority(host: str, folder: Path | None = None) -> Path | None:
+    """The authority of a service on this machine, where ``ensemble-server init-tls`` has made one.
+
+    ``folder`` is that of the certificates, if it is not the usual one. ``None`` for another host.
+    """
+    if not is_loopback(host):
+        return None
+    if folder is None:
+        from ensemble_core.runs import state_folder
+
+        folder = state_folder(None) / "service" / "tls"
+    own = folder / "ca.crt"
+    return own if own.exists() else None
+
+
+def _trusted(
+    host: str, ca: str | os.PathLike[str] | None, insecure: bool
+) -> str | os.PathLike[str] | None:
     """The authority's file. What is spelt out counts more than what is in the environment."""
-    return ca or (None if insecure else os.environ.get("ENSEMBLE_CA") or None)
+    if ca or insecure:
+        return ca
+    return os.environ.get("ENSEMBLE_CA") or own_authority(host)
 
 
 def _token(given: str | None) -> str | None:
@@ -198,13 +233,32 @@ def _certificate(path: str | os.PathLike[str]) -> bytes:
             hint="'ensemble-server init-tls' makes ca.crt; copy it to where it is to be trusted",
             code="bad-certificate",
         ) from None
-    if b"-----BEGIN CERTIFICATE-----" not in data:
-        raise UsageError(
-            f"{os.fspath(path)} has no certificate in it",
-            cause="no line '-----BEGIN CERTIFICATE-----'",
-            code="bad-certificate",
-        )
-    return data
+    cause = "no line '-----BEGIN CERTIFICATE-----'"
+    # Bundles have remarks between their certificates, in any encoding.
+    found = b"\n".join(_PEM.findall(data))
+    if found:
+        try:
+            _context(found)
+        except (ssl.SSLError, ValueError) as error:
+            cause = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+        else:
+            return found + b"\n"
+    raise UsageError(
+        f"{os.fspath(path)} has no certificate in it that can be used",
+        cause=cause,
+        hint="it is the ca.crt that 'ensemble-server init-tls' has made for this service",
+        code="bad-certificate",
+    )
+
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def _context(authority: bytes | None) -> ssl.SSLContext:
+    """How TLS is spoken with a service that this authority vouches for; no stricter than gRPC."""
+    context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _bearer(token: str) -> Any:
@@ -235,7 +289,20 @@ def _bearer(token: str) -> Any:
     )()
 
 
-def fault(error: grpc.RpcError, target: str, away: tuple[str, str] | None = None) -> EnsembleError:
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Why the service cannot be reached, and what to do; ``code`` is for programs."""
+
+    cause: str
+    hint: str
+    code: str = "unavailable"
+
+
+#: Codes of what no waiting mends: the two do not speak the same language, or do not trust.
+MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
+
+
+def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
     """What a call that failed means, in words that a user can act on.
 
     ``transient`` where the same call may succeed later; it is then open whether it was delivered.
@@ -246,17 +313,20 @@ def fault(error: grpc.RpcError, target: str, away: tuple[str, str] | None = None
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else "") or str(error)
     words, hint, transient = _FAULTS.get(code.name, ("did not answer as it should", None, False))
+    name = code.name.lower().replace("_", "-")
     if code is grpc.StatusCode.UNAVAILABLE:
         hint = "ask again in a while" if is_answer(details) else _THERE
         if away is not None and not is_answer(details):
-            details, hint = away
+            details, hint, name = away.cause, away.hint, away.code
     elif "larger than max" in details:
         words, transient = "takes no message of this size", False
+    if hint and details.endswith(hint):  # the service said so too
+        details = details[: -len(hint)].rstrip("; ")
     return ExecutorError(
         f"the service at {target} {words}",
         cause=" ".join(details.split())[:500],
         hint=hint,
-        code=code.name.lower().replace("_", "-"),
+        code=name,
         transient=transient,
     )
 
@@ -274,7 +344,16 @@ _FAULTS: dict[str, tuple[str, str | None, bool]] = {
         "set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
         False,
     ),
-    "PERMISSION_DENIED": ("refused: the credential does not allow this", None, False),
+    "PERMISSION_DENIED": (
+        "refused: the credential does not allow this",
+        "'ensemble-server token list' shows for whom each token is",
+        False,
+    ),
+    "ALREADY_EXISTS": (
+        "refused: this name is taken",
+        "end the other one, or give this one another name",
+        True,
+    ),
     "INVALID_ARGUMENT": ("refused what was asked", None, False),
     "NOT_FOUND": ("does not know it", None, False),
     "FAILED_PRECONDITION": ("refused", None, False),
@@ -303,41 +382,66 @@ def why_away(
     ca: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     seconds: float = 2.0,
-) -> tuple[str, str]:
-    """Why the service cannot be reached, as cause and hint: looked into with a connection of its
-    own, for gRPC tells only what befell the last of the addresses that it tried. The arguments are
-    those of :func:`open_channel`."""
-    trusted = _trusted(ca, insecure)
+) -> Away:
+    """Why the service cannot be reached: looked into with a connection of its own, for gRPC tells
+    only what befell the last of the addresses that it tried. The arguments are those of
+    :func:`open_channel`; what that raises, this does too."""
+    trusted = _trusted(host, ca, insecure)
     plain = not trusted and (insecure or is_loopback(host))
+    context = _context(_certificate(trusted) if trusted else None)
+    if plain:  # only to learn whether it speaks TLS: nothing is sent that is to be kept secret
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    bare = host.strip("[]")
     try:
-        plug = socket.create_connection((host.strip("[]"), port), seconds)
+        plug = socket.create_connection((bare, port), seconds)
     except OSError as error:
         words = error.strerror or str(error) or "no answer"
-        return words, "is it running there? 'ensemble-server start' starts one"
+        return Away(words, "is it running there? 'ensemble-server start' starts one")
     with plug:
-        context = ssl.create_default_context(cafile=os.fspath(trusted) if trusted else None)
-        if plain:  # only to learn whether it speaks TLS: nothing is sent that is to be kept secret
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.set_alpn_protocols(["h2"])
         try:
-            with context.wrap_socket(plug, server_hostname=host.strip("[]")):
+            with context.wrap_socket(plug, server_hostname=bare):
                 if plain:
                     words = "it speaks TLS, and was asked in plaintext"
-                    return words, "give its ca.crt with --ca or ENSEMBLE_CA"
+                    return Away(words, "give its ca.crt with --ca or ENSEMBLE_CA", "speaks-tls")
         except ssl.SSLCertVerificationError as error:
-            return _distrusted(error)
+            return _distrusted(error, trusted, own=not (ca or os.environ.get("ENSEMBLE_CA")))
         except (OSError, ValueError) as error:
-            if isinstance(error, ssl.SSLError) and not plain:
+            if not plain and getattr(error, "reason", None) in _NO_TLS:
                 words = "it does not speak TLS, or something else listens there"
-                return words, "leave out --ca and ENSEMBLE_CA if it is to be asked in plaintext"
-    return "it takes the connection and does not answer", "is something else listening there?"
+                return Away(words, _plaintext_hint(ca, trusted), "no-tls")
+    return Away("it takes the connection and does not answer", "is something else listening there?")
 
 
-def _distrusted(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
-    words = f"its certificate is not trusted: {error.verify_message}"
-    if "expired" in error.verify_message:
-        return words, "renew it where the service is: ensemble-server init-tls --renew"
-    if "mismatch" in error.verify_message or "not valid for" in error.verify_message:
+#: What OpenSSL calls an answer that is not TLS. That a connection just ends may pass.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+
+
+def _plaintext_hint(
+    ca: str | os.PathLike[str] | None, trusted: str | os.PathLike[str] | None
+) -> str:
+    """How to ask in plaintext after all."""
+    if ca or not trusted:
+        return "leave out --ca if it is to be asked in plaintext"
+    where = os.fspath(trusted)
+    if os.environ.get("ENSEMBLE_CA"):
+        return f"unset ENSEMBLE_CA ({where}) if it is to be asked in plaintext"
+    return f"{where} says that it does; --insecure asks in plaintext"
+
+
+def _distrusted(
+    error: ssl.SSLCertVerificationError, trusted: str | os.PathLike[str] | None, *, own: bool
+) -> Away:
+    words, said = f"its certificate is not trusted: {error.verify_message}", error.verify_message
+    if "expired" in said:
+        hint = "renew it where the service is: ensemble-server init-tls --renew"
+    elif "not yet valid" in said:
+        hint = "compare the clocks of this machine and of the service's"
+    elif "mismatch" in said or "not valid for" in said:
         hint = "make one for this name where the service is: init-tls --renew --host NAME"
-        return words, hint
-    return words, "give the ca.crt of this service with --ca or ENSEMBLE_CA"
+    else:
+        hint = "give the ca.crt of this service with --ca or ENSEMBLE_CA"
+        if trusted:
+            found = ", which was found by itself" if own else ""
+            hint += f"; this was {os.fspath(trusted)}{found}"
+    return Away(words, hint, "untrusted")

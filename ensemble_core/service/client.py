@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.resizer import Resized
 from ensemble_core.service.channel import (
     MAX_MESSAGE,
+    MISMATCHED,
+    Away,
     address,
     authorization,
     fault,
@@ -25,7 +28,6 @@ from ensemble_core.service.channel import (
     is_loopback,
     load_grpc,
     open_channel,
-    quiet_grpc,
     read_token,
     why_away,
 )
@@ -41,7 +43,6 @@ __all__ = [
     "is_loopback",
     "load_grpc",
     "open_channel",
-    "quiet_grpc",
     "read_status",
     "read_token",
     "why_away",
@@ -171,6 +172,7 @@ class ServiceClient:
 
         end = time.monotonic() + self.timeout
         pause = 0.1
+        looked = False
         while True:
             try:
                 return call(message, timeout=max(0.001, end - time.monotonic()))
@@ -180,6 +182,12 @@ class ServiceClient:
                 away = code == grpc.StatusCode.UNAVAILABLE
                 # That a member is away is an answer, and not for us to wait out.
                 retry = again and away and "is not connected" not in str(error.details())
+                if retry and not looked and left > 2.0:  # is it one that no waiting mends?
+                    looked = True
+                    found = self._fault(error, away)
+                    if found.code in MISMATCHED:
+                        raise found from None
+                    left = end - time.monotonic()
                 if not retry or left <= pause or self._closed.wait(pause):
                     raise self._fault(error, away) from None
                 pause = min(pause * 2, 2.0)
@@ -191,8 +199,11 @@ class ServiceClient:
                 ) from None
 
     def _fault(self, error: Any, away: bool) -> EnsembleError:
-        unreached = away and not is_answer(str(error.details()))
-        return fault(error, self.target, self._away() if unreached else None)
+        why: Away | None = None
+        if away and not is_answer(str(error.details())):
+            with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
+                why = self._away()
+        return fault(error, self.target, why)
 
 
 def read_status(message: Any) -> MemberStatus:

@@ -13,16 +13,23 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ensemble_core.errors import EnsembleError, ExecutorError
 
+if TYPE_CHECKING:
+    from ensemble_core.service.channel import Away
+
 __all__ = ["Connection"]
 
-#: Seconds between attempts: the first pause, and the longest.
-_FIRST, _LONGEST = 0.2, 10.0
+#: Seconds between attempts: the first pause, and the longest. A run waits a little longer than that
+#: for members that it needs (``remote``).
+_FIRST, _LONGEST = 0.2, 5.0
 #: Seconds for which a connection must have lasted for the next pause to be short again.
 _STEADY = 5.0
+
+#: Seconds for the thread to end in.
+_CLOSING = 5.0
 
 _log = logging.getLogger("ensemble.member")
 
@@ -35,7 +42,7 @@ class Connection(Generic[_S, _R]):
 
     ``channel`` opens a channel. ``first`` is what is said first on each new stream. ``heard`` is
     called with what comes, and ``down`` with the error whenever the stream has ended or could not
-    be had: both on the connection's own thread.
+    be had: both on the connection's own thread. ``away`` looks into why nobody can be reached.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class Connection(Generic[_S, _R]):
         first: Callable[[], _S],
         heard: Callable[[_R], None],
         down: Callable[[EnsembleError], None],
+        away: Callable[[], Away] | None = None,
     ) -> None:
         self._channel = channel
         self._method = method
@@ -54,6 +62,7 @@ class Connection(Generic[_S, _R]):
         self._first = first
         self._heard = heard
         self._down = down
+        self._away = away
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_S | None] | None = None
@@ -76,11 +85,12 @@ class Connection(Generic[_S, _R]):
                 self._call.cancel()
 
     def close(self) -> None:
-        """End the stream and wait for its thread, unless this is called by it."""
+        """End the stream and wait for its thread, unless this is called by it. One that still looks
+        into why nobody can be reached (names may take long to be looked up) is left to itself."""
         self._closed.set()
         self.drop()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_CLOSING)
 
     def _run(self) -> None:
         pause = _FIRST
@@ -98,7 +108,10 @@ class Connection(Generic[_S, _R]):
                 )
             if self._closed.is_set():
                 return
-            self._down(error)
+            try:
+                self._down(error)
+            except Exception:  # as above
+                _log.exception("the connection to the service is made again")
             if time.monotonic() - began > _STEADY:
                 pause = _FIRST
             self._closed.wait(pause * random.uniform(0.7, 1.3))
@@ -106,10 +119,11 @@ class Connection(Generic[_S, _R]):
 
     def _once(self) -> EnsembleError:
         """One stream, to its end; what ended it."""
-        from ensemble_core.service.client import fault, load_grpc
+        from ensemble_core.service.channel import load_grpc
         from ensemble_core.service.proto import ensemble_pb2_grpc
 
         grpc = load_grpc()
+        heard = False
         waiting: queue.SimpleQueue[_S | None] = queue.SimpleQueue()
         try:
             channel = self._channel()
@@ -126,9 +140,10 @@ class Connection(Generic[_S, _R]):
             for message in self._call:
                 if self._closed.is_set():
                     break
+                heard = True
                 self._heard(message)
         except grpc.RpcError as error:
-            return fault(error, self._target)
+            return self._fault(error, heard)
         finally:
             self._waiting = None
             with self._lock:
@@ -138,6 +153,23 @@ class Connection(Generic[_S, _R]):
             waiting.put(None)
             channel.close()
         return _ended(self._target)
+
+    def _fault(self, error: Any, heard: bool) -> EnsembleError:
+        """Why the stream ended, or could not be had."""
+        from ensemble_core.service.channel import Away, fault, is_answer
+
+        plain = fault(error, self._target)
+        unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
+        if not unreached or self._closed.is_set():
+            return plain
+        if heard:  # it was there, and may be there again by now
+            return fault(error, self._target, Away(plain.cause or "", "it is tried again"))
+        if self._away is None:
+            return plain
+        try:
+            return fault(error, self._target, self._away())
+        except EnsembleError:  # the authority's file is being replaced
+            return plain
 
 
 def _taken(waiting: queue.SimpleQueue[_S | None]) -> Iterator[_S]:

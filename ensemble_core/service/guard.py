@@ -11,10 +11,9 @@ import asyncio
 import sys
 import time
 import traceback
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
@@ -22,10 +21,11 @@ from google.protobuf.message import DecodeError, Message
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.service.access import Identity, TokenFile, Unknown
-from ensemble_core.service.hub import Refused
+from ensemble_core.service.limits import Buckets, Deadlines
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
 
-__all__ = ["Buckets", "Deadline", "Guard", "Tally"]
+__all__ = ["Guard", "Tally"]
 
 _Q = TypeVar("_Q", bound=Message)
 
@@ -36,63 +36,12 @@ _LOGGED = 20
 _LONGEST = 1_000
 
 
-class Buckets:
-    """For each key so many turns a second, and ``burst`` at once; bounded memory."""
-
-    def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:
-        self._rate, self._burst, self._most = rate, max(1.0, burst), most
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, key: str, now: float) -> bool:
-        """Take a turn, if there is one."""
-        level, since = self._levels.get(key, (self._burst, now))
-        level = min(self._burst, level + (now - since) * self._rate)
-        allowed = level >= 1.0
-        self._levels[key] = (level - 1.0 if allowed else level, now)
-        self._levels.move_to_end(key)
-        if len(self._levels) > self._most:
-            self._levels.popitem(last=False)
-        return allowed
-
-
 class Tally:
     """What was counted since the start; read by the metrics."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()  # method, name of the status
         self.resizes: Counter[str] = Counter()  # outcome
-
-
-class Deadline:
-    """``async with Deadline(seconds)``: what takes longer is cancelled and refused."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._over = False
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._seconds), self._end)
-
-    def _end(self) -> None:
-        self._over = True
-        self._task.cancel()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._timer.cancel()
-        if self._over:
-            if sys.version_info >= (3, 11):
-                self._task.uncancel()
-            if kind is asyncio.CancelledError:
-                words = f"it took longer than {self._seconds:.3g} s"
-                raise Refused("DEADLINE_EXCEEDED", words) from None
 
 
 @dataclass(eq=False, slots=True)
@@ -123,7 +72,7 @@ class Guard:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokens = tokens
-        self._deadline = deadline
+        self._deadlines = Deadlines(deadline)
         self._tally = tally
         self._monotonic = monotonic
         self._buckets = Buckets(rate, 2 * rate) if rate else None
@@ -145,10 +94,12 @@ class Guard:
         stand_in: Callable[[_Q], Identity | None] | None = None,
     ) -> Any:
         """A handler for single requests. ``stand_in`` says who asks when there is no credential."""
-        codes = self._tally.requests
+        codes, deadlines = self._tally.requests, self._deadlines
+        ok = (method, "OK")
 
         async def handle(data: bytes, context: Any) -> Message:
             identity: Identity | None = None
+            task = deadlines.begin()
             try:
                 identity = self._identity(context)
                 if identity is None:
@@ -156,17 +107,18 @@ class Guard:
                     if identity is None:
                         raise _NOBODY_OLD if stand_in else _NOBODY
                 self._turn(identity)
-                left = context.time_remaining()
-                allowed = self._deadline if left is None else min(left, self._deadline)
-                async with Deadline(allowed):
-                    reply = await answer(identity, _decode(request, data))
+                reply = await answer(identity, _decode(request, data))
             except asyncio.CancelledError:
-                codes[method, "CANCELLED"] += 1
-                raise
+                if not deadlines.end(task):
+                    codes[method, "CANCELLED"] += 1
+                    raise
+                refused = self._refuse(method, identity, context, deadlines.refusal())
             except Exception as error:  # whatever it is, it ends this call and no other
+                deadlines.end(task)
                 refused = self._refuse(method, identity, context, error)
             else:
-                codes[method, "OK"] += 1
+                deadlines.end(task)
+                codes[ok] += 1
                 return reply
             await _abort(context, refused)
             raise AssertionError("abort raises")

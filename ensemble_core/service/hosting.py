@@ -141,10 +141,13 @@ class Hosted:
             call = self._calls.get()
             if call is None:
                 return
-            if not isinstance(call, pb.Call):
-                call()
-                continue
-            self._perform(call)
+            try:
+                if not isinstance(call, pb.Call):
+                    call()
+                    continue
+                self._perform(call)
+            except Exception:  # what comes next would be carried out by nobody
+                _log.exception("run %s: a call failed", self.tag)
             if self._executor is None and self._over(self):
                 return
 
@@ -255,21 +258,29 @@ class Hosted:
 
     def _open(self, epoch: int, answer: pb.Answer) -> None:
         """Take part: go on with the life there is, or begin another."""
+        opened = pb.Opened()
         try:
             if epoch > self._epoch or self._executor is None or self._broken:
                 self._end_life()
                 if epoch > self._epoch:
                     self._write_epoch(epoch)
                 self._begin_life()
+            self._tell_opened(opened)
         except (Exception, SystemExit) as error:  # what a plugin may raise is anything
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s could not be opened", self.tag)
             answer.fault.CopyFrom(from_error(error))
             self._answer(answer)
             return
+        answer.opened.CopyFrom(opened)
+        self._answer(answer)
+        # Not before: a run does not know this life yet.
+        self.spool.rewind()
+        self._news()
+
+    def _tell_opened(self, opened: pb.Opened) -> None:
         executor = self._executor
         assert executor is not None
-        opened = answer.opened
         opened.life, opened.kept_from = self.spool.life, self.spool.kept_from
         strangers = (STRANGERS,) if executor.sees_strangers else ()
         home = (HOME + self._home,) if self._home else ()
@@ -277,10 +288,6 @@ class Hosted:
         gauges = dict(executor.resources())
         opened.resources.update(gauges)
         self._tally.gauges(gauges)
-        self._answer(answer)
-        # Not before: a run does not know this life yet.
-        self.spool.rewind()
-        self._news()
 
     def _begin_life(self) -> None:
         spool = Spool(secrets.token_hex(8))
@@ -327,7 +334,7 @@ class Hosted:
         """Events of the executor, on any of its threads."""
         if spool is not self.spool:
             return
-        messages = []
+        messages, sent = [], []
         for event in events:
             self._newest = max(self._newest, event.timestamp)
             if isinstance(event, JobEvent):
@@ -339,7 +346,9 @@ class Hosted:
                 messages.append(from_event(event))
             except (TypeError, ValueError) as error:
                 _log.error("run %s: an event cannot be sent on: %r: %s", self.tag, event, error)
-        self._tally.add(self.tag, events)
+            else:
+                sent.append(event)
+        self._tally.add(self.tag, sent)
         if not spool.add(messages):
             _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
             self.spool, self._broken = Spool(""), True

@@ -9,38 +9,23 @@ a run that is not there are dropped, for the member keeps them until the run has
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from ensemble_core.service.access import is_tag
+from ensemble_core.service.outbox import Outbox, Refused, RunOutbox
 from ensemble_core.service.proto import ensemble_pb2 as pb
 
-__all__ = ["SILENCE", "Hub", "Link", "MemberState", "Outbox", "Refused", "RunState", "Who"]
+__all__ = ["SILENCE", "Hub", "Link", "MemberLink", "MemberState", "RunLink", "RunState", "Who"]
 
 #: Seconds without a word after which a member counts as gone.
 SILENCE = 10.0
-#: Bytes that may wait for one connection.
-_MOST_WAITING = 64_000_000
 #: Runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
-_M = TypeVar("_M", bound="Sized")
-
-
-class Sized(Protocol):
-    """A message, as far as an outbox is concerned."""
-
-    def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
-
-
-class Refused(Exception):
-    """The connection or the request is not allowed; ``code`` is a name of ``grpc.StatusCode``."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+_O = TypeVar("_O", bound="Outbox[pb.ToMember] | RunOutbox")
 
 
 class Who(Protocol):
@@ -53,64 +38,18 @@ class Who(Protocol):
     def may_run(self, tag: str) -> bool: ...
 
 
-class Outbox(Generic[_M]):
-    """Messages that wait to be sent to one connection, in order."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_M] = deque()
-        self._bytes = 0
-        self._news = asyncio.Event()
-        self._end: Refused | None = None
-        self.closed = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, message: _M) -> None:
-        """Add a message. A connection that takes nothing is ended: it comes again, and whoever
-        speaks to it sends again what was not acknowledged."""
-        if self.closed:
-            return
-        self._bytes += message.ByteSize()
-        if self._bytes > _MOST_WAITING:
-            self._waiting.clear()
-            self.close(Refused("RESOURCE_EXHAUSTED", "too much waits for this connection"))
-            return
-        self._waiting.append(message)
-        self._news.set()
-
-    def close(self, end: Refused | None = None) -> None:
-        """No more messages; ``end`` is raised for who takes them, after those that wait."""
-        if not self.closed:
-            self.closed, self._end = True, end
-            self._news.set()
-
-    def take(self) -> list[_M] | None:
-        """All that waits now; ``None`` once it is closed and empty. Raises how it was closed."""
-        if self._waiting:
-            taken = list(self._waiting)
-            self._waiting.clear()
-            self._bytes = 0
-            return taken
-        if self.closed:
-            if self._end is not None:
-                raise self._end
-            return None
-        self._news.clear()
-        return []
-
-    async def wait(self) -> None:
-        """Until there is something to take, or it was closed."""
-        await self._news.wait()
-
-
 @dataclass(eq=False, slots=True)
-class Link(Generic[_M]):
+class Link(Generic[_O]):
     """One connection: ``name`` is the member's, or the run's tag."""
 
     name: str
     who: Who
-    outbox: Outbox[_M] = field(default_factory=Outbox)
+    outbox: _O
+
+
+#: A member's connection, and a run's.
+MemberLink = Link[Outbox[pb.ToMember]]
+RunLink = Link[RunOutbox]
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +67,7 @@ class MemberState:
     metrics: Mapping[str, float] = field(default_factory=dict)
     #: Tags of the runs that steer it, as far as they are connected.
     runs: set[str] = field(default_factory=set)
-    link: Link[pb.ToMember] | None = None
+    link: MemberLink | None = None
 
     @property
     def alive(self) -> bool:
@@ -145,7 +84,7 @@ class RunState:
     ensemble: str = ""
     epoch: int = 0
     members: set[str] = field(default_factory=set)
-    link: Link[pb.ToRun] | None = None
+    link: RunLink | None = None
 
 
 class Hub:
@@ -166,7 +105,7 @@ class Hub:
 
     # -- members -------------------------------------------------------------------------------
 
-    def join(self, who: Who, hello: pb.Hello, now: float) -> Link[pb.ToMember]:
+    def join(self, who: Who, hello: pb.Hello, now: float) -> MemberLink:
         """A member connects. Raises :class:`Refused`."""
         name = hello.member
         if not name or not who.may_be(name):
@@ -182,7 +121,7 @@ class Hub:
                     "ALREADY_EXISTS", f"member {name} is connected already, from {state.host}"
                 )
             self.leave(state.link)
-        link: Link[pb.ToMember] = Link(name, who)
+        link: MemberLink = Link(name, who, Outbox())
         state.link = link
         state.executor, state.host, state.version = hello.executor, hello.host, hello.version
         state.capabilities = tuple(hello.capabilities)
@@ -192,7 +131,7 @@ class Hub:
         self._changed(name)
         return link
 
-    def leave(self, link: Link[pb.ToMember], end: Refused | None = None) -> None:
+    def leave(self, link: MemberLink, end: Refused | None = None) -> None:
         """A member's connection is over. Called again, it does nothing."""
         link.outbox.close(end)
         state = self.members.get(link.name)
@@ -201,7 +140,7 @@ class Hub:
             self._tell_presence(link.name, False)
             self._changed(link.name)
 
-    def from_member(self, link: Link[pb.ToMember], message: pb.FromMember, now: float) -> None:
+    def from_member(self, link: MemberLink, message: pb.FromMember, now: float) -> None:
         """A member says something. Raises :class:`Refused` where it speaks for another."""
         state = self.members[link.name]
         if state.link is not link:
@@ -216,12 +155,12 @@ class Hub:
                 self.dropped += count
                 return
             self.relayed += count
-            run.link.outbox.put(pb.ToRun(batch=batch))
+            run.link.outbox.put_batch(batch)
         elif what == "answer":
             answer = message.answer
             run = self._run_for(link, answer.member, answer.run)
             if run is not None and run.link is not None and run.epoch == answer.epoch:
-                run.link.outbox.put(pb.ToRun(answer=answer))
+                run.link.outbox.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             state.gauges = dict(message.beat.gauges)
             state.groups = tuple(message.beat.groups)
@@ -230,7 +169,7 @@ class Hub:
         elif what == "hello":
             raise Refused("INVALID_ARGUMENT", "hello comes first, and once")
 
-    def _run_for(self, link: Link[pb.ToMember], member: str, tag: str) -> RunState | None:
+    def _run_for(self, link: MemberLink, member: str, tag: str) -> RunState | None:
         if member != link.name:
             raise Refused("PERMISSION_DENIED", f"{link.name} spoke for {member!r}")
         run = self.runs.get(tag)
@@ -253,7 +192,7 @@ class Hub:
 
     # -- runs ----------------------------------------------------------------------------------
 
-    def begin(self, who: Who, begin: pb.Begin) -> Link[pb.ToRun]:
+    def begin(self, who: Who, begin: pb.Begin) -> RunLink:
         """A run's controller connects. Raises :class:`Refused`; with ``FAILED_PRECONDITION`` where
         a newer controller of the run is known.
 
@@ -261,7 +200,9 @@ class Hub:
         it knows all that are there.
         """
         tag = begin.run
-        if not tag or not who.may_run(tag):
+        if not is_tag(tag):
+            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not the tag of a run")
+        if not who.may_run(tag):
             raise Refused("PERMISSION_DENIED", "this credential is not for controllers of runs")
         if not begin.epoch:
             raise Refused("INVALID_ARGUMENT", "a controller's epoch counts from 1")
@@ -278,7 +219,7 @@ class Hub:
             why = f"another controller steers run {tag} now"
             same = earlier.epoch == begin.epoch
             self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
-        link: Link[pb.ToRun] = Link(tag, who)
+        link: RunLink = Link(tag, who, RunOutbox())
         self.runs[tag] = RunState(tag, owner, begin.ensemble, begin.epoch, link=link)
         for name, state in self.members.items():
             if state.link is not None and who.may_steer(name):
@@ -292,7 +233,7 @@ class Hub:
             for tag in [tag for tag in self._epochs if tag not in self.runs][:surplus]:
                 del self._epochs[tag]
 
-    def end(self, link: Link[pb.ToRun], end: Refused | None = None) -> None:
+    def end(self, link: RunLink, end: Refused | None = None) -> None:
         """A run's connection is over. Called again, it does nothing."""
         link.outbox.close(end)
         run = self.runs.get(link.name)
@@ -305,7 +246,7 @@ class Hub:
                 state.runs.discard(run.tag)
                 self._changed(name)
 
-    def from_run(self, link: Link[pb.ToRun], message: pb.FromRun) -> None:
+    def from_run(self, link: RunLink, message: pb.FromRun) -> None:
         """A run says something. Raises :class:`Refused` where it speaks for another."""
         run = self.runs.get(link.name)
         if run is None or run.link is not link:
@@ -322,7 +263,7 @@ class Hub:
         elif what == "begin":
             raise Refused("INVALID_ARGUMENT", "begin comes first, and once")
 
-    def _call(self, run: RunState, link: Link[pb.ToRun], call: pb.Call) -> None:
+    def _call(self, run: RunState, link: RunLink, call: pb.Call) -> None:
         name = call.member
         if call.run != run.tag or call.epoch != run.epoch:
             raise Refused("PERMISSION_DENIED", f"{run.tag} spoke for run {call.run!r}")
@@ -341,17 +282,17 @@ class Hub:
             self._changed(name)
         state.link.outbox.put(pb.ToMember(call=call))
 
-    def _answer(self, link: Link[pb.ToRun], call: pb.Call, fault: pb.Fault) -> None:
+    def _answer(self, link: RunLink, call: pb.Call, fault: pb.Fault) -> None:
         answer = pb.Answer(
             run=call.run, member=call.member, epoch=call.epoch, id=call.id, fault=fault
         )
-        link.outbox.put(pb.ToRun(answer=answer))
+        link.outbox.put_about(call.member, pb.ToRun(answer=answer))
 
     def _tell_presence(self, member: str, present: bool) -> None:
         message = pb.ToRun(presence=pb.Presence(member=member, present=present))
         for run in self.runs.values():
             if run.link is not None and run.link.who.may_steer(member):
-                run.link.outbox.put(message)
+                run.link.outbox.put_about(member, message)
 
     # -- who watches ---------------------------------------------------------------------------
 

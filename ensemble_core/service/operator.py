@@ -16,7 +16,7 @@ from typing import Any
 from ensemble_core.errors import UsageError
 from ensemble_core.resizer import Resized
 from ensemble_core.service.access import Identity, member_name
-from ensemble_core.service.hub import Refused
+from ensemble_core.service.outbox import Refused
 from ensemble_core.service.proto import ensemble_operator_pb2 as old
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.requests import Requests

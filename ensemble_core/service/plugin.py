@@ -55,11 +55,11 @@ OPTIONS: Mapping[str, Any] = {
             "type": "string",
             "minLength": 1,
             "description": "A file with the certificate of the service's authority; default: what "
-            "ENSEMBLE_CA says.",
+            "ENSEMBLE_CA says; of a service on this machine its own.",
         },
         "insecure": {
             "type": "boolean",
-            "description": "Plaintext also to another machine; default false.",
+            "description": "Plaintext, also to another machine; default false.",
         },
         "patience": {
             "type": "number",

@@ -11,11 +11,11 @@ thread, and a second one looks at the time.
 from __future__ import annotations
 
 import itertools
-import json
-import os
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
@@ -23,7 +23,22 @@ from ensemble_core.events import Event, ExecutorLost, JobEvent, Problem, Resourc
 from ensemble_core.executor import Emit, Executor, Run
 from ensemble_core.jobs import Job
 from ensemble_core.service.access import member_name, namespace_name
-from ensemble_core.service.client import address, load_grpc, open_channel
+from ensemble_core.service.channel import (
+    MISMATCHED,
+    address,
+    load_grpc,
+    open_channel,
+    read_token,
+    why_away,
+)
+from ensemble_core.service.membership import (
+    away,
+    listed,
+    no_such_member,
+    read_state,
+    taken_over,
+    write_state,
+)
 from ensemble_core.service.plugin import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -39,10 +54,13 @@ _TICK = 0.1
 #: Seconds that the service has to answer at the start, that a member's executor has to be opened
 #: in, and that members have to let the run go.
 _WELCOME, _OPENING, _LEAVING = 5.0, 120.0, 5.0
+#: Seconds for members to come that must be there: a little more than they take, at most, to connect
+#: again once the service is back.
+_COMING = 8.0
 #: Seconds without the service before that is told.
 _AWAY = 5.0
-#: What is kept to find a run's members again.
-_FILE = "remote.json"
+
+_log = logging.getLogger("ensemble.remote")
 
 
 class RemoteExecutor(Executor):
@@ -78,7 +96,16 @@ class RemoteExecutor(Executor):
         self._wanted = {self._full(member) for member in members if self._is_member(member)}
         self._need_default = any(not self._is_member(member) for member in members)
         self._channel = channel or (
-            lambda: open_channel(host, port, token=read_token(token_file), ca=ca, insecure=insecure)
+            lambda: open_channel(
+                host,
+                port,
+                token=read_token(token_file) if token_file else None,
+                ca=ca,
+                insecure=insecure,
+            )
+        )
+        self._why_away = (
+            None if channel else partial(why_away, host, port, ca=ca, insecure=insecure)
         )
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
@@ -116,12 +143,14 @@ class RemoteExecutor(Executor):
 
         if self._run is not None:
             raise ExecutorError("the executor is open already", code="already-open")
-        self._read_state(run)
+        kept = read_state(run)
+        if kept is not None:
+            self._state, self._resumed = kept, True
         # Later controllers have larger epochs, whatever became of the clock.
         self._epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
         self._state["epoch"] = self._epoch
         self._run, self._emit = run, emit
-        self._write_state()
+        write_state(self._run, self._state)
         self._connection = Connection(
             self._channel,
             "Steer",
@@ -129,6 +158,7 @@ class RemoteExecutor(Executor):
             first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=self._epoch)),
             heard=self._heard,
             down=self._down,
+            away=self._why_away,
         )
         self._around = Surroundings(
             run=run.tag,
@@ -155,12 +185,15 @@ class RemoteExecutor(Executor):
         """Wait for the service and for the members that must be there."""
 
         def known() -> bool:
-            lasting = self._trouble is not None and not self._trouble.transient
+            trouble = self._trouble
+            lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
             return self._welcome or lasting
 
         self._news.wait_for(known, _WELCOME)
         if not self._welcome:
             raise self._unreachable()
+        if not self._resumed:
+            self._wait_for_members()
         if self._default is None:
             self._default = self._choose_default()
         names = set(self._wanted)
@@ -168,13 +201,37 @@ class RemoteExecutor(Executor):
             names.add(self._default)
         if not self._resumed:
             absent = sorted(names - self._present)
+            if absent and not self._welcome:
+                raise self._unreachable()  # it was there, and has gone while they were waited for
             if absent:
-                raise self._no_such_member(absent)
+                raise no_such_member(absent, self._present, self._target, self._namespace)
         names.update(self._state.get("members", ()))
         steered = [self._steered(name) for name in sorted(names)]
         if self._resumed:
             return  # they are waited for when their jobs are asked for
         self._wait_open(steered, _OPENING)
+
+    def _wait_for_members(self) -> None:
+        """After a restart of the service its members come back one by one, within seconds."""
+
+        def awaited() -> list[str]:
+            names = self._wanted if self._default is None else {*self._wanted, self._default}
+            absent = [f"member {name}" for name in sorted(names - self._present)]
+            if self._default is None and (self._need_default or not self._wanted):
+                prefix = f"{self._namespace}/"
+                if not any(name.startswith(prefix) for name in self._present):
+                    absent.append(f"a member of {self._namespace}")
+            return absent
+
+        absent = awaited()
+        if absent:
+            _log.warning(
+                "waiting up to %g s for %s to connect to the service at %s",
+                _COMING,
+                listed(absent),
+                self._target,
+            )
+            self._news.wait_for(lambda: not awaited(), _COMING)
 
     def _choose_default(self) -> str | None:
         """The member for jobs that name none, where that was not said."""
@@ -186,11 +243,13 @@ class RemoteExecutor(Executor):
             self._state["default"] = there[0]
             return there[0]
         if self._need_default or not self._wanted:
+            if not there and not self._welcome:
+                raise self._unreachable()
             if not there:
-                raise self._no_such_member([])
+                raise no_such_member([], self._present, self._target, self._namespace)
             raise ExecutorError(
                 "some job groups name no member, and there is more than one",
-                cause=f"in {self._namespace} there are {_listed(there)}",
+                cause=f"in {self._namespace} there are {listed(there)}",
                 hint=f"choose one for them: --option default={there[0].partition('/')[2]}",
                 code="no-default",
             )
@@ -210,13 +269,15 @@ class RemoteExecutor(Executor):
             if each.open:
                 continue
             if self._over.is_set():
-                raise self._taken_over()
+                raise taken_over(self._run)
             if each.refusal is not None:
                 raise each.refusal
-            raise self._away([each.name], seconds)
+            raise away(self._run, [each.name], seconds)
 
-    def _unreachable(self) -> ExecutorError:
+    def _unreachable(self) -> EnsembleError:
         trouble = self._trouble
+        if isinstance(trouble, UsageError):
+            return trouble
         if trouble is None:
             return ExecutorError(
                 f"the service at {self._target} does not answer",
@@ -225,47 +286,13 @@ class RemoteExecutor(Executor):
                 transient=True,
             )
         if trouble.code == "failed-precondition":
-            return self._taken_over()
+            return taken_over(self._run)
         return ExecutorError(
             trouble.what,
             cause=trouble.cause,
             hint=trouble.hint,
             code=trouble.code,
             transient=trouble.transient,
-        )
-
-    def _taken_over(self) -> ExecutorError:
-        run = self._run
-        return ExecutorError(
-            "another controller steers this run",
-            cause=f"the service knows a newer controller of {run.tag if run else 'it'}",
-            hint="look for another 'ensemble run' or 'ensemble resume' of it",
-            code="taken-over",
-        )
-
-    def _no_such_member(self, absent: Sequence[str]) -> ExecutorError:
-        there = sorted(self._present)
-        cause = f"there are {_listed(there)}" if there else "no member is there"
-        what = f"member {absent[0]} is" if len(absent) == 1 else f"members {_listed(absent)} are"
-        return ExecutorError(
-            f"{what} not connected to the service at {self._target}"
-            if absent
-            else f"no member of {self._namespace} is connected to the service at {self._target}",
-            cause=cause,
-            hint="'ensemble member start' starts one beside a queue",
-            code="no-member",
-        )
-
-    def _away(self, names: Sequence[str], seconds: float) -> ExecutorError:
-        run = self._run
-        tag = run.tag if run is not None else "RUN"
-        return ExecutorError(
-            f"{'member' if len(names) == 1 else 'members'} {_listed(names)} "
-            f"{'is' if len(names) == 1 else 'are'} away",
-            cause=f"waited {seconds:g} s",
-            hint=f"nothing is lost: 'ensemble resume {tag}' goes on once they are back",
-            code="member-away",
-            transient=True,
         )
 
     def _steered(self, name: str) -> Steered:
@@ -280,7 +307,7 @@ class RemoteExecutor(Executor):
                 # cannot be written down, the member stays unknown, so that the next tries again.
                 known.append(name)
                 try:
-                    self._write_state()
+                    write_state(self._run, self._state)
                 except BaseException:
                     known.remove(name)
                     raise
@@ -297,7 +324,7 @@ class RemoteExecutor(Executor):
         if self._run is None:
             raise ExecutorError("the executor is not open", code="not-open")
         if self._over.is_set():
-            raise self._taken_over()
+            raise taken_over(self._run)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         from ensemble_core.service.wire import MOST_BYTES, from_jobs
@@ -400,12 +427,12 @@ class RemoteExecutor(Executor):
 
             self._news.wait_for(lambda: self._over.is_set() or not waiting(), self._patience)
             if self._over.is_set():
-                raise self._taken_over()
+                raise taken_over(self._run)
             refused = [each.refusal for each in waiting() if each.refusal is not None]
             if refused:
                 raise refused[0]
             if waiting():
-                raise self._away([each.name for each in waiting()], self._patience)
+                raise away(self._run, [each.name for each in waiting()], self._patience)
             blind = any(steered.blind for steered in members)
             found = {}
             for job in jobs:
@@ -524,60 +551,3 @@ class RemoteExecutor(Executor):
         self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it goes on there")])
         self._over.set()
         self._news.notify_all()
-
-    # -- what is kept --------------------------------------------------------------------------
-
-    def _read_state(self, run: Run) -> None:
-        if run.state is None:
-            return
-        try:
-            self._state = json.loads((run.state / _FILE).read_text("utf-8"))
-            self._resumed = True
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError) as error:
-            raise ExecutorError(
-                f"what is known of the run's members cannot be read: {run.state / _FILE}",
-                cause=str(error),
-                code="no-state",
-            ) from None
-
-    def _write_state(self) -> None:
-        run = self._run
-        if run is None or run.state is None:
-            return
-        path = run.state / _FILE
-        draft = path.with_suffix(".new")
-        try:
-            run.state.mkdir(parents=True, exist_ok=True)
-            with open(draft, "w", encoding="utf-8") as file:
-                json.dump(self._state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        except OSError as error:
-            raise ExecutorError(
-                f"the run's members cannot be written down: {path}",
-                cause=error.strerror or str(error),
-                code="no-state",
-            ) from None
-
-
-def read_token(path: str | None) -> str | None:
-    """The credential in a file. Raises :class:`UsageError` where it cannot be read."""
-    if path is None:
-        return None
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read(2_000).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the token in {path}",
-            cause=getattr(error, "strerror", None) or "it is not text",
-            hint="it is a file with nothing but the token",
-            code="bad-token-file",
-        ) from None
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

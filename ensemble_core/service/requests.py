@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
-from ensemble_core.service.access import Identity, member_name
-from ensemble_core.service.hub import Hub, MemberState, Refused
+from ensemble_core.service.access import Identity, is_tag
+from ensemble_core.service.access import member_name as _spelt
+from ensemble_core.service.hub import Hub, MemberState
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.resizes import Resizes, check_delta
 
 __all__ = ["Requests"]
 
 _LONGEST_NAME = 200
+
+#: The same few members are asked for again and again.
+member_name = lru_cache(4096)(_spelt)
 
 _OUTCOMES = {"granted": 1, "partial": 2, "denied": 3}
 
@@ -54,7 +60,9 @@ class Requests:
     async def cancel(self, who: Identity, request: pb.CancelRequest) -> pb.CancelReply:
         """Cancel jobs of a run on a member."""
         member = member_name(request.member)
-        if not who.may_steer(member) or not who.may_run(request.run):
+        if not is_tag(request.run):
+            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not the tag of a run")
+        if not who.may_steer(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
         run = self._hub.runs.get(request.run)
         if run is not None and run.owner != who.owner and who.role != "admin":
@@ -76,7 +84,8 @@ class Requests:
         if not who.may_see(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
         state = self._hub.members.get(member)
-        size = await self._resizes.look(member)
+        # Nothing is known of it but by its size: that has to be up to date.
+        size = await self._resizes.look(member, doubt=state is None)
         if state is None and size is None:
             raise Refused("NOT_FOUND", f"nothing is known of member {member}: it never connected")
         return self._status(state or MemberState(member))

@@ -1,4 +1,5 @@
-"""Calls the resizer: in worker threads, for one member one request at a time, each request once.
+"""Calls the resizer: for one member one request at a time, each request once; in worker threads,
+but for one that says that it never waits.
 
 The single requests of both protocols come here, on the event loop. A request that is asked again
 under its name waits for the same answer, or gets it anew.
@@ -8,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -21,8 +20,9 @@ from ensemble_core.resizer import Resized, Resizer
 from ensemble_core.service.access import Identity
 from ensemble_core.service.answers import Answers
 from ensemble_core.service.guard import Tally
-from ensemble_core.service.hub import Refused
 from ensemble_core.service.logs import tell
+from ensemble_core.service.outbox import Refused
+from ensemble_core.service.workers import Workers
 
 __all__ = ["Resizes", "check_delta"]
 
@@ -36,6 +36,8 @@ _LARGEST = 1_000_000
 _FRESH = 5.0
 _LOOK = 2.0
 _MOST_SIZES = 20_000
+#: Seconds until a thread is tried to be had again.
+_NO_WORKER = 0.2
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +48,7 @@ class _Flight:
     request: str
     delta: int
     seconds: float = 0.0
+    refused: Refused | None = None
     waiters: list[asyncio.Future[Resized]] = field(default_factory=list)
 
 
@@ -68,6 +71,10 @@ class _Line:
     look: _Look | None = None
 
 
+#: What a worker did: its line, the item, what came of it, and whether the line is at its end.
+_Landing = tuple[_Line, "_Flight | _Look | None", Any, bool]
+
+
 class Resizes:
     """The resizer, or none, behind a line for each member. Belongs to the event loop's thread."""
 
@@ -86,10 +93,10 @@ class Resizes:
         #: The members for which something is done or waits.
         self._lines: dict[str, _Line] = {}
         #: What workers have done and the event loop has not heard of; whether it was called.
-        self._landings: deque[tuple[_Line, Any, Any]] = deque()
+        self._landings: deque[_Landing] = deque()
         self._called = False
-        self._sizes: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._workers = _Workers(_WORKERS)
+        self._sizes: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
+        self._workers = Workers(_WORKERS)
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
@@ -153,62 +160,93 @@ class Resizes:
             self._set_to_work(line)
         return line
 
-    # -- in a worker thread ---------------------------------------------------------------------
+    # -- in a worker thread, or here ------------------------------------------------------------
 
     def _set_to_work(self, line: _Line) -> None:
+        # After what else arrived with it: then one worker takes it all at once.
+        asyncio.get_running_loop().call_soon(self._hand_over, line)
+
+    def _hand_over(self, line: _Line) -> None:
         loop = asyncio.get_running_loop()
-        self._workers.put(lambda: self._work(line, loop))
+        if self.resizer is not None and not self.resizer.waits:
+            self._called = True  # nobody need be: it is heard of here
+            self._work(line, loop)
+            self._land()
+            return
+        try:
+            self._workers.put(lambda: self._work(line, loop))
+        except RuntimeError as error:  # no thread to be had: what waits may wait a little longer
+            tell("no worker", "warning", member=line.member, why=str(error))
+            loop.call_later(_NO_WORKER, self._hand_over, line)
 
     def _work(self, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
         """Do what waits in the line, one after the other: no other worker has it."""
-        while True:
-            try:
-                item = line.waiting.popleft()
-            except IndexError:
-                self._tell(loop, line, None, None)
-                return
-            done = self._look_up(line, item) if isinstance(item, _Look) else self._do(line, item)
-            self._tell(loop, line, item, done)
+        item = self._next(line)
+        if item is None:
+            self._tell(loop, (line, None, None, True))
+        while item is not None:
+            done: Any
+            if isinstance(item, _Look):
+                done = self._look_up(line, item)
+                following = self._next(line)
+            elif item.refused is not None:
+                done = item.refused
+                following = self._next(line)
+            else:
+                done = self._do(line.member, item)
+                following = self._next(line, item, done)
+            self._tell(loop, (line, item, done, following is None))
+            item = following
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, line: _Line, item: Any, done: Any) -> None:
-        self._landings.append((line, item, done))
+    def _next(
+        self, line: _Line, ended: _Flight | None = None, answer: Resized | None = None
+    ) -> _Flight | _Look | None:
+        """Take what is next, and put it on record, with the answer to what has ended before it."""
+        try:
+            item = line.waiting.popleft()
+        except IndexError:
+            item = None
+        begun = item if isinstance(item, _Flight) and item.request else None
+        over = (ended.request, ended.delta, answer) if ended and ended.request and answer else None
+        try:
+            self._answers.turn(line.member, over, (begun.request, begun.delta) if begun else None)
+        except EnsembleError as error:
+            assert begun is not None
+            begun.refused = Refused(
+                "UNAVAILABLE", f"the service keeps no record: {error.what}: {error.cause}"
+            )
+        return item
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, landing: _Landing) -> None:
+        self._landings.append(landing)
         # Looked at after the news is there: whoever is about to look finds it, or is called.
         if not self._called:
             self._called = True
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited for it
                 loop.call_soon_threadsafe(self._land)
 
-    def _do(self, line: _Line, flight: _Flight) -> Resized | Refused:
-        """What the resizer answers, on record before and after."""
+    def _do(self, member: str, flight: _Flight) -> Resized:
+        """What the resizer answers."""
         assert self.resizer is not None
-        if flight.request:
-            try:
-                self._answers.begin(line.member, flight.request, flight.delta)
-            except EnsembleError as error:
-                return Refused(
-                    "UNAVAILABLE", f"the service keeps no record: {error.what}: {error.cause}"
-                )
         began = time.monotonic()
         try:
-            answer = self.resizer.resize(line.member, flight.delta)
-            if not isinstance(answer, Resized):
+            answer = self.resizer.resize(member, flight.delta)
+            if not _sound(answer):
                 raise TypeError(f"it answered {answer!r}")
-        except Exception as error:  # a plugin's fault is an answer too
+        except (Exception, SystemExit) as error:  # a plugin's fault is an answer too
             answer = Resized(
                 outcome="denied",
                 reason=f"the resizer failed: {type(error).__name__}: {error}"[:500],
                 code="resizer-failed",
             )
         flight.seconds = time.monotonic() - began
-        if flight.request:
-            self._answers.end(line.member, flight.request, flight.delta, answer)
         return answer
 
     def _look_up(self, line: _Line, look: _Look) -> int | None:
         assert self.resizer is not None
         try:
             return self.resizer.size(line.member)
-        except Exception as error:  # a plugin's fault: the size is not known
+        except (Exception, SystemExit) as error:  # a plugin's fault: the size is not known
             look.trouble = f"{type(error).__name__}: {error}"
             return None
 
@@ -218,19 +256,20 @@ class Resizes:
         """Take notice of what the workers have done."""
         self._called = False
         while self._landings:
-            line, item, done = self._landings.popleft()
-            if item is None:
+            line, item, done, last = self._landings.popleft()
+            if item is not None:
+                line.count -= 1
+                if isinstance(item, _Look):
+                    self._looked(line, item, done)
+                else:
+                    self._landed(line.member, item, done)
+            if last:
                 self._finished(line)
-                continue
-            line.count -= 1
-            if isinstance(item, _Look):
-                self._looked(line, item, done)
-            else:
-                self._landed(line.member, item, done)
 
     def _finished(self, line: _Line) -> None:
         """A worker found nothing more to do for a member."""
-        self._workers.done()
+        if self.resizer is None or self.resizer.waits:
+            self._workers.done()
         if line.waiting:  # it came meanwhile
             self._set_to_work(line)
             return
@@ -291,12 +330,15 @@ class Resizes:
         seen = self._sizes.get(member)
         return seen[0] if seen else None
 
-    async def look(self, member: str) -> int | None:
+    async def look(self, member: str, *, doubt: bool = False) -> int | None:
         """The size now, looked up if it was not just seen; as last seen where that takes long, or
-        the member is just being resized."""
+        the member is just being resized. With ``doubt``, that it could not be known just now is
+        not believed: it is looked up again."""
+        if self.resizer is None:
+            return None
         seen = self._sizes.get(member)
-        if self.resizer is None or (seen and self._clock() - seen[1] < _FRESH):
-            return self.size(member)
+        if seen and self._clock() - seen[1] < _FRESH and not (doubt and seen[0] is None):
+            return seen[0]
         line = self._lines.get(member)
         look = line.look if line is not None else None
         if line is None and not self._closed:
@@ -310,12 +352,12 @@ class Resizes:
     def _looked(self, line: _Line, look: _Look, size: int | None) -> None:
         if look.trouble:
             tell("size unknown", "warning", member=line.member, why=look.trouble)
-        if size is not None:
-            self._saw(line.member, size)
+        # That it cannot be known is remembered too: it is not asked again at once.
+        self._saw(line.member, self.size(line.member) if size is None else size)
         line.look = None
         look.over.set()
 
-    def _saw(self, member: str, size: int) -> None:
+    def _saw(self, member: str, size: int | None) -> None:
         self._sizes[member] = (size, self._clock())
         self._sizes.move_to_end(member)
         if len(self._sizes) > _MOST_SIZES:
@@ -333,7 +375,10 @@ class Resizes:
                 tell("resizes were cut short", "warning", members=",".join(self._lines))
         self._workers.close()
         if self.resizer is not None:
-            self.resizer.close()
+            try:
+                self.resizer.close()
+            except (Exception, SystemExit) as error:  # a plugin's fault: the service ends anyway
+                tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
         self._answers.close()
 
     def _send_away(self, line: _Line) -> None:
@@ -350,40 +395,17 @@ class Resizes:
                 self._refuse(item, Refused("UNAVAILABLE", "the service stops"))
 
 
-class _Workers:
-    """Threads that do what is put to them; as many as are needed, up to ``most``.
-
-    They do not keep the process from ending: a resizer that hangs is left behind. Whoever puts work
-    says when it is done, on the same thread, so that counting needs no lock.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._works: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._busy = 0
-        self._count = 0
-
-    def put(self, work: Callable[[], Any]) -> None:
-        """Have it done in a thread. ``work`` raises nothing."""
-        self._busy += 1
-        if self._count < min(self._busy, self._most):
-            self._count += 1
-            name = f"ensemble-resizer-{self._count}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
-        self._works.put(work)
-
-    def done(self) -> None:
-        """One that was put is over."""
-        self._busy -= 1
-
-    def _run(self) -> None:
-        while (work := self._works.get()) is not None:
-            work()
-
-    def close(self) -> None:
-        """Let the threads end when they have nothing to do."""
-        for _ in range(self._count):
-            self._works.put(None)
+def _sound(answer: object) -> bool:
+    """Whether an answer is one that can be kept and told: a resizer may be anybody's."""
+    if not isinstance(answer, Resized):
+        return False
+    counts = (answer.before, answer.asked, answer.granted)
+    texts: tuple[object, ...] = (answer.outcome, answer.reason, answer.code)
+    return (
+        answer.outcome in ("granted", "partial", "denied")
+        and all(type(each) is int and abs(each) < 1 << 63 for each in counts)
+        and all(isinstance(each, str) for each in texts)
+    )
 
 
 def check_delta(delta: int) -> None:

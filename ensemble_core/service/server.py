@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,7 +26,7 @@ from ensemble_core.resizer import Resizer
 from ensemble_core.service import streams
 from ensemble_core.service.access import TokenFile, member_name
 from ensemble_core.service.answers import Answers
-from ensemble_core.service.channel import MAX_MESSAGE, address, is_loopback
+from ensemble_core.service.channel import address, is_loopback
 from ensemble_core.service.claim import claim
 from ensemble_core.service.guard import Guard, Tally
 from ensemble_core.service.hub import Hub
@@ -39,6 +37,7 @@ from ensemble_core.service.proto import ensemble_operator_pb2 as old
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.requests import Requests
 from ensemble_core.service.resizes import Resizes
+from ensemble_core.service.settings import Settings, grpc_options, raise_file_limit
 from ensemble_core.service.tls import has_certificates, server_credentials
 
 __all__ = ["Service", "Settings", "run", "serving"]
@@ -47,48 +46,7 @@ _V1 = "ensemble.v1.Ensemble"
 _OLD = "convergedcomputing.org.grpc.v1.EnsembleOperator"
 #: Seconds between looks at tokens that were removed and members that say nothing.
 _SWEEP = 1.0
-#: Connections that are kept for files and other things than callers.
-_SPARE_FILES = 128
 _SOON = 30.0  # days
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a service may be told. Times are in seconds.
-
-    ``state`` is the folder of what was answered, ``tokens`` the file of tokens (else there) and
-    ``tls`` the folder of the certificates (else below it). Without certificates it speaks
-    plaintext, which has to be to this machine only, or ``insecure``. ``legacy`` are members whose
-    requests of the first implementation need no token. ``rate`` is how many single requests a
-    second one token may make (twice that at once), 0 for any number. ``deadline`` is for each
-    single request, ``handshake`` for each new connection, and
-    ``grace`` for what is under way when the service stops.
-    """
-
-    state: Path
-    host: str = "127.0.0.1"
-    port: int = 50051
-    tokens: Path | None = None
-    tls: Path | None = None
-    insecure: bool = False
-    legacy: tuple[str, ...] = ()
-    max_message: int = MAX_MESSAGE
-    rate: float = 100.0
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-    deadline: float = 60.0
-    handshake: float = 10.0
-    grace: float = 5.0
-
-    @property
-    def tls_folder(self) -> Path:
-        """Where the certificates are, or would be."""
-        return self.tls or self.state / "tls"
-
-    @property
-    def token_path(self) -> Path:
-        """The file of tokens."""
-        return self.tokens or self.state / "tokens.json"
 
 
 class Service:
@@ -128,7 +86,7 @@ class Service:
             self.tokens.tokens()  # a file that cannot be used is told now
             answers = Answers(settings.state / "resizes.jsonl")
             self._resizes = Resizes(self._resizer, answers, self.tally, self._clock)
-            self._server = grpc.aio.server(options=_options(settings))
+            self._server = grpc.aio.server(options=grpc_options(settings))
             self._health = health.aio.HealthServicer()
             self._add_handlers(Requests(self.hub, self._resizes), legacy)
             self._listen(credentials)
@@ -163,6 +121,12 @@ class Service:
     def _credentials(self) -> Any:
         """The credentials to listen with; ``None`` for plaintext, where that may be."""
         settings = self.settings
+        if not settings.host.strip("[] "):
+            raise UsageError(
+                "the address to listen on is empty",
+                hint="--host 127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
+                code="bad-address",
+            )
         if has_certificates(settings.tls_folder):
             if settings.insecure:
                 raise UsageError(
@@ -176,7 +140,7 @@ class Service:
                     "certificate expires soon",
                     "warning",
                     days=round(days, 1),
-                    hint="ensemble-server init-tls --renew, then start anew",
+                    hint="ensemble-server init-tls --renew",
                 )
             self.secure = True
             return credentials
@@ -268,7 +232,7 @@ class Service:
         except RuntimeError as error:
             raise EnsembleError(
                 f"cannot listen on {target}",
-                cause=str(error)[:300],
+                cause=_why_not(self.settings.host, self.settings.port) or str(error)[:300],
                 hint="is another service there? --port and --host choose where",
                 code="cannot-listen",
             ) from None
@@ -379,37 +343,18 @@ def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Serv
         raise failed[0]
 
 
-def raise_file_limit() -> None:
-    """Let the service have as many connections as the system allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1_048_576)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _options(settings: Settings) -> list[tuple[str, int]]:
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = 1_000_000 if files == resource.RLIM_INFINITY else files
-    return [
-        # The length is told first: of what is larger, nothing more is read.
-        ("grpc.max_receive_message_length", settings.max_message),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", 16 * 1024),
-        ("grpc.absolute_max_metadata_size", 32 * 1024),
-        ("grpc.max_concurrent_streams", 128),
-        # Connections that never say who they are: not for long, and never all there can be.
-        ("grpc.server_handshake_timeout_ms", int(settings.handshake * 1000)),
-        ("grpc.max_allowed_incoming_connections", max(16, most - _SPARE_FILES)),
-        ("grpc.max_connection_idle_ms", 300_000),
-        # A caller that is gone without a word is noticed.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # Two services on one port would share the callers between them.
-        ("grpc.so_reuseport", 0),
-    ]
+def _why_not(host: str, port: int) -> str:
+    """Why one cannot listen there, in the system's words: gRPC has none of its own."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, where in found:
+            with socket.socket(family, kind, protocol) as plug:
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                plug.bind(where)
+                plug.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _version() -> str:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.events import Event, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_core.service.calls import Kind, MemberJob, Waiting, fill
 from ensemble_core.service.hosting import BLIND, HOME, STRANGERS
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.wire import MOST_IDS, in_parts, to_error, to_event
@@ -25,15 +26,14 @@ __all__ = ["Steered", "Surroundings"]
 
 #: Calls that may wait for their answers at once.
 _WINDOW = 16
-#: Events after which an acknowledgement does not wait for the next tick.
-_ACK_AT_ONCE = 500
+#: Events after which an acknowledgement goes at once, and seconds between two otherwise: of a
+#: thousand members, one for each of their messages would be as much to carry as the messages.
+_ACK_AT_ONCE, _ACK_EVERY = 500, 1.0
 #: Seconds until a member is asked again to take part, and until it is told of as away.
 _AGAIN, _AWAY = 1.0, 3.0
 #: Seconds after which a call that was not answered is made again: a member that is busy with it
 #: answers it once, and twice.
 _UNANSWERED = 60.0
-
-Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 
 
 @dataclass(slots=True)
@@ -52,31 +52,6 @@ class Surroundings:
     stale: Callable[[str], None]
 
 
-@dataclass(slots=True)
-class _Job:
-    """A job that is not over. ``data`` is kept until the member is known to have it; ``newest`` is
-    the time of its newest event, and events up to ``since`` were seen in an earlier life."""
-
-    data: pb.Job | None
-    newest: float = 0.0
-    since: float = 0.0
-    sent: bool = False
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A call that has not been answered yet."""
-
-    id: int
-    kind: Kind
-    jobs: list[str] = field(default_factory=list)
-    resize: pb.Resize | None = None
-    sent: bool = False
-    when: float = 0.0
-    #: A reattach that is not the run's own question: see :meth:`Steered._ask_for_jobs`.
-    own: bool = False
-
-
 class Steered:
     """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
 
@@ -89,7 +64,7 @@ class Steered:
         self.refusal: ExecutorError | None = None
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
-        self.jobs: dict[str, _Job] = {}
+        self.jobs: dict[str, MemberJob] = {}
         #: What the run asked about and the member answered, until it is fetched.
         self.found: dict[str, bool] = {}
         #: Whether it cannot say of jobs whether they ever arrived.
@@ -99,8 +74,9 @@ class Steered:
         self._life: str | None = None
         self._next = 1
         self._acknowledged = 0
+        self._ack_due = 0.0
         self._opening = 0
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Waiting] = {}
         #: Requests for another size that the run has heard no outcome of.
         self._resizes: dict[str, pb.Resize] = {}
         #: When to do again what could not be done, and since when it is away.
@@ -134,7 +110,7 @@ class Steered:
             ids = list(names[begin : begin + len(part)])
             begin += len(part)
             for job, data in zip(ids, part, strict=True):
-                self.jobs[job] = _Job(data)
+                self.jobs[job] = MemberJob(data)
             self._put("submit", ids)
         self._pump()
 
@@ -180,7 +156,7 @@ class Steered:
     def reattach(self, jobs: Mapping[str, float]) -> None:
         """Ask which of these jobs, of an earlier controller, the member knows: see ``found``."""
         for job, newest in jobs.items():
-            self.jobs[job] = _Job(None, newest, newest, sent=True)
+            self.jobs[job] = MemberJob(None, newest, newest, sent=True)
         names = list(jobs)
         for begin in range(0, len(names), MOST_IDS):
             self._put("reattach", names[begin : begin + MOST_IDS])
@@ -198,8 +174,8 @@ class Steered:
             self._put("close")
             self._pump()
 
-    def _put(self, kind: Kind, jobs: list[str] | None = None) -> _Waiting:
-        waiting = _Waiting(self._around.number(), kind, jobs or [])
+    def _put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:
+        waiting = Waiting(self._around.number(), kind, jobs or [])
         self._waiting[waiting.id] = waiting
         return waiting
 
@@ -217,51 +193,21 @@ class Steered:
             if not waiting.sent and waiting.own == asking:
                 waiting.sent, waiting.when = True, time.monotonic()
                 under_way += 1
-                self._around.send(pb.FromRun(call=self._call(waiting)))
+                call = self._call(waiting.id)
+                fill(call, waiting, self.jobs)
+                self._around.send(pb.FromRun(call=call))
 
-    def _call(self, waiting: _Waiting) -> pb.Call:
-        call = pb.Call(
-            run=self._around.run, member=self.name, epoch=self._around.epoch, id=waiting.id
-        )
-        kind = waiting.kind
-        if kind == "submit":
-            for name in waiting.jobs:
-                job = self.jobs.get(name)
-                if job is not None and job.data is not None:
-                    job.sent = True
-                    call.submit.jobs.append(job.data)
-            call.submit.SetInParent()
-        elif kind == "cancel":
-            call.cancel.jobs.extend(waiting.jobs)
-            call.cancel.SetInParent()
-        elif kind == "resize":
-            assert waiting.resize is not None
-            call.resize.CopyFrom(waiting.resize)
-        elif kind == "reattach":
-            for name in waiting.jobs:
-                job = self.jobs.get(name)
-                if job is not None:
-                    call.reattach.jobs[name] = job.newest
-            call.reattach.SetInParent()
-        elif kind == "forget":
-            call.forget.jobs.extend(waiting.jobs)
-            call.forget.SetInParent()
-        else:
-            call.close.SetInParent()
-        return call
+    def _call(self, number: int) -> pb.Call:
+        around = self._around
+        return pb.Call(run=around.run, member=self.name, epoch=around.epoch, id=number)
 
     def ask_to_open(self) -> None:
         """Take part, or say that one is back. What waits goes on with the answer."""
         self.state = "opening"
         self._again = time.monotonic() + _UNANSWERED
         self._opening = self._around.number()
-        call = pb.Call(
-            run=self._around.run,
-            member=self.name,
-            epoch=self._around.epoch,
-            id=self._opening,
-            open=pb.Open(),
-        )
+        call = self._call(self._opening)
+        call.open.SetInParent()
         self._around.send(pb.FromRun(call=call))
 
     # -- coming and going ----------------------------------------------------------------------
@@ -289,7 +235,8 @@ class Steered:
 
     def tick(self, now: float) -> None:
         """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
-        self._acknowledge()
+        if now >= self._ack_due and self._acknowledge():
+            self._ack_due = now + _ACK_EVERY
         if self._again is not None and now >= self._again and self.present:
             self._again = None
             if self.state in ("away", "opening"):
@@ -344,7 +291,7 @@ class Steered:
             self._all_asked()
         self._pump()
 
-    def _put_off(self, waiting: _Waiting, fault: pb.Fault, now: float) -> bool:
+    def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
         """Whether a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
@@ -366,7 +313,7 @@ class Steered:
             return True
         return False
 
-    def _refused(self, waiting: _Waiting, fault: pb.Fault) -> None:
+    def _refused(self, waiting: Waiting, fault: pb.Fault) -> None:
         error = to_error(fault, self.name)
         now = self._around.clock()
         if waiting.kind == "submit":
@@ -389,7 +336,7 @@ class Steered:
         elif waiting.kind == "reattach":
             self._blind(waiting, error)
 
-    def _blind(self, waiting: _Waiting, error: ExecutorError) -> None:
+    def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
         """Nothing can be known of these jobs. None is submitted again: it may have arrived."""
         self._warn(str(error))
         if waiting.own:
@@ -482,7 +429,7 @@ class Steered:
             if request not in asked:
                 self._put("resize").resize = resize
 
-    def _has_found(self, waiting: _Waiting, found: Mapping[str, bool]) -> None:
+    def _has_found(self, waiting: Waiting, found: Mapping[str, bool]) -> None:
         if not waiting.own:
             self.found.update({job: bool(found.get(job)) for job in waiting.jobs})
             for name in waiting.jobs:
@@ -572,11 +519,13 @@ class Steered:
         if changed:
             self._around.gauges(changed, when)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> bool:
+        """Whether there was something to acknowledge."""
         if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
-            return
+            return False
         self._acknowledged = self._next - 1
         ack = pb.Ack(
             run=self._around.run, member=self.name, life=self._life, seq=self._acknowledged
         )
         self._around.send(pb.FromRun(ack=ack))
+        return True

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from ensemble_core.service.hub import SILENCE, Hub, Link, Refused, Sized, Who
+from ensemble_core.service.hub import SILENCE, Hub, Who
+from ensemble_core.service.outbox import Outbox, Refused, Sized
 from ensemble_core.service.proto import ensemble_pb2 as pb
 
 __all__ = ["member_stream", "steer_stream"]
@@ -48,13 +49,10 @@ async def member_stream(
         watch = loop.call_later(SILENCE / 4, look)
 
     watch = loop.call_later(SILENCE / 4, look)
-    reader = asyncio.create_task(_until_over(link, read()))
+    reader = asyncio.create_task(_until_over(link.outbox, read()))
     try:
-        while (taken := link.outbox.take()) is not None:
-            for message in taken:
-                yield message
-            if not taken:
-                await link.outbox.wait()
+        async for message in _sent(link.outbox):
+            yield message
     finally:
         watch.cancel()
         hub.leave(link)
@@ -74,13 +72,10 @@ async def steer_stream(
         async for message in requests:
             hub.from_run(link, message)
 
-    reader = asyncio.create_task(_until_over(link, read()))
+    reader = asyncio.create_task(_until_over(link.outbox, read()))
     try:
-        while (taken := link.outbox.take()) is not None:
-            for message in taken:
-                yield message
-            if not taken:
-                await link.outbox.wait()
+        async for message in _sent(link.outbox):
+            yield message
     finally:
         hub.end(link)
         reader.cancel()
@@ -95,11 +90,24 @@ async def _first(requests: AsyncIterator[_R]) -> _R | None:
         raise Refused("DEADLINE_EXCEEDED", "nothing was said") from None
 
 
-async def _until_over(link: Link[_M], reading: Awaitable[None]) -> None:
+async def _sent(outbox: Outbox[_M]) -> AsyncIterator[_M]:
+    """What is to be sent, as it comes, to the end. Raises how it was ended."""
+    while True:
+        # One at a time: to what still waits more may be added.
+        message = outbox.take()
+        if message is not None:
+            yield message
+        elif outbox.closed:
+            return
+        else:
+            await outbox.wait()
+
+
+async def _until_over(outbox: Outbox[_M], reading: Awaitable[None]) -> None:
     """Read to the end, or to what is refused, and end the connection with it."""
     try:
         await reading
     except Refused as refused:
-        link.outbox.close(refused)
+        outbox.close(refused)
     finally:
-        link.outbox.close()
+        outbox.close()

@@ -64,10 +64,12 @@ class Tally:
         self.changes = 0
 
     def gauges(self, values: Mapping[str, float]) -> None:
-        """Gauges as they are now; those that are not named stay."""
+        """Gauges as they are now; those that are not named stay. Raises ``TypeError`` or
+        ``ValueError``, and changes nothing, where one is no number."""
+        numbers = {path: float(value) for path, value in values.items()}  # or no beat could be made
         with self._lock:
-            if any(self._gauges.get(path) != value for path, value in values.items()):
-                self._gauges.update(values)
+            if any(self._gauges.get(path) != value for path, value in numbers.items()):
+                self._gauges.update(numbers)
                 self.changes += 1
 
     def add(self, run: str, events: Iterable[Event]) -> None:

@@ -13,6 +13,8 @@ import os
 import re
 import socket
 import stat
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["certificate_names", "has_certificates", "init", "server_credentials"]
+__all__ = ["certificate_names", "days_left", "has_certificates", "init", "server_credentials"]
 
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"
 #: How long the authority lasts, in days.
 _CA_DAYS = 3650
+#: Seconds for which a certificate is believed not to have been renewed.
+_GLANCE = 1.0
 #: A clock that is a little behind takes a new certificate too.
 _EARLIER = dt.timedelta(minutes=5)
 _NAME = re.compile(
@@ -59,7 +63,8 @@ def init(
 
     ``hosts`` are names and addresses beside those of this machine. Nothing is overwritten:
     ``force`` makes everything anew, and clients then need the new ``ca.crt``; ``renew`` makes a new
-    certificate of the service from the authority that there is, which clients trust already.
+    certificate of the service from the authority that there is, which clients trust already, and
+    for the names too that the one before was for.
     """
     _cryptography()
     now = now or dt.datetime.now(dt.timezone.utc)
@@ -75,6 +80,7 @@ def init(
     names = certificate_names(hosts)
     if renew:
         ca_key, ca = _authority(folder)
+        names += [name for name in _names_before(folder / CERTIFICATE) if name not in names]
         if ca.not_valid_after_utc <= now:
             raise UsageError(
                 f"the authority in {folder} has expired",
@@ -107,11 +113,20 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
     for name in names:
         bare = name.strip().strip("[]")
         try:
-            found[str(ipaddress.ip_address(bare))] = None
-            continue
+            whole = ipaddress.ip_address(bare)
         except ValueError:
             pass
-        if _NAME.fullmatch(bare) and len(bare) <= 253:
+        else:
+            if whole.is_unspecified:
+                raise UsageError(
+                    f"{name!r} is no address by which the service can be called",
+                    cause="it stands for all addresses of a machine",
+                    hint="name those by which clients call it; 'start --host' says where to listen",
+                    code="bad-host",
+                )
+            found[str(whole)] = None
+            continue
+        if _NAME.fullmatch(bare) and len(bare) <= 253 and not bare.rpartition(".")[2].isdigit():
             found[bare.lower()] = None
         elif name in hosts:
             raise UsageError(
@@ -122,14 +137,98 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def _names_before(path: Path) -> list[str]:
+    """The names that a certificate is for; none where it cannot be read, or is not there."""
+    x509, *_ = _cryptography()
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in known if isinstance(name, (x509.DNSName, x509.IPAddress))]
+
+
+def days_left(folder: Path) -> float:
+    """For how many days the service's certificate is good. Raises :class:`UsageError`."""
+    return _pair(folder, dt.datetime.now(dt.timezone.utc))[2]
+
+
 def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[Any, float]:
     """The service's credentials for gRPC, and for how many days they are good.
 
-    Raises :class:`UsageError` where they cannot be used, before anybody connects.
+    A certificate that is renewed later is taken by itself, for connections from then on. Raises
+    :class:`UsageError` where they cannot be used, before anybody connects.
     """
     grpc = load_grpc()
+    mark = _mark(folder)
+    key, chain, left = _pair(folder, now or dt.datetime.now(dt.timezone.utc))
+    configuration = grpc.ssl_server_certificate_configuration([(key, chain)])
+    renewed = _Renewed(folder, mark)
+    return grpc.dynamic_ssl_server_credentials(configuration, renewed.fetch), left
+
+
+class _Renewed:
+    """The certificate in a folder, for gRPC to ask after with each connection, on threads of its
+    own. One that cannot be used changes nothing."""
+
+    def __init__(self, folder: Path, mark: object) -> None:
+        self._folder = folder
+        self._used = mark
+        self._next = 0.0
+        #: The newest that could not be used, and the one of which that was told.
+        self._refused: object = None
+        self._told: object = None
+        self._lock = threading.Lock()
+
+    def fetch(self) -> Any:
+        """What is to be used from now on; ``None`` for what was used."""
+        try:
+            with self._lock:
+                return self._fetch()
+        except Exception as error:  # gRPC would refuse who connects
+            tell("fault", "error", why=f"{type(error).__name__}: {error}")
+            return None
+
+    def _fetch(self) -> Any:
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        self._next = now + _GLANCE
+        mark = _mark(self._folder)
+        if mark == self._used:
+            return None
+        try:
+            key, chain, left = _pair(self._folder, dt.datetime.now(dt.timezone.utc))
+        except EnsembleError as error:
+            # Not at first: the key is written before its certificate.
+            if mark == self._refused and mark != self._told:
+                self._told = mark
+                why = f"{error.what}: {error.cause}" if error.cause else error.what
+                tell("the new certificate cannot be used; the one before is", "error", why=why)
+            self._refused = mark
+            return None
+        self._used = mark
+        tell("certificate renewed", days=round(left, 1))
+        return load_grpc().ssl_server_certificate_configuration([(key, chain)])
+
+
+def _mark(folder: Path) -> tuple[tuple[int, ...], ...]:
+    """What changes when the certificate or its key does; also behind the links of a mounted
+    secret."""
+    found: list[tuple[int, ...]] = []
+    for name in (KEY, CERTIFICATE):
+        try:
+            status = os.stat(folder / name)
+        except OSError:
+            found.append(())
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
+    """The key, the certificate with its chain, and for how many days it is good: checked."""
     x509, _, serialization, _ = _cryptography()
-    now = now or dt.datetime.now(dt.timezone.utc)
     hint = f"ensemble-server init-tls --tls-dir {folder} --renew"
     key_data, data = _read(folder / KEY, private=True), _read(folder / CERTIFICATE)
     try:
@@ -156,7 +255,7 @@ def server_credentials(folder: Path, now: dt.datetime | None = None) -> tuple[An
             hint=hint,
             code="expired-certificate",
         )
-    return grpc.ssl_server_credentials([(key_data, data)]), left
+    return key_data, data, left
 
 
 def _read(path: Path, *, private: bool = False) -> bytes:

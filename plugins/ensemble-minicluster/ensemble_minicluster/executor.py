@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MiniCluster", "Part", "build"]
 
-#: Seconds for an answer of the service, which has others to ask.
-_PATIENCE = 15.0
+#: Seconds for an answer of the service, which has others to ask; and for one at the beginning.
+_PATIENCE, _AT_FIRST = 15.0, 3.0
+#: Codes of errors of the service that no waiting mends.
+_IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "permission-denied"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class MiniCluster(Executor):
 
     ``service`` is asked for nodes; it is called once the run opens. Where ``follow`` is false,
     sizes are made up and nodes are neither drained nor waited for. ``others`` makes the parts that
-    a run may have begun with elsewhere; ``note`` is said at the beginning.
+    a run may have begun with elsewhere; ``note`` is said at the beginning. ``check`` asks the
+    service something at the beginning, and raises what it answers.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -72,8 +75,10 @@ class MiniCluster(Executor):
         follow: bool = True,
         others: Callable[[str], Part] | None = None,
         note: str = "",
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._part = part
+        self._check = check
         self._make_service = service
         self._patience = patience or Patience()
         self._follow = follow
@@ -95,6 +100,7 @@ class MiniCluster(Executor):
         begun = memory.executor
         if begun is not None and begun != self._part.name:
             self._begin_as(begun)
+        troubles.append(self._ask_service())
         service = self._make_service()
         try:
             self._emit = emit
@@ -120,6 +126,21 @@ class MiniCluster(Executor):
             warn=warn,
         )
         self._resizing = Resizing(cluster, memory, run.clock, self._tell)
+
+    def _ask_service(self) -> str:
+        """Why the service cannot be asked now, if it cannot. Raises :class:`ExecutorError` where it
+        never could: every ``grow`` would be in vain."""
+        if self._check is None:
+            return ""
+        try:
+            self._check()
+        except ExecutorError as error:
+            if error.code in _IN_VAIN:
+                raise
+            if error.code == "unavailable":
+                why = f": {error.cause}" if error.cause else ""
+                return f"{error.what}{why}; grow and shrink are asked again until it answers"
+        return ""
 
     def _begin_as(self, name: str) -> None:
         """The run's jobs are with another executor than one would take here and now."""
@@ -246,21 +267,28 @@ def build(given: Mapping[str, Any]) -> Executor:
         )
     member = member_name(options["name"])
 
-    def service() -> Service:
-        token = _token(options["token_file"])
+    def client(timeout: float) -> ServiceClient:
         from ensemble_core import ServiceClient
 
-        client = ServiceClient(
+        return ServiceClient(
             options["host"],
             options["port"],
-            token=token,
+            token=_token(options["token_file"]),
             ca=options["ca"],
             insecure=options["insecure"],
-            timeout=_PATIENCE,
+            timeout=timeout,
         )
-        return _Member(client, member)
 
-    return MiniCluster(_part(options["compose"] or "flux", passed), service, patience)
+    def check() -> None:
+        with client(_AT_FIRST) as asked:
+            asked.status(member)
+
+    return MiniCluster(
+        _part(options["compose"] or "flux", passed),
+        lambda: _Member(client(_PATIENCE), member),
+        patience,
+        check=check,
+    )
 
 
 def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patience) -> Executor:
@@ -318,12 +346,17 @@ def _part(name: str, options: Mapping[str, Any], *, resizes: bool = False) -> Pa
 def _token(file: str | None) -> str | None:
     if file is None:
         return None
+    cause = "it is empty"
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8").strip()
+        token = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the token in {file}",
-            cause=getattr(error, "strerror", None) or "it is not text",
-            hint="--option token-file=FILE names a file with nothing but the token",
-            code="bad-token-file",
-        ) from None
+        cause = getattr(error, "strerror", None) or "it is not text"
+    else:
+        if token:
+            return token
+    raise UsageError(
+        f"cannot read the token in {file}",
+        cause=cause,
+        hint="--token-file FILE names a file with nothing but the token",
+        code="bad-token-file",
+    )

@@ -45,7 +45,7 @@ class MockService:
                 before=before,
                 asked=asked,
                 granted=before,
-                reason=f"{before} nodes is {limit}",
+                reason=f"its size is {before} already, and {limit} holds",
                 code=code,
             )
         self._size = granted
@@ -56,7 +56,7 @@ class MockService:
             before=before,
             asked=asked,
             granted=granted,
-            reason=f"{asked} nodes were asked for, and {limit} holds",
+            reason=f"that would be size {asked}, and {limit} holds",
             code=code,
         )
 

@@ -42,7 +42,7 @@ OPTIONS: Mapping[str, Any] = {
         },
         "ca": {
             "description": "The certificate of the authority that vouches for the service; "
-            "default: ENSEMBLE_CA.",
+            "default: ENSEMBLE_CA; of a service on this machine its own.",
             **_TEXT,
         },
         "insecure": {

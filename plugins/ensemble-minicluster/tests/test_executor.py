@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -427,3 +429,29 @@ def test_a_run_whose_jobs_are_with_another_executor_is_not_taken_up_with_this_on
     cluster.flux.closed = False
     with pytest.raises(ExecutorError, match="with executor 'slurm', not 'flux'"):
         cluster.kill()
+
+
+def test_an_executor_of_a_plugin_file_may_take_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    (tmp_path / "theirs.py").write_text(
+        "from ensemble_core import ExecutorPlugin, executor_record, hookimpl\n"
+        "@hookimpl\n"
+        "def ensemble_executors():\n"
+        "    return [ExecutorPlugin(name='theirs', summary='as local',\n"
+        "        build=lambda options: executor_record('local').build({'slots': 1}))]\n"
+    )
+    (tmp_path / "file.yaml").write_text(
+        "jobs: [{name: one, command: 'true'}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: one}}]\n"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "minicluster"),
+            *("--mock", "--plugin", "theirs.py", "-o", "compose=theirs", "--json", "file.yaml"),
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "jobs go to executor 'theirs'" in done.stdout

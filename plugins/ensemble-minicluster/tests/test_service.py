@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from ensemble_minicluster import ensemble_executors
 
 import ensemble_core
+from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
 from ensemble_core.service.client import ServiceClient
 from ensemble_core.testing.executor import Session, wait_until
 
@@ -202,3 +204,48 @@ def test_a_token_of_another_member_is_refused(service: Service, joined: Callable
     assert service.sizes() == before
     assert cluster.resize("resize-2", -1).outcome == "denied"
     assert cluster.instance.drained == {}
+
+
+def opened(tmp_path: Path, **options: object) -> list[str]:
+    """Open the executor, and close it; what it warned of."""
+    (record,) = ensemble_executors()
+    executor = record.build({"name": "ensemble", "compose": "local", **options})
+    warnings: list[str] = []
+
+    def emit(events: Sequence[Event]) -> None:
+        warnings.extend(event.message for event in events if isinstance(event, Problem))
+
+    executor.open(Run("run", tmp_path, time.time), emit)
+    executor.close()
+    return warnings
+
+
+def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
+    service: Service, tmp_path: Path
+) -> None:
+    where = {"port": service.port, "token_file": str(service.tokens["default/ensemble"])}
+    assert opened(tmp_path, **where) == []
+    other = {**where, "token_file": str(service.tokens["default/other"])}
+    with pytest.raises(ExecutorError, match="the credential does not allow this"):
+        opened(tmp_path, **other)
+    authority = tmp_path / "tls"
+    done = subprocess.run(service.command("init-tls", "--tls-dir", str(authority)), timeout=60)
+    assert done.returncode == 0
+    began = time.monotonic()
+    with pytest.raises(ExecutorError, match="cannot be reached") as caught:
+        opened(tmp_path, **where, ca=str(authority / "ca.crt"))
+    assert "does not speak TLS" in str(caught.value.cause)
+    assert time.monotonic() - began < 3
+
+
+def test_an_empty_token_file_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(UsageError, match="cannot read the token") as caught:
+        opened(tmp_path, token_file=str(tmp_path / "token"))
+    assert caught.value.cause == "it is empty"
+
+
+def test_a_run_begins_while_its_service_is_away_and_says_so(tmp_path: Path) -> None:
+    (warning,) = opened(tmp_path, port=1, host="127.0.0.1")
+    assert "cannot be reached" in warning
+    assert "asked again until it answers" in warning
