@@ -1,5 +1,7 @@
 """Every hook of Ensemble, typed: this file is the manual for plugin authors.
 
+``docs/plugin-tutorial.md`` writes a whole plugin, step by step.
+
 A plugin is a module (or any object) with functions of the names below, each marked
 ``@hookimpl``. It is found through the entry-point group ``ensemble`` of an installed package::
 
