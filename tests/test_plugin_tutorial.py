@@ -1,8 +1,8 @@
 """The tutorial for plugin authors, followed step by step: each file is written, each command run.
 
 What a command prints in the page is what it prints here, but for times, tags and temporary folders.
-``…`` on a line of its own stands for any lines. ``pip install -e`` is played, since a test has no network: the
-entry points of ``pyproject.toml`` are made known as an editable installation does.
+``…`` on a line of its own stands for any lines. ``pip install -e`` is played, since a test has no
+network: the entry points of ``pyproject.toml`` are made known as an editable installation does.
 """
 
 from __future__ import annotations
