@@ -10,7 +10,10 @@ Phys. 91, 461 (1989)): neighbours are averaged again and again, until the blocks
 correlation and the error of the mean, as computed from the blocks, no longer grows. The plateau is
 found by a rule and not by eye (R. M. Lee et al., Phys. Rev. E 83, 066706 (2011), after U. Wolff):
 the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4``, with n rows and e(B) the
-error computed from blocks of B rows, of which there must be at least :data:`FEWEST_BLOCKS`. Where
+error computed from blocks of B rows, of which there must be at least :data:`FEWEST_BLOCKS`. That
+rule knows of one correlation time; what moves slowly beneath fast noise gives a first plateau that
+is far too low. So the error is the largest of those from there on, as long as there are
+:data:`FEWEST_CHECKED` blocks: on a true plateau a tenth more, elsewhere up to several times. Where
 no block size will do, as in a run that still drifts, the error is not known and nothing has
 converged.
 """
@@ -22,10 +25,20 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FEWEST_BLOCKS", "OPTIONS", "Blocking", "Convergence", "Drift", "variables"]
+__all__ = [
+    "FEWEST_BLOCKS",
+    "FEWEST_CHECKED",
+    "OPTIONS",
+    "Blocking",
+    "Convergence",
+    "Drift",
+    "variables",
+]
 
 #: Blocks from which an error is computed, at least: with 16, it is itself known to some 20 %.
 FEWEST_BLOCKS = 16
+#: Blocks, at least, of those sizes that are only to show whether the plateau goes on.
+FEWEST_CHECKED = 8
 #: The window over which a drift is taken is kept in so many pieces.
 _PIECES = 32
 #: Pieces are counted no further: a step may be any number that a log can have.
@@ -104,9 +117,8 @@ class Blocking:
         self._levels: list[list[Any]] = []
         self._error: float | None = None
         self._look = FEWEST_BLOCKS
-        #: The error as of :meth:`error`, or where there is none, from the largest blocks: on a
-        #: plateau or not. Too small to say that something converged, good enough to say that it
-        #: did not cease to.
+        #: The error where the plateau begins, or where there is none, from the largest blocks.
+        #: Too small to say that something converged, good enough to say that it did not cease to.
         self.rough: float | None = None
 
     def add(self, value: float) -> None:
@@ -133,30 +145,31 @@ class Blocking:
             self._look = self.count + 1 + (self.count >> 6)
             self.rough = None
             self._error = self._plateau()
-            if self._error is not None:
-                self.rough = self._error
         return self._error
 
     def _plateau(self) -> float | None:
         count, _, squares, _ = self._levels[0]
         if not math.isfinite(squares):
             return None
-        if squares <= 0:
-            return 0.0
         first = squares / (count - 1) / count
-        if first <= 0:  # less than a number can be
+        if first <= 0:  # or less than a number can be
+            self.rough = 0.0
             return 0.0
-        size = 1.0
+        size, largest = 1.0, None
         for blocks, _, deviations, _ in self._levels:
-            if blocks < FEWEST_BLOCKS:
-                return None
+            if blocks < (FEWEST_BLOCKS if largest is None else FEWEST_CHECKED):
+                break
             found = deviations / (blocks - 1) / blocks
+            if largest is not None:
+                largest = max(largest, found)
+                continue
             self.rough = math.sqrt(found)
-            ratio = found / first
+            # By chance alone, larger blocks may have the smaller error.
+            ratio = max(found / first, 1.0)
             if size**3 > 2 * count * ratio * ratio:
-                return self.rough
+                largest = found
             size *= 2
-        return None
+        return None if largest is None else math.sqrt(largest)
 
 
 class Drift:
