@@ -397,6 +397,7 @@ class JobTable:
             "parameters": dict(job.parameters),
             "nodes": job.nodes,
             "tasks": job.tasks,
+            "started": record.started,
         }
         if record.outcome is not None:
             known["outcome"] = record.outcome

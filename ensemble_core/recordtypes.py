@@ -91,9 +91,10 @@ class CallContext:
     ``options`` are the action's checked options, ``event`` the event that led here and ``job`` the
     job it concerns, both as plain data. Beside the fields that a condition sees, ``job`` has
     ``command`` (a list), ``workdir`` (absolute, as the job really ran; ``None`` where that is not
-    known), ``parameters``, ``nodes``, ``tasks`` and, once it is known, ``outcome`` (``success``,
-    ``failed`` or ``cancelled``). ``metrics`` reads metrics by path
-    (``context.metrics["mean.lammps-duration"]``); ``handle`` is the executor's.
+    known), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
+    where it never ran) and, once it is known, ``outcome`` (``success``, ``failed`` or
+    ``cancelled``). ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``);
+    ``handle`` is the executor's.
     """
 
     options: Mapping[str, Any]

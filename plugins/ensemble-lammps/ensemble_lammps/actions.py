@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["actions"]
 
-#: Seconds that the clock of the files may be behind that of the queue; and what is allowed where
-#: the event is a later one than the job's end, from which its begin is reckoned.
-_CLOCKS, _LATER = 10.0, 600.0
+#: Seconds that the clock of the files may be behind that of the queue.
+_CLOCKS = 10.0
 #: Of a script, so much is read to see whether it asks for the restart file.
 _MOST_OF_SCRIPT = 1 << 20
 #: What ``lammps-check`` tells apart, as ``outcome`` names it.
@@ -146,17 +145,14 @@ def _newest_restart(
     if not workdir:
         return restarts.Found(None)
     patterns = options.get("restart", [])
-    begun = None
-    if job.get("duration") is not None:
-        slack = _CLOCKS if context.event.get("name") == "finish" else _LATER
-        begun = context.event["timestamp"] - job["duration"] - slack
+    started = job.get("started")
     return restarts.find(
         workdir,
         [
             _filled(pattern, {**job, "parameters": _escaped(job.get("parameters", {}))})
             for pattern in ([patterns] if isinstance(patterns, str) else patterns)
         ],
-        begun=begun,
+        begun=None if started is None else started - _CLOCKS,
         also=began,
         newest=options.get("newest", "step"),
     )

@@ -15,7 +15,7 @@ from ensemble_lammps.restarts import MAGIC
 
 from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
 from ensemble_core.decisions import Call, Log, Submit
-from ensemble_core.events import CallReturned
+from ensemble_core.events import CallReturned, JobEvent, Observed
 from ensemble_core.testing import ActionContract, FakeFiring, Story
 
 VARY, CONTINUE, CHECK = actions()
@@ -349,6 +349,32 @@ def test_files_that_an_earlier_run_left_in_the_folder_are_not_taken(tmp_path: Pa
     decided = fail(told)
     assert submitted(decided) == []
     ((level, message),) = logged(decided)
+    assert level == "error"
+    assert "melt.200: it is older than the job" in message
+
+
+@pytest.mark.parametrize("trigger", ["job-fail", "job-clean", "job-exception", "lammps-thermo"])
+def test_what_an_earlier_run_left_a_minute_before_is_not_taken_whatever_wakes_the_rule(
+    trigger: str, tmp_path: Path
+) -> None:
+    write_restart(tmp_path / "melt.200", 200)
+    file = FILE.replace("trigger: job-fail", f"trigger: {trigger}").replace(
+        "workdir:", "observe: {lammps: {}}\n    workdir:"
+    )
+    told = Story(
+        file.replace("ACTION", "{name: lammps-continue}").replace("WORKDIR", str(tmp_path))
+    )
+    told.start()
+    os.utime(tmp_path / "melt.200", (told.now - 60, told.now - 60))
+    decided = [
+        *told.begin("sim.0"),
+        *told.tell(Observed(told.now, "sim.0", "lammps", {"Temp": 1.0})),
+        *told.tell(JobEvent(told.now, "sim.0", "exception", {"type": "timeout", "severity": 0})),
+        *told.tell(JobEvent(told.now, "sim.0", "finish", {"status": 256})),
+        *told.tell(JobEvent(told.now, "sim.0", "clean")),
+    ]
+    (call,) = [one for one in decided if isinstance(one, Call)]
+    ((level, message),) = logged(carry_out(told, call))
     assert level == "error"
     assert "melt.200: it is older than the job" in message
 
