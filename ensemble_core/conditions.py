@@ -86,10 +86,24 @@ class Condition:
         metric: Callable[[str], float | None],
     ) -> bool:
         """Whether the condition holds. Where something it needs has no value, it does not."""
+        return self.verdict(value, fields, metric) is True
+
+    def verdict(
+        self,
+        value: float | None,
+        fields: Mapping[str, Any],
+        metric: Callable[[str], float | None],
+    ) -> bool | None:
+        """Whether the condition holds; ``None`` where that hangs on what has no value.
+
+        ``A or B`` holds as soon as one of them does, and ``A and B`` is false as soon as one of
+        them is, whatever is known of the other.
+        """
         if self.comparison is not None:
             name, number = self.comparison
-            return value is not None and _OPERATORS[name](value, number)
-        return bool(evaluate(_shared(), self.text, self.tree, value, fields, metric))
+            return None if value is None else _OPERATORS[name](value, number)
+        result = evaluate(_shared(), self.text, self.tree, value, fields, metric)
+        return None if result is None else bool(result)
 
 
 def parse(

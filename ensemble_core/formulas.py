@@ -339,7 +339,7 @@ def evaluator() -> Any:
     """A new evaluator; one may work for one thread at a time."""
     import simpleeval
 
-    return simpleeval.EvalWithCompoundTypes(
+    made = simpleeval.EvalWithCompoundTypes(
         operators={
             **simpleeval.DEFAULT_OPERATORS,
             ast.Add: _arithmetic(operator.add),
@@ -351,6 +351,32 @@ def evaluator() -> Any:
             ast.Pow: _power,
         }
     )
+    nothing = _nothing()
+
+    def several(node: ast.BoolOp) -> Any:
+        """``and``, ``or``: decided by any part that decides it, whichever others have no value."""
+        decides, unknown, result = isinstance(node.op, ast.Or), False, None
+        for part in node.values:
+            try:
+                result = made.eval(made.expr, part)
+            except nothing:
+                unknown = True
+            else:
+                if bool(result) is decides:
+                    return result
+        if unknown:
+            raise _NoValue
+        return result
+
+    made.nodes[ast.BoolOp] = several
+    return made
+
+
+def _nothing() -> tuple[type[Exception], ...]:
+    """What is raised where something has no value, or makes no sense."""
+    import simpleeval
+
+    return _NoValue, TypeError, ValueError, ArithmeticError, simpleeval.InvalidExpression
 
 
 def evaluate(
@@ -362,7 +388,6 @@ def evaluate(
     metric: Callable[[str], float | None],
 ) -> Any:
     """The result; ``None`` where something that it needs has no value, or makes no sense."""
-    import simpleeval
 
     def lookup(path: str) -> float:
         found = metric(path)
@@ -380,5 +405,5 @@ def evaluate(
     evaluator.names = name
     try:
         return evaluator.eval(text, previously_parsed=tree)
-    except (_NoValue, TypeError, ValueError, ArithmeticError, simpleeval.InvalidExpression):
+    except _nothing():
         return None

@@ -24,6 +24,7 @@ from ensemble_core.rules import BoundAction
 __all__ = ["NOTHING", "Reactions"]
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+_UNKNOWN = "without a value"
 
 
 class Reactions(Effects):
@@ -127,10 +128,15 @@ class Reactions(Effects):
         try:
             if match is not None and not match(event, known or {}):
                 return
-            if condition is not None and not condition.holds(value, known or {}, self.metric):
-                if known is not None:
-                    state.seen = self._seen(condition.names, condition.metrics, known)
-                return
+            if condition is not None:
+                verdict = condition.verdict(value, known or {}, self.metric)
+                if not verdict:
+                    # What was known says more than a last row in which it was not.
+                    if known is not None and (
+                        verdict is False or not state.seen or _UNKNOWN in state.seen
+                    ):
+                        state.seen = self._seen(condition.names, condition.metrics, known)
+                    return
         except Exception as error:  # a plugin's match: it must not take the run with it
             self.rules.cut(state)
             self._error(f"rule {rule.id} is switched off: its trigger raised {error!r}")
@@ -254,6 +260,9 @@ class Reactions(Effects):
         return known
 
     def _seen(self, names: Iterable[str], metrics: Iterable[str], known: Mapping[str, Any]) -> str:
-        parts = [f"{name}={known[name]}" for name in sorted(names) if name in known]
-        parts += [f"{path}={self.metric(path)}" for path in sorted(metrics)]
-        return ", ".join(parts)
+        found = {name: known.get(name) for name in sorted(names)}
+        found.update((path, self.metric(path)) for path in sorted(metrics))
+        return ", ".join(
+            f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
+            for name, value in found.items()
+        )

@@ -224,26 +224,25 @@ class TracingEngine(Engine):
         """Why the rule will not fire for this event, as far as trigger and condition say; and what
         the condition saw."""
         match, condition = state.rule.trigger.match, state.rule.condition
-        saw, missing = ("", False) if condition is None else self._saw(condition, value, known)
+        saw = "" if condition is None else self._saw(condition, known)
         try:
             if match is not None and not match(event, known):
                 return "trigger", saw
-            if condition is not None and not condition.holds(value, known, self.metric):
-                return ("no value" if missing else "condition"), saw
+            if condition is not None:
+                verdict = condition.verdict(value, known, self.metric)
+                if not verdict:
+                    return ("no value" if verdict is None else "condition"), saw
         except Exception:  # the engine meets it too, and switches the rule off
             return None, saw
         return None, saw
 
-    def _saw(
-        self, condition: Condition, value: float | None, known: Mapping[str, Any]
-    ) -> tuple[str, bool]:
-        """What a condition speaks of with the values it had, and whether one was missing."""
+    def _saw(self, condition: Condition, known: Mapping[str, Any]) -> str:
+        """What a condition speaks of, with the values it had."""
         if condition.comparison is not None:
-            return "", value is None
+            return ""
         seen = {name: known.get(name) for name in sorted(condition.names) if name != "value"}
         seen.update((path, self.metric(path)) for path in sorted(condition.metrics))
-        missing = None in seen.values() or ("value" in condition.names and value is None)
-        return ", ".join(_spelled(seen.items())), missing
+        return ", ".join(_spelled(seen.items()))
 
     def _metric_of(self, state: RuleState | None) -> float | None:
         path = None if state is None else state.rule.trigger.metric
