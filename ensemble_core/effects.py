@@ -290,7 +290,7 @@ class Effects:
         for job in jobs:
             record = self.table.records.get(job)
             if record is not None:
-                record.cancelling = True
+                record.cancelling, record.refused = True, False
 
     # -- the end -------------------------------------------------------------------------------
 

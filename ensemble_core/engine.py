@@ -332,7 +332,7 @@ class Engine(Reactions):
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
         # How many more rows come of a job that a rule cancelled is chance.
-        names = () if record.cancelling else ("observed",)
+        names = () if record.cancelling and not record.refused else ("observed",)
         self._react(names, record.job.group, event, fields, record)
 
     def _on_resources(self, event: Resources) -> None:
@@ -475,6 +475,10 @@ class Engine(Reactions):
             self._react((event.name,), group, event, dict(event.data), record)
 
     def _on_problem(self, event: Problem) -> None:
+        for job in event.jobs:
+            record = self.table.records.get(job)
+            if record is not None:
+                record.refused = True
         if event.level == "error":
             self._error(event.message)
         else:

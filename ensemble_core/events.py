@@ -191,11 +191,13 @@ class ExecutorLost(Event):
 @dataclass(frozen=True, slots=True)
 class Problem(Event):
     """Something went wrong beside the jobs that the user must hear of: a file that cannot be
-    followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1."""
+    followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1.
+    ``jobs`` are ours that could not be cancelled: their rows wake rules again."""
 
     type: ClassVar[str] = "problem"
     message: str
     level: Literal["warning", "error"] = "warning"
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     if kind not in _TYPES:
         raise ValueError(f"unknown event type {kind!r}")
     rest = {key: value for key, value in data.items() if key != "type"}
-    for name in ("result", "absent"):
+    for name in ("result", "absent", "jobs"):
         if name in rest:
             rest[name] = tuple(rest[name])
     return _TYPES[kind](**rest)

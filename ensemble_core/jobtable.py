@@ -112,6 +112,7 @@ class JobRecord:
         "note",
         "outcome",
         "queue_id",
+        "refused",
         "rows",
         "seen",
         "started",
@@ -137,6 +138,8 @@ class JobRecord:
         self.concern = False
         #: Whether the executor was told to cancel it.
         self.cancelling = False
+        #: Whether it then could not be.
+        self.refused = False
         #: When its newest event was; 0 before the first.
         self.newest = 0.0
         #: The context of its ``start``, which says where its output is, and, of an observed job,

@@ -479,7 +479,7 @@ class Runtime:
             self._executor.cancel(jobs)
         except EnsembleError as error:
             message = f"{len(jobs)} jobs could not be cancelled: {error}"
-            self.emit((Problem(self.clock(), message, "error"),))
+            self.emit((Problem(self.clock(), message, "error", tuple(jobs)),))
 
     def _resize(self, resize: Resize) -> None:
         request = resize.request

@@ -16,10 +16,10 @@ from ensemble_core import EnsembleError, Expression, expression
 from ensemble_core.cli.main import main
 from ensemble_core.conditions import parse
 from ensemble_core.config import load_text
-from ensemble_core.decisions import Log
+from ensemble_core.decisions import Cancel, Log
 from ensemble_core.ensemble import Ensemble
 from ensemble_core.errors import FileErrors
-from ensemble_core.events import Observed
+from ensemble_core.events import Observed, Problem
 from ensemble_core.plugins import discover
 from ensemble_core.registry import Registry
 from ensemble_core.rows import decisions_text, event_text, list_text, rows_of
@@ -376,6 +376,20 @@ def test_no_rule_is_woken_by_rows_of_a_job_that_a_rule_cancelled(registry: Regis
     assert told.fired(told.observe("sim.0", Temp=4.0)) == [], "it was about to stop"
     assert told.fired(told.observe("sim.1", Temp=3.0)) == ["hot"]
     assert told.engine.metric("max.sim-Temp") == 4.0
+
+
+def test_a_job_that_could_not_be_cancelled_is_looked_at_again(registry: Registry) -> None:
+    told = begun(
+        registry,
+        "{id: hot, trigger: observed, name: sim, repetitions: 9, when: Temp > 1, "
+        "action: {name: cancel}}",
+        "{columns: [Temp]}",
+    )
+    assert told.fired(told.observe("sim.0", Temp=2.0)) == ["hot"]
+    told.tell(Problem(told.now, "1 jobs could not be cancelled", "error", ("sim.0", "gone.7")))
+    decided = told.observe("sim.0", Temp=3.0)
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("sim.0",)]
+    assert told.fired(told.observe("sim.0", Temp=4.0)) == []
 
 
 def test_a_rule_may_ask_which_observer_read_the_row(registry: Registry) -> None:

@@ -324,7 +324,7 @@ class Steered:
             )
         elif waiting.kind == "cancel":
             message = f"{len(waiting.jobs)} jobs could not be cancelled: {error}"
-            self._around.tell([Problem(now, message, "error")])
+            self._around.tell([Problem(now, message, "error", tuple(waiting.jobs))])
         elif waiting.kind == "resize":
             assert waiting.resize is not None
             request = waiting.resize.request
