@@ -24,6 +24,7 @@ from ensemble_core.service.channel import (
     address,
     authorization,
     fault,
+    is_absence,
     is_answer,
     is_loopback,
     load_grpc,
@@ -181,7 +182,7 @@ class ServiceClient:
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
                 # That a member is away is an answer, and not for us to wait out.
-                retry = again and away and "is not connected" not in str(error.details())
+                retry = again and away and not is_absence(str(error.details()))
                 if retry and not looked and left > 2.0:  # is it one that no waiting mends?
                     looked = True
                     found = self._fault(error, away)
