@@ -329,3 +329,21 @@ def test_what_the_system_says_of_a_broken_connection_is_not_taken_for_the_servic
     assert is_absence("member default/left is not connected")
     assert is_answer("the service stops")
     assert not is_absence("the service stops")
+
+
+@pytest.mark.parametrize("option", ["--ca", "--token-file"])
+@pytest.mark.parametrize(
+    "command", [["member", "start", "--name", "left", "--executor", "local"], ["resume", "last"]]
+)
+def test_a_file_with_an_empty_name_is_wrong_usage_and_nothing_else_is_taken_for_it(
+    command: list[str], option: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", *command, option, ""],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert f"'{option}': it names no file" in ended.stderr
