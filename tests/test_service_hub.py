@@ -206,6 +206,7 @@ def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None
     hub.from_run(run, call("ns/a"))
     for _ in range(50):
         hub.from_member(member, batch("ns/a"), 0.0)
+    assert hub.dropped  # those that came after that are not counted as handed to it
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"

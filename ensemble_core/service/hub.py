@@ -154,7 +154,7 @@ class Hub:
             batch = message.batch
             run = self._run_for(link, batch.member, batch.run)
             count = len(batch.events)
-            if run is None or run.link is None:
+            if run is None or run.link is None or run.link.outbox.closed:
                 self.dropped += count
                 return
             self.relayed += count
