@@ -241,7 +241,7 @@ def stop_asked(folder: Path) -> str | None:
 
 def leave_asked(folder: Path) -> bool:
     """Whether the controller is not to wait for what cannot be cancelled now."""
-    return (folder / LEAVE).exists()
+    return os.path.exists(folder / LEAVE)
 
 
 # -- finding runs ----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from ensemble_core.journal import NAME, Journal, Text
 from ensemble_core.plugins import discover
 from ensemble_core.recorder import Recorder
 from ensemble_core.recovery import recover
-from ensemble_core.runs import STOP, stop_asked
+from ensemble_core.runs import STOP, leave_asked, stop_asked
 from ensemble_core.runtime import Runtime
 from ensemble_core.series import StatisticSpec
 from ensemble_core.snapshot import dump, load
@@ -595,3 +595,10 @@ def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
         outcome = journal.sessions()[-1].outcome
     assert outcome is not None
     assert (outcome["over"], outcome["exit_code"]) == (True, 130)
+
+
+def test_a_folder_that_cannot_be_looked_into_asks_for_nothing(tmp_path: Path) -> None:
+    # As on a file system that does not answer for a moment: the run goes on being watched.
+    unfit = tmp_path / ("x" * 300)
+    assert stop_asked(unfit) is None
+    assert not leave_asked(unfit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,6 +206,7 @@ def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None
     hub.from_run(run, call("ns/a"))
     for _ in range(50):
         hub.from_member(member, batch("ns/a"), 0.0)
+    assert hub.dropped  # those that came after that are not counted as handed to it
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
@@ -275,20 +278,50 @@ def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
 
 
 def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble_core.service.streams.SILENCE", 0.1)
+    monkeypatch.setattr("ensemble_core.service.streams.SILENCE", 0.4)
 
     async def silent() -> None:
-        hub, said, now = Hub(), Requests(), [0.0]
-        member = member_stream(hub, A, said, lambda: now[0])  # type: ignore[arg-type]  # either kind
+        hub, said = Hub(), Requests()
+        member = member_stream(hub, A, said, time.monotonic)  # type: ignore[arg-type]  # either kind
         said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
         await member.__anext__()
-        now[0] = 1.0
         with pytest.raises(Refused, match="nothing was heard") as caught:
             await asyncio.wait_for(member.__anext__(), 5)
         assert caught.value.code == "DEADLINE_EXCEEDED"
         assert not hub.members["ns/a"].alive
 
     asyncio.run(silent())
+
+
+def test_nobody_is_silent_because_the_service_was_halted() -> None:
+    hub = Hub()
+    join(hub, A, 100.0)
+    hub.sweep(101.0)
+    for now in (161.0, 162.0, 166.0, 170.5):  # a minute in which nobody heard anything
+        hub.sweep(now)
+        assert hub.members["ns/a"].alive
+    hub.sweep(172.0)
+    assert not hub.members["ns/a"].alive
+
+
+def test_a_stream_outlives_a_service_that_was_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensemble_core.service.streams.SILENCE", 0.2)
+
+    async def halted() -> None:
+        hub, said, now = Hub(), Requests(), [0.0]
+        member = member_stream(hub, A, said, lambda: now[0])  # type: ignore[arg-type]  # either kind
+        said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
+        await member.__anext__()
+        now[0] = 60.0
+        following = asyncio.ensure_future(member.__anext__())
+        await asyncio.sleep(0.3)
+        assert not following.done()
+        assert hub.members["ns/a"].alive
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+    asyncio.run(halted())
 
 
 # -- what waits for a run --------------------------------------------------------------------------

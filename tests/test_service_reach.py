@@ -28,7 +28,14 @@ from ensemble_core.executor import Run
 from ensemble_core.service import server, tls
 from ensemble_core.service.access import TokenFile
 from ensemble_core.service.agent import Agent
-from ensemble_core.service.channel import load_grpc, open_channel, own_authority, why_away
+from ensemble_core.service.channel import (
+    is_absence,
+    is_answer,
+    load_grpc,
+    open_channel,
+    own_authority,
+    why_away,
+)
 from ensemble_core.service.client import ServiceClient
 from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.server import Settings, serving
@@ -314,3 +321,29 @@ def test_grpc_says_nothing_of_its_own_and_jobs_inherit_nothing(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
         )
     assert (done.stdout, done.stderr) == ("untrusted\n", "")
+
+
+def test_what_the_system_says_of_a_broken_connection_is_not_taken_for_the_services_word() -> None:
+    assert not is_answer("recvmsg:Transport endpoint is not connected")
+    assert not is_absence("Socket is not connected")
+    assert is_absence("member default/left is not connected")
+    assert is_answer("the service stops")
+    assert not is_absence("the service stops")
+
+
+@pytest.mark.parametrize("option", ["--ca", "--token-file"])
+@pytest.mark.parametrize(
+    "command", [["member", "start", "--name", "left", "--executor", "local"], ["resume", "last"]]
+)
+def test_a_file_with_an_empty_name_is_wrong_usage_and_nothing_else_is_taken_for_it(
+    command: list[str], option: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", *command, option, ""],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert f"'{option}': it names no file" in ended.stderr

@@ -30,6 +30,7 @@ from ensemble_core.service.connection import Connection
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.remote import RemoteExecutor
 from ensemble_core.service.server import Service, Settings, serving
+from ensemble_core.service.steering import Steered
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
@@ -726,6 +727,26 @@ def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
     with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
         (status,) = client.status("default/a")
     assert status.gauges["nodes.up"] == 1
+
+
+def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.agent()
+    controller = world.run()
+    tick, failed = Steered.tick, threading.Event()
+
+    def failing(steered: Steered, now: float) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("nobody thought of this")
+        tick(steered, now)
+
+    monkeypatch.setattr(Steered, "tick", failing)
+    assert failed.wait(10)
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+    eventually(lambda: not len(agent._hosted["run-1"].spool))
 
 
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(

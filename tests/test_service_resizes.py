@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import resource
 import threading
@@ -226,6 +227,9 @@ def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_
         Resized(outcome="refused"),  # type: ignore[arg-type]  # a plugin's mistakes
         Resized(outcome="granted", before=1.5),  # type: ignore[arg-type]
         Resized(outcome="denied", reason=object()),  # type: ignore[arg-type]
+        Resized(outcome="denied", reason="/scratch/\udcff"),  # cannot be sent
+        Resized(outcome="denied", transient="no"),  # type: ignore[arg-type]
+        Resized(outcome="granted", granted=1 << 70),
         None,
     ],
 )
@@ -409,3 +413,47 @@ def test_a_record_that_cannot_be_tidied_up_goes_on_with_more_lines(
     again = Answers(record, most=2)
     assert again.get("lab/one", "r19") is not None
     again.close()
+
+
+def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "_CLOSING", 0.1)
+    writing, back = threading.Event(), threading.Event()
+
+    class Slow(Answers):
+        def _append(self, data: bytes) -> None:
+            writing.set()
+            assert back.wait(PATIENCE)
+            super()._append(data)
+
+    async def stop() -> None:
+        line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Tally())
+        asked = asyncio.ensure_future(line.ask(ADMIN, "lab/one", "a", 1))
+        await until(writing.is_set)
+        later = threading.Timer(PATIENCE / 2, back.set)
+        later.start()
+        began = time.monotonic()
+        await line.close(0.1)
+        assert time.monotonic() - began < PATIENCE / 4
+        later.cancel()
+        asked.cancel()
+        back.set()
+
+    asyncio.run(stop())
+
+
+def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
+    class Failing(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
+
+    async def ask() -> Resized:
+        line = resizes.Resizes(Failing(), Answers(None), Tally())
+        answer = await line.ask(ADMIN, "lab/one", "a", 1)
+        await line.close(1)
+        return answer
+
+    answer = asyncio.run(ask())
+    assert "no such file" in answer.reason
+    answer.reason.encode("utf-8")

@@ -4,6 +4,7 @@ stops."""
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import itertools
 import json
@@ -26,8 +27,10 @@ import grpc
 
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.resizer import Resized, Resizer
-from ensemble_core.service import logs, tls
+from ensemble_core.service import logs, prometheus, tls
 from ensemble_core.service.client import ServiceClient, open_channel
+from ensemble_core.service.guard import Tally
+from ensemble_core.service.hub import Hub
 from ensemble_core.service.proto import ensemble_pb2 as pb
 from ensemble_core.service.proto import ensemble_pb2_grpc as api
 from ensemble_core.service.server import Service, Settings, serving
@@ -663,6 +666,27 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
         "PERMISSION_DENIED",
     }
     assert token.split("-", 2)[2][:-3] not in log.getvalue()
+
+
+def test_metrics_are_told_again_after_there_was_no_thread_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prometheus, "_MOST", 1)
+    metrics = prometheus.MetricsServer("127.0.0.1", 0, Hub(), Tally(), lambda: True)
+    where = f"http://127.0.0.1:{metrics.port}/healthz"
+
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none)
+            with pytest.raises((OSError, http.client.HTTPException)):
+                urllib.request.urlopen(where, timeout=5)
+        with urllib.request.urlopen(where, timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        metrics.close()
 
 
 def test_metrics_count_what_happened(tmp_path: Path, certificates: Path) -> None:

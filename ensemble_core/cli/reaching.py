@@ -20,7 +20,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A path that means the same in another folder: a run may be taken up again elsewhere."""
-    return os.path.abspath(os.path.expanduser(value)) if value else None
+    if value is None:
+        return None
+    if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
+        raise click.BadParameter("it names no file.", ctx, param)
+    return os.path.abspath(os.path.expanduser(value))
 
 
 def _options(function: _F, *, host: str | None, port: int | None) -> _F:

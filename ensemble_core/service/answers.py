@@ -25,6 +25,8 @@ __all__ = ["Answers", "Entry"]
 
 #: Answers that are remembered; of more, the oldest are forgotten.
 MOST = 10_000
+#: Seconds for writing to end when the service stops.
+_CLOSING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,12 @@ class Answers:
                     raise
 
     def close(self) -> None:
-        """Give the file back."""
-        with self._lock:
-            self._close()
+        """Give the file back; not where somebody waits for the disk and does not come back."""
+        if self._lock.acquire(timeout=_CLOSING):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
 
     def _close(self) -> None:
         if self._file is not None:

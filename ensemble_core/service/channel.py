@@ -30,6 +30,7 @@ __all__ = [
     "address",
     "authorization",
     "fault",
+    "is_absence",
     "is_answer",
     "is_loopback",
     "load_grpc",
@@ -369,10 +370,18 @@ _FAULTS: dict[str, tuple[str, str | None, bool]] = {
 _THERE = "is it running there? If it speaks TLS, give its ca.crt with --ca or ENSEMBLE_CA"
 
 
+def is_absence(details: str) -> bool:
+    """Whether the words of ``UNAVAILABLE`` are the service's own of a member that is away."""
+    return details.startswith("member ") and is_answer(details)
+
+
 def is_answer(details: str) -> bool:
     """Whether the words of ``UNAVAILABLE`` are the service's own: it was reached."""
-    ours = ("the service stops", "is not connected", "the service keeps no record")
-    return any(words in details for words in ours)
+    return _OURS.match(details) is not None
+
+
+#: Not any words of the system that are alike: "Transport endpoint is not connected".
+_OURS = re.compile(r"the service (stops|keeps no record)|member \S+ is not connected")
 
 
 def why_away(

@@ -24,6 +24,7 @@ from ensemble_core.service.channel import (
     address,
     authorization,
     fault,
+    is_absence,
     is_answer,
     is_loopback,
     load_grpc,
@@ -181,15 +182,15 @@ class ServiceClient:
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
                 # That a member is away is an answer, and not for us to wait out.
-                retry = again and away and "is not connected" not in str(error.details())
+                retry = again and away and not is_absence(str(error.details()))
                 if retry and not looked and left > 2.0:  # is it one that no waiting mends?
                     looked = True
-                    found = self._fault(error, away)
+                    found = self._fault(error, away, left / 2)
                     if found.code in MISMATCHED:
                         raise found from None
                     left = end - time.monotonic()
                 if not retry or left <= pause or self._closed.wait(pause):
-                    raise self._fault(error, away) from None
+                    raise self._fault(error, away, left) from None
                 pause = min(pause * 2, 2.0)
             except ValueError as error:  # what gRPC says of a channel that is closed
                 raise ExecutorError(
@@ -198,11 +199,12 @@ class ServiceClient:
                     code="closed",
                 ) from None
 
-    def _fault(self, error: Any, away: bool) -> EnsembleError:
+    def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
+        """What the error means; looked into within the seconds that are left, or half of one."""
         why: Away | None = None
         if away and not is_answer(str(error.details())):
             with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
-                why = self._away()
+                why = self._away(seconds=min(2.0, max(0.5, left)))
         return fault(error, self.target, why)
 
 

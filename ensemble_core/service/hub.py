@@ -102,6 +102,9 @@ class Hub:
         self.dropped = 0
         self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._watchers: set[_Watch] = set()
+        #: When it was last looked who is silent, and before when that says nothing of them.
+        self._swept: float | None = None
+        self._deaf_until = 0.0
 
     # -- members -------------------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ class Hub:
             batch = message.batch
             run = self._run_for(link, batch.member, batch.run)
             count = len(batch.events)
-            if run is None or run.link is None:
+            if run is None or run.link is None or run.link.outbox.closed:
                 self.dropped += count
                 return
             self.relayed += count
@@ -301,9 +304,14 @@ class Hub:
         return [self.members[name] for name in sorted(self.members) if visible(name)]
 
     def sweep(self, now: float) -> None:
-        """End the connections of members that were not heard of for :data:`SILENCE` seconds."""
+        """End the connections of members that were not heard of for :data:`SILENCE` seconds.
+        Those in which nobody looked do not count: the machine was halted, or its clock was set."""
+        if self._swept is not None and abs(now - self._swept) > SILENCE / 2:
+            self._deaf_until = now
+        self._swept = now
         for state in list(self.members.values()):
-            if state.link is not None and now - state.last_beat > SILENCE:
+            heard = max(state.last_beat, self._deaf_until)
+            if state.link is not None and now - heard > SILENCE:
                 reason = f"nothing was heard of {state.name} for {SILENCE:g} s"
                 self.leave(state.link, Refused("DEADLINE_EXCEEDED", reason))
 

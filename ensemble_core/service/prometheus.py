@@ -79,7 +79,11 @@ class MetricsServer:
                 if not turns.acquire(blocking=False):
                     self.shutdown_request(request)
                     return
-                super().process_request(request, client_address)
+                try:
+                    super().process_request(request, client_address)
+                except BaseException:  # no thread to be had: nobody else gives the turn back
+                    turns.release()
+                    raise
 
             def process_request_thread(self, request: Any, client_address: Any) -> None:
                 try:

@@ -509,19 +509,23 @@ class RemoteExecutor(Executor):
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK):
-            now = time.monotonic()
-            with self._lock:
-                if self._away_since is not None:
-                    if now - self._away_since > _AWAY and not self._told_away and self._members:
-                        self._told_away = True
-                        cause = self._trouble.cause or self._trouble.what if self._trouble else ""
-                        self._warn(
-                            f"the service at {self._target} is away: jobs go on, and the run goes "
-                            f"on when it is back{f' ({cause})' if cause else ''}"
-                        )
-                    continue
-                for steered in list(self._members.values()):
-                    steered.tick(now)
+            try:
+                with self._lock:
+                    self._look(time.monotonic())
+            except Exception:  # nobody else would acknowledge, or ask again
+                _log.exception("what is due could not be done")
+
+    def _look(self, now: float) -> None:
+        if self._away_since is None:
+            for steered in list(self._members.values()):
+                steered.tick(now)
+        elif now - self._away_since > _AWAY and not self._told_away and self._members:
+            self._told_away = True
+            cause = self._trouble.cause or self._trouble.what if self._trouble else ""
+            self._warn(
+                f"the service at {self._target} is away: jobs go on, and the run goes on when it "
+                f"is back{f' ({cause})' if cause else ''}"
+            )
 
     # -- what the run is told ------------------------------------------------------------------
 

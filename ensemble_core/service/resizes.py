@@ -236,7 +236,7 @@ class Resizes:
         except (Exception, SystemExit) as error:  # a plugin's fault is an answer too
             answer = Resized(
                 outcome="denied",
-                reason=f"the resizer failed: {type(error).__name__}: {error}"[:500],
+                reason=_plain(f"the resizer failed: {type(error).__name__}: {error}"[:500]),
                 code="resizer-failed",
             )
         flight.seconds = time.monotonic() - began
@@ -404,8 +404,14 @@ def _sound(answer: object) -> bool:
     return (
         answer.outcome in ("granted", "partial", "denied")
         and all(type(each) is int and abs(each) < 1 << 63 for each in counts)
-        and all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, str) and _plain(each) == each for each in texts)
+        and isinstance(answer.transient, bool)
     )
+
+
+def _plain(text: str) -> str:
+    """Text that can be sent: what the system names may have bytes of no encoding in it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def check_delta(delta: int) -> None:

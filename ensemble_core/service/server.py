@@ -121,12 +121,13 @@ class Service:
     def _credentials(self) -> Any:
         """The credentials to listen with; ``None`` for plaintext, where that may be."""
         settings = self.settings
-        if not settings.host.strip("[] "):
-            raise UsageError(
-                "the address to listen on is empty",
-                hint="--host 127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
-                code="bad-address",
-            )
+        for name, host in (("host", settings.host), ("metrics-host", settings.metrics_host)):
+            if not host.strip("[] "):
+                raise UsageError(
+                    f"the address to listen on is empty: --{name}",
+                    hint="127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
+                    code="bad-address",
+                )
         if has_certificates(settings.tls_folder):
             if settings.insecure:
                 raise UsageError(

@@ -31,7 +31,7 @@ async def member_stream(
     if first is None or first.WhichOneof("what") != "hello":
         raise Refused("INVALID_ARGUMENT", "hello comes first")
     link = hub.join(who, first.hello, clock())
-    last = clock()
+    last = looked = clock()
     loop = asyncio.get_running_loop()
     watch: asyncio.TimerHandle
 
@@ -42,8 +42,12 @@ async def member_stream(
             hub.from_member(link, message, last)
 
     def look() -> None:
-        nonlocal watch
-        if clock() - last > SILENCE:
+        nonlocal watch, last, looked
+        now = clock()
+        if abs(now - looked) > SILENCE * 3 / 4:  # the service itself did nothing for so long
+            last = now
+        looked = now
+        if now - last > SILENCE:
             reason = f"nothing was heard of {link.name} for {SILENCE:g} s"
             link.outbox.close(Refused("DEADLINE_EXCEEDED", reason))
         watch = loop.call_later(SILENCE / 4, look)
