@@ -94,9 +94,9 @@ class Watched:
     def numbers(self, job: str = "j.0") -> list[float]:
         return [e.values["n"] for e in self.events if e.job == job and "n" in e.values]
 
-    def finish(self, job: str = "j.0") -> None:
+    def finish(self, job: str = "j.0", *, expected: bool = False) -> None:
         over = threading.Event()
-        self.follower.finish(job, over.set)
+        self.follower.finish(job, over.set, expected=expected)
         assert over.wait(PATIENCE)
 
 
@@ -189,6 +189,28 @@ def test_the_end_is_told_although_the_file_never_came(watched: Watched, tmp_path
     watched.finish()
     assert watched.events == []
     assert observer.finished == 1
+
+
+def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
+    watched: Watched, tmp_path: Path
+) -> None:
+    here, left = tmp_path / "here.txt", tmp_path / "left.txt"
+    here.write_text("")
+    left.write_text("1\n")
+    os.utime(left, (500, 500))
+    for index in range(3):
+        watched.follower.watch(f"j.{index}", "lines", Lines(), tmp_path / f"{index}.txt")
+        watched.finish(f"j.{index}", expected=index > 0)
+    watched.follower.watch("k.0", "lines", Lines(), here)
+    watched.finish("k.0", expected=True)
+    watched.follower.watch("l.0", "lines", Lines(), left, since=1000)
+    watched.finish("l.0", expected=True)
+    missing = f"there is no {tmp_path / '1.txt'}"
+    assert watched.warnings == [
+        f"job j.1 succeeded, and {missing}: the observer 'lines' read nothing",
+        f"job l.0 succeeded, and {left} is from before the job, which did not write to it: "
+        "the observer 'lines' read nothing",
+    ]
 
 
 def test_something_that_writes_on_after_the_job_does_not_hold_up_its_end(
@@ -489,3 +511,18 @@ def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
     usage = resource.getrusage(resource.RUSAGE_SELF)
     assert usage.ru_utime + usage.ru_stime - start < 0.5 * (time.monotonic() - began)
     assert sorted(e.values["n"] for e in watched.events) == [-1, *range(1000)]
+
+
+def test_the_thread_does_not_end_without_a_word(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("ensemble_core.follow.lookout.Lookout.news", broken)
+    watched.follower.watch("a.0", "lines", Lines(), tmp_path / "out.txt")
+    until(lambda: watched.warnings)
+    assert "will not fire: MemoryError: no room" in watched.warnings[0]
+    ended = threading.Event()
+    watched.follower.finish("a.0", ended.set)
+    assert ended.wait(PATIENCE)

@@ -49,6 +49,7 @@ class _Ending:
     job: str
     then: Callable[[], None] | None
     files: list[File]
+    expected: bool
 
 
 class Follower:
@@ -103,6 +104,8 @@ class Follower:
         self._ending: deque[_Ending] = deque()
         self._batch: list[Event] = []
         self._flushed = 0.0
+        #: Observers and groups whose files did not come, which was told.
+        self._missed: set[tuple[str, str]] = set()
 
     def watch(
         self,
@@ -138,16 +141,20 @@ class Follower:
                 self._thread.start()
             self._alarm.set()
 
-    def finish(self, job_id: str, then: Callable[[], None] | None = None) -> None:
+    def finish(
+        self, job_id: str, then: Callable[[], None] | None = None, *, expected: bool = False
+    ) -> None:
         """The job ended: read its files to their ends, emit the last rows, then call ``then``.
 
+        ``expected`` is whether it should have written them, as a job that succeeded: a file that
+        is not there is then warned of, once for each group and observer.
         Returns at once. ``then`` is called once in every case, from the follower's thread, or from
         this one if the job has no file that is followed.
         """
         with self._lock:
             files = self._jobs.pop(job_id, None)
             if files is not None:
-                self._ended.append(_Ending(job_id, then, files))
+                self._ended.append(_Ending(job_id, then, files, expected))
                 if self._alarm is not None:
                     self._alarm.set()
         if files is None and then is not None:
@@ -199,6 +206,12 @@ class Follower:
                 cost = (after - began) * _GATHER_PER_COST
                 gathered = after + min(max(_GATHER, cost), _GATHER_LONGEST)
                 self._let_others_catch_up()
+        except Exception as error:  # a rule that waits for rows must not wait without a word
+            _log.exception("the thread that follows files ended")
+            self._warn(
+                "what jobs write is read no more, and rules that wait for it will not fire: "
+                f"{type(error).__name__}: {error}"
+            )
         finally:
             self._release(alarm)
 
@@ -228,6 +241,8 @@ class Follower:
                     left.append(file)
                 else:
                     file.finish()
+                    if ending.expected:
+                        self._miss(file)
             ending.files = left
             self._ending.popleft()
             if left:
@@ -237,6 +252,13 @@ class Follower:
                 self._call(ending.then)
             if time.monotonic() - began > _SLICE:
                 return
+
+    def _miss(self, file: File) -> None:
+        whose = (file.job.rpartition(".")[0], file.name)
+        why = None if whose in self._missed else file.unread()
+        if why is not None:
+            self._missed.add(whose)
+            self._warn(f"job {file.job} succeeded, and {why}")
 
     def _release(self, alarm: Alarm) -> None:
         """Whatever ends the thread, nobody waits in vain for ``then``."""
