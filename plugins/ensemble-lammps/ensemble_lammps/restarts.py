@@ -91,6 +91,7 @@ def find(
     """
     best: Restart | None = None
     passed: list[tuple[str, str]] = []
+    older: list[Restart] = []
     kept = {os.path.join(folder, path) for path in also}
     for path in dict.fromkeys([*_named(folder, patterns), *sorted(kept)]):
         try:
@@ -100,9 +101,15 @@ def find(
                 passed.append((path, error.what))
             continue
         if begun is not None and found.time < begun and path not in kept:
-            passed.append((path, "it is older than the job"))
+            older.append(found)
         elif best is None or _rank(found, newest) > _rank(best, newest):
             best = found
+    # A chain in one folder leaves hundreds; those that would not have been taken say nothing.
+    passed += [
+        (found.path, "it is older than the job")
+        for found in older
+        if best is None or _rank(found, newest) > _rank(best, newest)
+    ]
     return Found(best, tuple(passed[:_MOST_PASSED]))
 
 

@@ -165,9 +165,19 @@ def test_files_of_an_earlier_run_are_passed_over_but_not_what_the_job_began_from
     assert newest is not None
     assert newest.step == 900
     write(tmp_path / "new.100", restart(100), time=2500)
-    newest = find(str(tmp_path), begun=2000).newest
-    assert newest is not None
-    assert newest.step == 100
+    again = find(str(tmp_path), begun=2000)
+    assert again.newest is not None
+    assert again.newest.step == 100
+    assert again.passed == ((str(old), "it is older than the job"),)
+
+
+def test_older_files_that_would_not_be_taken_are_not_spoken_of(tmp_path: Path) -> None:
+    for step in range(100, 800, 100):
+        write(tmp_path / f"chain.{step}", restart(step), time=1000 + step)
+    write(tmp_path / "chain.800", restart(800), time=2500)
+    found = find(str(tmp_path), begun=2000)
+    assert found.newest is not None
+    assert (found.newest.step, found.passed) == (800, ())
 
 
 def test_other_files_folders_and_pipes_are_no_restart_files(tmp_path: Path) -> None:
