@@ -102,7 +102,9 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         return Outcome(*_endless("the log is empty", status, over))
     log = _Log(text)
     if not log.found:
-        return Outcome("unknown", "this is no log of LAMMPS")
+        # Where the input script cannot be opened, that is all there is.
+        verdict = log.verdict() if text.startswith(b"ERROR") else None
+        return Outcome(*(verdict or ("unknown", "this is no log of LAMMPS")))
     kind, message = log.verdict() or _other(log, status, over)
     return Outcome(kind, message, log.step, log.begin, log.asked)
 

@@ -198,6 +198,16 @@ def test_no_file_no_log_and_no_text_are_told_as_such(tmp_path: Path) -> None:
     assert read(tmp_path / "other", 0).kind == "unknown"
 
 
+def test_an_input_script_that_is_not_there_is_an_error_in_words_of_lammps(tmp_path: Path) -> None:
+    said = "Cannot open input script in.melt: No such file or directory"
+    path = tmp_path / "log.lammps"
+    path.write_text(f"ERROR on proc 0: {said} (src/src/lammps.cpp:565)\n")
+    found = read(path, exited(1))
+    assert (found.kind, found.message, found.step) == ("error", said, None)
+    path.write_text("ERRORS of other programs\n")
+    assert read(path, exited(1)).kind == "unknown"
+
+
 @pytest.mark.parametrize("name", ["balance", "styles", "noecho", "killed", "timeout", "lost"])
 def test_of_a_long_log_only_what_is_needed_is_read(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
