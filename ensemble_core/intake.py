@@ -111,7 +111,11 @@ class Intake:
         assert self._follower is not None
         with self._lock:
             self._held[event.job] = [event]
-        self._follower.finish(event.job, lambda: self._let_go(event.job))
+        self._follower.finish(
+            event.job,
+            lambda: self._let_go(event.job),
+            expected=event.name == "finish" and event.context.get("status") == 0,
+        )
 
     def _let_go(self, job: str) -> None:
         with self._lock:

@@ -48,6 +48,7 @@ class File:
         warn: Callable[[str], None],
     ) -> None:
         self.job = job
+        self.name = name
         self.path = str(path)
         self.dropped = False
         #: Whether it was there at the last look; and which file that was.
@@ -61,7 +62,6 @@ class File:
         self.pace: Pace | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
-        self._name = name
         self._observer = observer
         self._since = since
         #: Rows that an earlier controller took already.
@@ -142,6 +142,19 @@ class File:
         """What the end of the file completes."""
         self._observe(self._observer.finish)
 
+    def unread(self) -> str | None:
+        """Why nothing was read of the file: it never came, or nobody wrote to it."""
+        if self.dropped or self._warned:
+            return None
+        if self._seen is None:
+            return f"there is no {self.path}: the observer {self.name!r} read nothing"
+        if self._stale is not None:
+            return (
+                f"{self.path} is from before the job, which did not write to it: "
+                f"the observer {self.name!r} read nothing"
+            )
+        return None
+
     def _status(self) -> os.stat_result:
         status = os.stat(self.path)
         if not self.remembered or not stat.S_ISREG(status.st_mode):
@@ -217,13 +230,13 @@ class File:
                     self._taken -= 1
                 elif row.values:
                     self._tell(
-                        Observed(timestamp, self.job, self._name, row.values, row.clock, self._anew)
+                        Observed(timestamp, self.job, self.name, row.values, row.clock, self._anew)
                     )
                     self._anew = False
         except (Exception, SystemExit) as error:  # the observer is somebody else's code
             self.dropped = True
             self._warn(
-                f"the observer {self._name!r} failed and no longer reads {self.path}: "
+                f"the observer {self.name!r} failed and no longer reads {self.path}: "
                 f"{type(error).__name__}: {error}"
             )
 
