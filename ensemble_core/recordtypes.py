@@ -131,6 +131,10 @@ class ActionPlugin:
     With ``"x-ensemble": "expression"`` each text in the value that begins with ``=`` is checked to
     be arithmetic over the event's fields and metrics, which :func:`ensemble_core.expression` works
     out: ``expression(text).value(firing.fields, firing.metric)``.
+
+    ``by_outcome`` says that it finds out how the event's job ended and acts by that: where a rule
+    with it waits for the end of jobs, whichever it is (``job-finish``, ``job-clean``), a job that
+    failed is this rule's business, as it is that of a rule on ``job-fail``.
     """
 
     name: str
@@ -139,6 +143,7 @@ class ActionPlugin:
     plan: Plan | None = None
     options: Schema = field(default_factory=lambda: _NOTHING)
     needs: frozenset[str] = frozenset()
+    by_outcome: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,13 @@ def judge_slowly(context):
 def ensemble_actions():
     return [
         ActionPlugin(name="judge", summary="by exit code", plan=judge, options=CASES),
-        ActionPlugin(name="judge-slowly", summary="by a file", run=judge_slowly, options=CASES),
+        ActionPlugin(
+            name="judge-slowly",
+            summary="by a file",
+            run=judge_slowly,
+            options=CASES,
+            by_outcome=True,
+        ),
     ]
 """
 
@@ -185,6 +191,25 @@ def test_an_executor_must_be_able_to_do_what_is_inside(registry: Registry) -> No
 
 def test_a_group_that_only_an_inner_action_submits_is_not_warned_about(registry: Registry) -> None:
     assert ensemble(registry, JUDGE).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "concerned"),
+    [
+        ("trigger: job-finish, name: sim, action: {name: judge-slowly}", "sim"),
+        ("trigger: job-clean, action: {name: judge, good: {name: judge-slowly}}", None),
+        ("trigger: job-success, name: sim, action: {name: judge-slowly}", False),
+        ("trigger: job-start, name: sim, action: {name: judge-slowly}", False),
+        ("trigger: job-finish, name: sim, action: {name: judge}", False),
+    ],
+)
+def test_failures_are_the_business_of_a_rule_that_acts_by_how_any_job_ended(
+    registry: Registry, rule: str, concerned: str | bool | None
+) -> None:
+    bound = ensemble(registry, f"{{{rule}}}").rules[-1]
+    assert bound.concerns_failure is (concerned is not False)
+    if concerned is not False:
+        assert bound.failure_group == concerned
 
 
 def test_editors_can_check_inner_actions_by_the_schema(registry: Registry) -> None:

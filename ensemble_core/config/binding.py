@@ -7,7 +7,7 @@ functions return while a run is under way.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ _BEFORE_END = frozenset(
     for name in ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run")
 )
 _OF_THE_END = frozenset({"exit_code", "status", "duration"})
+#: Occasions at which one has, whichever way.
+_AFTER_END = frozenset({"job-finish", "job-release", "job-free", "job-clean", "job-inactive"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def bind_rule(
     repetitions, backoff, wait = _pace(context, path, spec)
     if woken is None or not context.intact(path) or len(context.errors) > before:
         return None
-    concerns, group = _concerns_failure(context, woken, condition)
+    concerns, group = _concerns_failure(context, woken, condition, actions)
     name = spec.get("id", default_id)
     seen = woken.trigger.group
     if woken.trigger.wakes == ("observed",) and not context.observed(seen):
@@ -357,11 +359,20 @@ def _wait(context: Context, path: Path, text: str) -> float:
 
 
 def _concerns_failure(
-    context: Context, woken: _Woken, condition: Condition | None
+    context: Context,
+    woken: _Woken,
+    condition: Condition | None,
+    actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
     """Whether failed jobs are this rule's business, and of which group (``None``: of any)."""
     groups: set[str | None] = set()
     if {"job-fail", "job-exception"} & set(woken.trigger.wakes):
+        groups.add(woken.trigger.group)
+    if _AFTER_END & set(woken.trigger.wakes) and any(
+        context.registry.actions[inner.name].by_outcome
+        for action in actions
+        for inner in action.flat()
+    ):
         groups.add(woken.trigger.group)
     paths = [woken.path] if woken.path is not None else []
     if condition is not None:

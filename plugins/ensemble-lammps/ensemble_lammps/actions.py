@@ -359,6 +359,7 @@ def actions() -> Iterable[ActionPlugin]:
         name="lammps-check",
         summary="read the log of the event's LAMMPS job, which is over, and act by its outcome",
         run=_check,
+        by_outcome=True,
         options={
             **_options(
                 log={
