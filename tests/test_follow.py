@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -525,3 +526,28 @@ def test_the_thread_does_not_end_without_a_word(
     ended = threading.Event()
     watched.follower.finish("a.0", ended.set)
     assert ended.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(("failures", "rows"), [(3, [1.0, 2.0]), (10**9, [])])
+def test_the_end_of_a_file_is_not_lost_to_a_moment_without_descriptors(
+    watched: Watched,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    rows: list[float],
+) -> None:
+    path, left, opened = tmp_path / "out.txt", [failures], os.open
+
+    def refused(name: str, *more: int, **others: int) -> int:
+        if name == str(path) and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files", name)
+        return opened(name, *more, **others)
+
+    path.write_text("1\n2\n")
+    monkeypatch.setattr("ensemble_core.follow.file._PATIENCE", 0.2)
+    monkeypatch.setattr(os, "open", refused)
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    watched.finish()
+    assert watched.numbers() == rows
+    assert ["Too many open files" in text for text in watched.warnings] == [True]

@@ -5,8 +5,10 @@ The follower says when to look and when to read; here is what a look and a piece
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,6 +24,12 @@ _CHUNK = 64 * 1024
 _REMEMBERED = 256
 #: The kernel stamps files with a clock that may be a tick (10 ms) behind.
 _TICK = 0.02
+#: What may pass: no descriptors, no memory, a file server that has other things to do. Where a job
+#: is over, reading is tried again for so many seconds, with such pauses.
+_PASSING = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+)
+_PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
 
@@ -79,6 +87,8 @@ class File:
         self._before = b""
         #: Where to stop, once the job has ended.
         self._end: int | None = None
+        #: Until when reading to the end is tried again, once it failed.
+        self._give_up: float | None = None
 
     def look(self) -> bool:
         """Whether the file is there and differs from what was seen of it last."""
@@ -121,7 +131,8 @@ class File:
             return False
         except (OSError, ValueError) as error:
             self._warn(f"cannot read {self.path}: {error}")
-            return False
+            return ended and isinstance(error, OSError) and self._try_again(error)
+        self._give_up = None
         if data:
             self._observe(lambda: self._observer.feed(data))
         return more and not self.dropped
@@ -154,6 +165,15 @@ class File:
                 f"the observer {self.name!r} read nothing"
             )
         return None
+
+    def _try_again(self, error: OSError) -> bool:
+        if error.errno not in _PASSING:
+            return False
+        now = time.monotonic()
+        if self._give_up is None:
+            self._give_up = now + _PATIENCE
+        time.sleep(_PAUSE)
+        return now < self._give_up
 
     def _status(self) -> os.stat_result:
         status = os.stat(self.path)
