@@ -24,6 +24,7 @@ from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import Validators, defaults
+from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
 from ensemble_core.ensemble import Binder, Ensemble, Limits
 from ensemble_core.errors import EnsembleError, FileErrors
@@ -175,6 +176,8 @@ class _Loader:
         ensemble_functions = context.known.functions or frozenset()
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         self._warn(rules)
+        if not context.errors:
+            context.warnings += shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:
             self._warn_of_no_heartbeat(rules)
         name = data.get("name")

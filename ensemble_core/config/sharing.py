@@ -1,0 +1,56 @@
+"""Jobs of one submission that would write the same file, which an observer reads for each of them.
+
+Each then reads what the others wrote. ``loading`` asks, and warns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from ensemble_core.hookspecs import ObserverPlugin
+from ensemble_core.jobs import Job, JobGroup
+
+__all__ = ["shared_files"]
+
+#: So many jobs of a submission are looked at.
+_MOST = 2000
+
+
+def shared_files(
+    groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
+) -> Iterator[str]:
+    """A warning for each group and observer whose file two jobs share."""
+    for group in groups:
+        if not group.observe or group.size < 2:
+            continue
+        pair = _in_one_folder(group)
+        if pair is None:
+            continue
+        for name, options in group.observe.items():
+            try:
+                paths = [observers[name].build(job, options).path for job in pair]
+            except Exception:  # a plugin's code; where the run builds it, it is told
+                continue
+            if paths[0] is not None and paths[0] == paths[1]:
+                one, other = pair
+                yield (
+                    f"{one.id} and {other.id} would both write {_spelled(one, paths[0])}, which "
+                    f"the observer {name!r} reads: give each job a folder of its own, "
+                    "'workdir: runs/{group}/{index}'"
+                )
+
+
+def _in_one_folder(group: JobGroup) -> tuple[Job, Job] | None:
+    """Two jobs of a submission whose workdirs are one."""
+    seen: dict[str, Job] = {}
+    for job in islice(group.jobs(0), _MOST):
+        earlier = seen.setdefault(os.path.normpath(job.workdir or ""), job)
+        if earlier is not job:
+            return earlier, job
+    return None
+
+
+def _spelled(job: Job, path: str) -> str:
+    return os.path.normpath(os.path.join(job.workdir or "", path))
