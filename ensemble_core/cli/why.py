@@ -102,7 +102,9 @@ class _Answer:
         self._last: Verdict | None = None
         self._switched: tuple[int, str, str] | None = None
         self._ended: tuple[int, str] | None = None
+        #: What made the engine stop before the journal's end, and the last event before that.
         self._difference: EnsembleError | None = None
+        self._until = 0
         self._bound: BoundRule | None = None
         self._engine: TracingEngine
         self.rule = self._find(rule)
@@ -180,7 +182,7 @@ class _Answer:
                 elif self._ended is None:
                     self._ended = (row.seq, engine.ended.reason)
         except Difference as error:
-            self._difference = error
+            self._difference, self._until = error, error.row.seq - 1
         self._know(engine.rules.states)
 
     def _know(self, states: Any) -> None:
@@ -340,7 +342,10 @@ class _Answer:
     def conclusion(self) -> str:
         """One sentence: why the rule has fired, or not."""
         assert self._bound is not None
-        return conclude(
+        known = ""
+        if self._difference is not None:
+            known = f"What came after event {self._until} is not known here. Up to then: "
+        return known + conclude(
             self._bound,
             self._engine,
             kinds=self._kinds,
