@@ -199,19 +199,23 @@ def _check(context: CallContext) -> Iterable[Action]:
     options, job = context.options, _job(context, "lammps-check")
     name = _filled(options.get("log") or variables.log(job["command"]) or DEFAULT_LOG, job)
     workdir = job.get("workdir")
-    if not workdir and not os.path.isabs(name):
-        raise EnsembleError(
-            f"the log of {job['job']} cannot be read: it is not known in which folder it ran",
-            hint="give the job group a workdir, or the option log a whole path",
-            code="no-log",
+    if workdir or os.path.isabs(name):
+        status = job.get("status")
+        over = status is not None or "outcome" in job
+        ended = outcome.read(os.path.join(workdir or "/", name), status, over=over)
+    elif job.get("started") is None:
+        ended = outcome.Outcome("unknown", "the job never ran")
+    else:
+        ended = outcome.Outcome(
+            "unknown",
+            "its log cannot be read, as it is not known in which folder it ran: give the job "
+            "group a workdir, or the option log a whole path",
         )
-    status = job.get("status")
-    over = status is not None or "outcome" in job
-    ended = outcome.read(os.path.join(workdir or "/", name), status, over=over)
     step = "?" if ended.step is None else ended.step
     told = ended.message
     if ended.kind != "completed" or told:
-        text = f"{job['job']}: {ended.kind} at step {step}" + (f": {told}" if told else "")
+        where = "" if ended.step is None else f" at step {step}"
+        text = f"{job['job']}: {ended.kind}{where}" + (f": {told}" if told else "")
         yield _log(text, "warning")
     fields = {"outcome": ended.kind, "message": told, "step": step}
     chosen = options.get(ended.kind)

@@ -14,7 +14,7 @@ from ensemble_lammps.outcome import KINDS
 from ensemble_lammps.restarts import MAGIC
 
 from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
-from ensemble_core.decisions import Call, Log, Submit
+from ensemble_core.decisions import Call, Log, Submit, Terminate
 from ensemble_core.events import CallReturned, JobEvent, Observed
 from ensemble_core.testing import ActionContract, FakeFiring, Story
 
@@ -519,6 +519,16 @@ def test_what_is_not_spoken_of_is_still_told(tmp_path: Path) -> None:
     assert level == "warning"
     assert "sim.0: error at step 100" in message
     assert "Unknown pair style" in message
+
+
+def test_a_job_whose_program_was_not_found_is_one_of_the_others(tmp_path: Path) -> None:
+    action = "{name: lammps-check, killed: {name: log, message: m}, otherwise: {name: terminate}}"
+    told = story(action, "runs/{index}")
+    ends = told.job("sim.0", "submit", "alloc", "exception", "clean", severity=0, type="exec")
+    (call,) = (one for one in ends if isinstance(one, Call))
+    decided = carry_out(told, call)
+    assert logged(decided) == [("warning", "sim.0: unknown: the job never ran")]
+    assert any(isinstance(one, Terminate) for one in decided)
 
 
 def test_another_log_can_be_named_with_placeholders(tmp_path: Path) -> None:
