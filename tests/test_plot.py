@@ -222,6 +222,24 @@ def test_what_the_rules_speak_of_is_shown_and_else_the_first_four(tmp_path: Path
     assert [panel["variable"] for panel in shown(tmp_path / "two")["panels"]] == list("abcd")
 
 
+def test_what_marks_an_event_is_shown_with_the_curves_it_is_about(tmp_path: Path) -> None:
+    told = Kept(
+        tmp_path,
+        "  - {id: r, trigger: observed, name: sim, when: Converged == 1, action: {name: cancel}}\n",
+    )
+    told.start()
+    told.begin("sim.0")
+    for step in range(40):
+        told.named("sim.0", step, {"Step": step, "Temp": 1.0, "Press": 2.0})
+    told.named("sim.0", 40, {"Step": 40, "Temp": 1.0, "Press": 2.0, "Converged": 1})
+    told.keep()
+    found = shown(tmp_path)
+    assert [panel["variable"] for panel in found["panels"]] == ["Converged", "Temp", "Press"]
+    assert [
+        panel["variable"] for panel in shown(tmp_path, "--variable", "Converged")["panels"]
+    ] == ["Converged"]
+
+
 def test_what_a_rule_speaks_of_that_joined_while_the_run_was_under_way_is_shown(
     tmp_path: Path,
 ) -> None:

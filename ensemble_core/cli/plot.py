@@ -32,6 +32,8 @@ __all__ = ["plot"]
 
 #: Variables that are shown where nobody said which: of the rules, and where those speak of none.
 _OF_RULES, _FIRST = 6, 4
+#: What jobs say no more often, in fewer than one of so many rows, is shown with others beside it.
+_DOTS, _RARE = 2, 10
 #: Panels that one picture may have.
 _PANELS = 24
 #: Rows that are looked at to complete a name.
@@ -191,6 +193,10 @@ class _Asked:
                 if wanted:  # of none of these was there any value
                     self.story = self._read(None)
                 self.shown = self._choose(self.story.variables(), _FIRST)
+            elif self._hardly_ever():
+                self.story = self._read(None)
+                first = self._choose(self.story.variables(), _FIRST + len(self.shown))
+                self.shown = list(dict.fromkeys([*self.shown, *first]))[: _FIRST + 1]
         if not self.shown:
             raise self._nothing()
         self.story.keep(self.shown)
@@ -219,6 +225,12 @@ class _Asked:
         found = [name for name in dict.fromkeys(names) if name in kept]
         moving = [name for name in found if name != self.story.clock]
         return (moving or found)[:most]
+
+    def _hardly_ever(self) -> bool:
+        """Whether what is shown stands in a few of very many rows, as what marks an event does; by
+        itself that is a picture of dots."""
+        rows = [one.rows for key, one in self.story.curves.items() if key.variable in self.shown]
+        return max(rows) <= _DOTS and self.story.rows > _RARE * sum(rows)
 
     def _known(self, variables: list[str]) -> list[str]:
         from ensemble_core.errors import UsageError
