@@ -7,6 +7,7 @@ action is known by name here. Called for rules of the file, and for what users' 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -27,6 +28,9 @@ __all__ = ["ACTION_KEYS", "Occasion", "bind_action", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
+
+#: ``{Temp:.2f}``, as Python formats a number.
+_FORMATTED = re.compile(r"(?<![${])\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*):[-+<>^,.0-9]+[deEfFgG%]?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,16 @@ def _check_name(context: Context, path: Path, kind: str, name: str, found: _Foun
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
+    for match in _FORMATTED.finditer(text):
+        name = match[1]
+        if occasion.names is None or name in occasion.names:
+            context.report(
+                path,
+                f"{match[0]} has a format, and messages have none",
+                hint=f"write {{{name}}}, which shows six digits",
+                code="bad-value",
+                where=context.document.at_text(path, match[0]),
+            )
     for match in FIELD_PLACEHOLDER.finditer(text):
         name = match[2]
         if name is None or not_asked_for(context, path, (name,), occasion):
