@@ -231,6 +231,9 @@ class _Log:
         if asked is not None and self.begin is not None:
             self.begin -= self._before
             self.asked = asked - self.begin if upto else asked
+            if self.begin < 0:
+                # The last run was not asked for in the log, which so does not say where it began.
+                self.begin = self.asked = None
 
     def _new_table(self) -> None:
         self._first = None

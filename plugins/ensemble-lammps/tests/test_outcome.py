@@ -180,6 +180,14 @@ def test_run_upto_was_asked_for_the_steps_that_were_left(tmp_path: Path) -> None
     assert read(path).kind == "halted"
 
 
+def test_a_run_whose_command_is_not_in_the_log_has_no_begin_below_zero(tmp_path: Path) -> None:
+    # As with 'echo none' in the middle of a script: the command before it is not that of this run.
+    text = (LOGS / "log.balance").read_text()
+    table = text[text.index("Per MPI rank") : text.index("Total wall time")]
+    path = edited(tmp_path, "balance", ("Total wall time", table + "Total wall time"))
+    assert read(path) == Outcome("completed", "", step=20)
+
+
 def test_what_a_user_prints_is_no_command(tmp_path: Path) -> None:
     path = edited(tmp_path, "balance", ("\nrun 20\n", "\nrun 20\nrun 500 of them\n"))
     assert read(path).asked == 20
