@@ -230,7 +230,7 @@ class Showing:
                 active = len(engine.active())
                 said = (
                     f"run {tag} goes on after event {engine.events}, "
-                    f"with {active} job{'' if active == 1 else 's'} that were not over"
+                    f"with {active} job{' that was' if active == 1 else 's that were'} not over"
                 )
                 output.say(self._look.paint(said, "dim"))
             if kept is not None and kept.storage is not None:
