@@ -144,6 +144,9 @@ def check_record(record: object) -> None:
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
             raise PluginError(f"{shown}: needs_observer: {_spoken(observer)}, expected a name")
+        lacks: object = record.lacks
+        if not isinstance(lacks, Mapping):
+            raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
     elif isinstance(record, StatisticPlugin):
         _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
     elif isinstance(record, ObserverPlugin):

@@ -72,6 +72,8 @@ class TriggerPlugin:
     rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
     without which the rule could never fire, ``needs_observer`` is the observer whose rows it waits
     for: a rule is refused where its group has not that observer, or none that yields these.
+    ``lacks`` are names that its events never have although others of the same observer do, each
+    with what to write instead: a ``when`` that speaks of one could never hold, and is refused.
     """
 
     name: str
@@ -82,6 +84,7 @@ class TriggerPlugin:
     fields: frozenset[str] = frozenset()
     needs_variables: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
     needs_observer: str | None = None
+    lacks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,6 +250,15 @@ def _condition(
     except EnsembleError as error:
         context.attach(error, place)
         return None
+    lacks = woken.record.lacks if woken else {}
+    for name in sorted(condition.names & lacks.keys()):
+        context.report(
+            place,
+            f"{name!r} in {condition.text!r} is in no event of {spec['trigger']!r}",
+            hint=lacks[name],
+            code="never-holds",
+            where=context.document.at_text(place, name),
+        )
     for text in sorted(condition.metrics):
         context.metric(text, place)
     if woken is not None and woken.path is not None:

@@ -58,6 +58,10 @@ def triggers() -> Iterable[TriggerPlugin]:
         build=_thermo,
         name_means="group",
         needs_observer=OBSERVER,
+        lacks=dict.fromkeys(
+            _NO_COLUMNS - {"NonFinite", "Converged"},
+            "no row of thermo output has it: write 'trigger: observed' for the rows that do",
+        ),
     )
     yield TriggerPlugin(
         name="lammps-converged",

@@ -101,7 +101,7 @@ def test_columns_with_an_index_can_be_asked_for() -> None:
 
 
 def test_the_end_of_a_run_is_no_row() -> None:
-    story = melt("LoopTime > 0 or Temp > 0")
+    story = melt("index >= 0")
     story.observe("melt.0", observer="lammps", LoopTime=5.0)
     story.observe("melt.0", observer="json-lines", Temp=5.0)
     assert story.fired() == ["rule-1"]
@@ -149,3 +149,17 @@ def test_converged_needs_an_observer_that_says_what_that_means() -> None:
 def test_converged_needs_a_group() -> None:
     with pytest.raises(EnsembleError, match="name: GROUP"):
         Story(REPLICAS.replace("lammps-converged, name: melt", "lammps-converged"))
+
+
+@pytest.mark.parametrize("when", ["LoopTime > 10", "Temp > 5 and Warnings > 3", "NsPerDay < 1"])
+def test_a_condition_on_what_no_row_of_thermo_output_has_is_refused(when: str) -> None:
+    with pytest.raises(EnsembleError, match="in no event of 'lammps-thermo'") as caught:
+        melt(when)
+    assert "trigger: observed" in str(caught.value)
+    Story(MELT.replace("lammps-thermo", "observed").replace("WHEN", when))
+
+
+def test_what_is_said_of_a_row_of_thermo_output_may_be_asked_for() -> None:
+    story = melt("NonFinite > 0")
+    nan = {"Temp": math.nan, "NonFinite": 1.0}
+    assert story.fired(story.observe("melt.0", nan, observer="lammps")) == ["hot"]
