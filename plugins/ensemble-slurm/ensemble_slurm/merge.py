@@ -183,7 +183,7 @@ class Merge:
             self._failed(tracked, report, at, now)
         elif tracked.end is None:
             self._start(tracked, at - report.seconds, now, report.host)
-            killed = report.status & 0x7F == signal.SIGKILL
+            killed = report.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
             tracked.end = _End(report.status, report.why, at)
             if report.why == "timeout":
                 self._finish(tracked, "timeout", "it was ended at its time limit", at, now)

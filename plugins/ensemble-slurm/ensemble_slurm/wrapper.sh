@@ -81,11 +81,14 @@ if [ "$_ens_limit" != 0 ]; then
     { sleep "$_ens_limit"; kill -ALRM $$; } &
     _ens_clock=$!
 fi
-# A trap ends the wait; the status of a child that is over is remembered.
+# A trap ends the wait. The status of a child that ended in the same moment is remembered, mostly:
+# bash may have lost it, and says 255.
 while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do :; done
 wait "$_ens_pid"; _ens_again=$?
-[ $_ens_again = 127 ] || _ens_rc=$_ens_again
+[ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
 _ens_now
+# Slurm signals one process after the other: ours may come after that which has just ended of it.
+[ $_ens_rc = 0 ] || [ "$_ens_why" != - ] || sleep 0.1
 trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"
