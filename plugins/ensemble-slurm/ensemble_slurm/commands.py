@@ -7,11 +7,14 @@ and commands that ask have a thread each: neither waits for the other.
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 __all__ = ["Commands", "Done", "job_environment", "query_environment", "run"]
@@ -62,6 +65,12 @@ def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**found, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and what it has started, which would keep its output open."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def run(
     words: Sequence[str],
     environment: Mapping[str, str],
@@ -89,7 +98,7 @@ def run(
         try:
             out, err = process.communicate(given or None, timeout=deadline)
         except subprocess.TimeoutExpired:
-            process.kill()
+            end(process)
             out, err = process.communicate()
             late = True
     texts = [part.decode("utf-8", "surrogateescape") for part in (out, err)]
@@ -175,7 +184,7 @@ class Commands:
         def began(process: subprocess.Popen[bytes]) -> None:
             lane.process = process
             if self._closed.is_set():
-                process.kill()
+                end(process)
 
         lane.put(lambda: run(words, self._asking, deadline=deadline, began=began), then)
 
@@ -186,6 +195,6 @@ class Commands:
             lane.end()
         process = self._ask.process
         if process is not None:
-            process.kill()
+            end(process)
         for lane in (self._ask, self._submit):
             lane.thread.join()

@@ -66,6 +66,9 @@ class Ledger:
             if self._kept.forgotten:
                 self._compact()
         self._file = self._open()
+        if self.resumed:
+            # The last line may have been cut short; an empty one is passed over.
+            self._write(["\n"])
 
     def _open(self) -> TextIO:
         assert self._path is not None

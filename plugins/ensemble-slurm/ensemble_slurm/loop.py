@@ -370,12 +370,10 @@ class Loop:
         """Work in what wrappers could not tell us and wrote down."""
         if not self._sought:
             return
-        for path, lines in self._spool.reports():
-            for line in lines:
-                report = read_report(line, self._spool.token)
-                if report is not None:
-                    self._merge.report(report, self.now(), late=True)
-            self._spool.done(path)
+        for line in self._spool.reports():
+            report = read_report(line, self._spool.token)
+            if report is not None:
+                self._merge.report(report, self.now(), late=True)
         self._after_report()
 
     def _look_into_spool(self) -> None:

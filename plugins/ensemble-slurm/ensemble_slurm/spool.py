@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 from ensemble_slurm.script import Address
 
 __all__ = ["Spool"]
+
+_TAKEN = ".taken"
+#: Bytes that are read of one file, and seconds until one that was read goes.
+_LARGEST, _WHILE = 64 * 1024, 2.0
 
 
 class Spool:
@@ -25,6 +30,8 @@ class Spool:
         self.folder = folder
         self._reports = os.path.join(folder, "reports")
         self._void = os.path.join(folder, "void")
+        #: Files of reports that were read: how much of each, and when.
+        self._read: dict[str, tuple[int, float]] = {}
         for path in (folder, self._reports, self._void):
             os.makedirs(path, mode=0o700, exist_ok=True)
         self.token = self._token()
@@ -57,9 +64,12 @@ class Spool:
         """This attempt (``KEY.ATTEMPT``) must not run, if Slurm should have taken it after all."""
         self._put(os.path.join(self._void, batch), "")
 
-    def reports(self) -> Iterator[tuple[str, list[bytes]]]:
-        """The files that wrappers have written, each with its complete lines. Kept until
-        :meth:`done`."""
+    def reports(self) -> Iterator[bytes]:
+        """The lines that wrappers have written since this was last asked; some come twice.
+
+        A file is renamed before it is read, so that the next line begins another, and goes a while
+        later, for a wrapper may have opened it just before.
+        """
         try:
             names = sorted(os.listdir(self._reports))
         except OSError:
@@ -67,16 +77,25 @@ class Spool:
         for name in names:
             path = os.path.join(self._reports, name)
             try:
+                if not name.endswith(_TAKEN):
+                    # A name of its own each time: an earlier one may lie there still.
+                    taken = f"{path}.{secrets.token_hex(4)}{_TAKEN}"
+                    os.rename(path, taken)
+                    path = taken
                 with open(path, "rb") as file:
-                    lines = file.read(64 * 1024).split(b"\n")
+                    data = file.read(_LARGEST)
             except OSError:
                 continue
-            yield path, lines[:-1]
-
-    def done(self, path: str) -> None:
-        """What this file says is worked in."""
-        with suppress(OSError):
-            os.unlink(path)
+            read, since = self._read.get(path, (-1, 0.0))
+            now = time.monotonic()
+            if read == len(data):
+                if now - since > _WHILE:
+                    del self._read[path]
+                    with suppress(OSError):
+                        os.unlink(path)
+                continue
+            self._read[path] = (len(data), now)
+            yield from data.split(b"\n")[:-1]
 
     def remove(self) -> None:
         """Take the folder away; nobody is left who would use it."""

@@ -56,7 +56,7 @@ STUCK: Mapping[str, str] = {
     "InvalidQOS": "the QOS is not valid: 'sacctmgr show assoc user=$USER format=qos' shows yours",
     "JobHeldAdmin": "an administrator holds it: ask there",
     "JobHeldUser": "it is held: 'scontrol release' lets it start",
-    "PartitionConfig": "the partition has no such nodes, or they are down: 'sinfo -N -l' shows them",
+    "PartitionConfig": "there are no such nodes, or they are down: 'sinfo -N -l' shows them",
     "PartitionDown": "the partition is down: 'sinfo' shows those that are up",
     "PartitionInactive": "the partition is inactive: 'sinfo' shows those that are up",
     "PartitionNodeLimit": "the partition gives fewer nodes: 'sinfo -o \"%P %l %s\"'",
