@@ -16,6 +16,12 @@ __all__ = ["ensemble_executors"]
 
 #: Above this machine's own processes, below a Flux instance that one is inside of.
 _PRIORITY = 50
+#: Where Slurm as distributions package it has its configuration; the last, what slurmd fetched.
+_CONFIGURED = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+)
 
 
 def _build(options: Mapping[str, Any]) -> Executor:
@@ -28,8 +34,16 @@ def _available() -> tuple[bool, str]:
     found = shutil.which("sbatch")
     if found is None:
         return False, "sbatch is not on the PATH: no Slurm here"
-    conf = os.environ.get("SLURM_CONF")
-    return True, f"SLURM_CONF={conf}" if conf else f"{found} is on the PATH"
+    for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
+        if os.environ.get(name):
+            return True, f"{name}={os.environ[name]}"
+    if os.path.dirname(found) != "/usr/bin":
+        return True, f"{found} is on the PATH"
+    # A distribution's package may be installed on a machine that is of no cluster.
+    for path in _CONFIGURED:
+        if os.path.exists(path):
+            return True, f"there is {path}"
+    return False, f"{found} is there, but no {_CONFIGURED[0]}: this machine is of no Slurm cluster"
 
 
 @hookimpl

@@ -229,8 +229,8 @@ class Merge:
         kind, note = "lost", "Slurm does not know this job any more, and it has left no word"
         if tracked.cancelled:
             kind, note = "cancel", self._note
-        self._tell(tracked, "exception", now, now, {"type": kind, "severity": 0, "note": note})
-        self._clean(tracked, now)
+        tracked.end = _End(int(signal.SIGKILL), "", now)
+        self._finish(tracked, kind, note, now, now)
 
     # -- the steps of a life -------------------------------------------------------------------
 
@@ -312,5 +312,6 @@ class Merge:
             self._tell(tracked, "free", now, now, {})
         self._tell(tracked, "clean", now, now, {})
         del self.jobs[tracked.name]
-        if tracked.queue_id is not None:
-            self._names.pop(tracked.queue_id, None)
+        # A slurmctld that lost its newest jobs gives their ids to others.
+        if tracked.queue_id is not None and self._names.get(tracked.queue_id) == tracked.name:
+            del self._names[tracked.queue_id]

@@ -121,7 +121,7 @@ class Submitter:
         self._pumping = False
         if self._going is not None or not self._waiting or self._held:
             return
-        most = max(1, self._site.largest_array)
+        most = max(1, min(self._site.largest_array, self._site.most_jobs))
         if self._room is not None:
             most = min(most, self._room)
         jobs = [order.job for order in self._waiting.values()]

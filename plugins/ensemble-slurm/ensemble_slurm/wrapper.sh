@@ -87,8 +87,9 @@ while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do :; done
 wait "$_ens_pid"; _ens_again=$?
 [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
 _ens_now
-# Slurm signals one process after the other: ours may come after that which has just ended of it.
-[ $_ens_rc = 0 ] || [ "$_ens_why" != - ] || sleep 0.1
+# Slurm signals one process after the other: ours may come after what has just ended of it, or has
+# even taken the end of its own child for a success.
+if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"

@@ -222,6 +222,8 @@ class Cluster:
         for pid in self._left():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        if keep := os.environ.get("ENSEMBLE_SLURM_LOGS"):  # for who looks into a failure
+            shutil.copytree(self.base / "log", Path(keep) / self.base.name)
         shutil.rmtree(self.base, ignore_errors=True)
 
     def _left(self) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +47,12 @@ def exception(session: Session, job: Job) -> str:
 
 def shell_of(word: str) -> int:
     """The process of the batch script whose job has ``word`` on its command line."""
+    found: list[int] = []
+    wait_until(lambda: bool(found.extend(_shells(word)) or found), 10)
+    return found[0]
+
+
+def _shells(word: str) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -55,8 +60,7 @@ def shell_of(word: str) -> int:
             if word in (entry / "cmdline").read_text().split("\0"):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
-                    return parent
-    raise AssertionError(f"no job with {word}")
+                    yield parent
 
 
 def test_a_running_job_that_another_cancels_is_cancelled(
@@ -110,7 +114,7 @@ def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster:
 def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_count(
     session: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
-    once = 'echo life >> lives; [ "$(wc -l < lives)" = 2 ] || { trap "exit 7" TERM; sleep 1000 & wait; }'
+    once = 'echo life >> lives; [ "$(wc -l < lives)" = 2 ] || exec sleep 1000'
     job = session.job("bash", "-c", once, options={"slurm": {"requeue": True}})
     session.submit(job)
     session.wait_for(job, "start")
@@ -198,72 +202,3 @@ def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
         events = {event.name: event.timestamp for event in session.of(good)}
         assert 0.4 < events["finish"] - events["start"] < 3.0
     check(session)
-
-
-def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 60.0, tidy=True) as session:
-        short, lasting = session.job("sleep", "2"), session.job("sleep", "1000")
-        session.submit(short, lasting)
-        session.wait_for(short, "start")
-        session.wait_for(lasting, "start")
-        cluster.kill("slurmctld")
-        later = [session.job("sh", "-c", "echo ran >> ran") for _ in range(5)]
-        session.submit(*later)
-        session.executor.cancel([lasting.id])
-        session.wait_clean(short)
-        assert session.context(short, "finish")["status"] == 0
-        assert "clean" not in session.names(lasting)
-        session.wait(lambda: bool(problems(session)), "a warning")
-        cluster.start_slurmctld()
-        session.wait_clean(*later, lasting)
-        assert exception(session, lasting) == "cancel"
-        assert (tmp_path / "ran").read_text().split() == ["ran"] * 5
-        assert "goes on" in problems(session)[-1]
-    check(session)
-
-
-def test_a_slurmd_that_is_killed_does_not_lose_the_end_of_its_job(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
-        job = session.job(
-            "sh", "-c", "sleep 2; exit 5", options={"slurm": {"extra": ["--nodelist=n3"]}}
-        )
-        session.submit(job)
-        session.wait_for(job, "start")
-        cluster.kill("n3")
-        try:
-            session.wait_clean(job)
-            assert session.context(job, "finish")["status"] == 5 << 8
-        finally:
-            cluster.start_slurmd("n3")
-    check(session)
-
-
-def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
-    make_cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "ended"
-    folder.mkdir()
-    import ensemble_slurm
-
-    source = Path(ensemble_slurm.__file__).with_name("jobcomp-ensemble.sh").read_text()
-    script = tmp_path / "jobcomp.sh"
-    script.write_text(source.replace("/var/spool/slurm/ensemble", str(folder)))
-    script.chmod(0o755)
-    make_cluster(f"JobCompType=jobcomp/script\nJobCompLoc={script}\n")  # type: ignore[operator]
-    executor = SlurmExecutor(look=60.0, rate=50, jobcomp=str(folder))
-    with Session(executor, tmp_path, 40.0, tidy=True) as session:
-        job = session.job("sleep", "1002.5")
-        session.submit(job)
-        session.wait_for(job, "start")
-        began = time.monotonic()
-        os.kill(shell_of("1002.5"), signal.SIGKILL)
-        session.wait_clean(job)
-        assert time.monotonic() - began < 20
-        assert session.context(job, "finish")["status"] & 0x7F == signal.SIGKILL

@@ -213,7 +213,26 @@ def test_a_job_that_slurm_forgot_is_lost_after_some_looks_and_not_before() -> No
     for _ in range(3):
         heard.do("missing", "sim.0", heard.now)
     assert heard.context("exception")["type"] == "lost"
-    assert not heard.merge.jobs
+    heard.check()
+
+
+def test_an_id_that_slurm_gives_away_again_is_the_later_jobs() -> None:
+    """A slurmctld that was killed before it saved its state has forgotten the first."""
+    heard = Heard().accept().start()
+    heard.merge.expect("sim.1", {})
+    heard.do("accepted", "sim.1", "7", heard.now)
+    for _ in range(3):
+        heard.do("missing", "sim.0", heard.now)
+    heard.row("COMPLETED", status=0)
+    ends = [
+        (event.job, event.name)
+        for event in heard.events
+        if event.name in ("exception", "finish", "clean")
+    ]
+    assert ends == [
+        ("sim.0", "exception"), ("sim.0", "finish"), ("sim.0", "clean"),
+        ("sim.1", "finish"), ("sim.1", "clean"),
+    ]  # fmt: skip
 
 
 def test_a_federations_revoked_sibling_is_not_the_end() -> None:
