@@ -28,7 +28,13 @@ RESIZING = {"grow-shrink.yaml", "minicluster.yaml"}
 MEMBERS = {"two-members.yaml"}
 #: Where jobs (or functions) that take different times race one another: there the same decisions
 #: are made, in an order that differs from run to run on any one queue as well.
-RACING = {"custom-action.yaml", "failure-handling.yaml", "json-lines.yaml", "lammps-melt.yaml"}
+RACING = {
+    "backoff.yaml",
+    "custom-action.yaml",
+    "failure-handling.yaml",
+    "json-lines.yaml",
+    "lammps-melt.yaml",
+}
 
 
 def _path() -> str:
