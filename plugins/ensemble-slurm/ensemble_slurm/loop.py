@@ -34,7 +34,7 @@ __all__ = ["PATIENCE", "Loop"]
 
 #: Seconds to wait for what Slurm knows of jobs that are looked for again.
 PATIENCE = 120.0
-#: Seconds between looks into the spool, and between looks at the nodes, at least.
+#: Seconds between looks into the spool; and between looks at the nodes, at least.
 _SPOOL, _NODES = 2.0, 10.0
 #: Ids that one ``scancel`` is given, and seconds until one that was not heard is tried again.
 _CANCEL_AT_ONCE, _CANCEL_AGAIN = 200, 3.0
@@ -76,6 +76,7 @@ class Loop:
         self._troubles: set[str] = set()
         self._unwritten = False
         self._sought = not ledger.resumed
+        self._nodes_period = max(look, _NODES)
         self._looked_at_nodes = 0.0
         self._drained = threading.Event()
         self._leaving = False
@@ -388,16 +389,17 @@ class Loop:
 
     def _stale_nodes(self) -> None:
         """What is free has changed."""
-        now = time.monotonic()
-        if now - self._looked_at_nodes > min(self._look, _NODES):
-            self._looked_at_nodes = now
+        if time.monotonic() - self._looked_at_nodes > self._nodes_period:
+            self._looked_at_nodes = time.monotonic()
             self.after(1.0, self._ask_for_nodes)
 
     def _look_at_nodes(self) -> None:
-        self._ask_for_nodes()
-        self.after(max(self._look, _NODES), self._look_at_nodes)
+        if time.monotonic() - self._looked_at_nodes > self._nodes_period / 2:
+            self._ask_for_nodes()
+        self.after(self._nodes_period, self._look_at_nodes)
 
     def _ask_for_nodes(self) -> None:
+        self._looked_at_nodes = time.monotonic()
         self.ask(sinfo(self._partition), 60.0, self._take_nodes)
 
     def _take_nodes(self, done: Done) -> None:

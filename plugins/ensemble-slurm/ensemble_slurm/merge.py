@@ -86,6 +86,7 @@ class Merge:
         self._patience = patience
         self.jobs: dict[str, Tracked] = {}
         self._names: dict[str, str] = {}
+        self._doubtful: dict[str, Tracked] = {}
         self._out: list[JobEvent] = []
         #: Ids in Slurm that report under a job's name and are not that job: submitted twice.
         self.doubles: set[str] = set()
@@ -121,7 +122,7 @@ class Merge:
 
     def doubtful(self) -> list[Tracked]:
         """Jobs of which Slurm is to say soon what became of them."""
-        return [tracked for tracked in self.jobs.values() if tracked.doubtful]
+        return [tracked for tracked in self._doubtful.values() if tracked.doubtful]
 
     def take(self) -> list[JobEvent]:
         """The events since this was last asked."""
@@ -159,6 +160,7 @@ class Merge:
         if tracked is None:
             return None
         tracked.cancelled = True
+        self._doubtful[job] = tracked
         return tracked.queue_id
 
     def report(self, report: Report, now: float, *, late: bool = False) -> None:
@@ -189,6 +191,8 @@ class Merge:
                 self._finish(tracked, "timeout", "it was ended at its time limit", at, now)
             elif report.why != "stopped" and not killed:
                 self._finish(tracked, None, "", at, now)
+            else:
+                self._doubtful[tracked.name] = tracked
 
     def seen(self, row: Row, now: float) -> None:
         """Slurm says this of a job; rows of others are passed over."""
@@ -312,6 +316,7 @@ class Merge:
             self._tell(tracked, "free", now, now, {})
         self._tell(tracked, "clean", now, now, {})
         del self.jobs[tracked.name]
+        self._doubtful.pop(tracked.name, None)
         # A slurmctld that lost its newest jobs gives their ids to others.
         if tracked.queue_id is not None and self._names.get(tracked.queue_id) == tracked.name:
             del self._names[tracked.queue_id]

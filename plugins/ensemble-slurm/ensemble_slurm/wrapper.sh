@@ -4,7 +4,7 @@ exec </dev/null
 _ens_life=${SLURM_RESTART_COUNT:-0}
 _ens_id=$SLURM_JOB_ID
 [ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-_ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock=
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock=
 
 # An attempt to submit that was given up, and that Slurm took after all, must not run.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
@@ -13,12 +13,14 @@ _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
 }
 
-# In a process of its own, for a connection may hang; its words are in the environment, for
-# everybody on the node sees arguments. Exit code 7: this bash has no /dev/tcp.
+# Says _ENS_LINE to a host and a port, and waits for the answer. Exit code 7: this bash has no
+# /dev/tcp. In a process of its own; with its words in variables, for everybody sees arguments.
 _ens_talk='
-said=$( { exec 9<>"/dev/tcp/$1/$2"; } 2>&1 ) || { case $said in *"No such file"*) exit 7 ;; *) exit 1 ;; esac; }
-exec 9<>"/dev/tcp/$1/$2" || exit 1
-printf "%s\n" "$_ENS_LINE" >&9 && IFS= read -r -t 5 answer <&9 && [ "$answer" = ok ]
+if { exec 9<>"/dev/tcp/$1/$2"; } 2>/dev/null; then
+    printf "%s\n" "$_ENS_LINE" >&9 && IFS= read -r -t 5 answer <&9 && [ "$answer" = ok ]
+    exit
+fi
+case $( { : <>"/dev/tcp/$1/$2"; } 2>&1 ) in *"No such file"*) exit 7 ;; *) exit 1 ;; esac
 '
 _ens_talk_python='
 import os, socket, sys
@@ -26,18 +28,33 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as s:
     s.sendall(os.environb[b"_ENS_LINE"] + b"\n")
     sys.exit(s.makefile("rb").readline() != b"ok\n")
 '
+# A connection may hang for minutes. The start is told beside the job, so it may; a short job finds
+# things at its end as they were at its start; else there is a limit.
+_ens_say() {
+    if [ "$_ens_limited" = 0 ]; then
+        ( set -- "$1" "$2"; eval "$_ens_talk" )
+    else
+        BASH_ENV= _ENS_LINE=$_ENS_LINE timeout -k 1 6 bash -c "$_ens_talk" - "$1" "$2"
+    fi
+    case $? in
+    0) return 0 ;;
+    7 | 127) ;;
+    *) return 1 ;;
+    esac
+    _ENS_LINE=$_ENS_LINE timeout -k 1 6 python3 -c "$_ens_talk_python" "$1" "$2" && return 0
+    [ "$(printf '%s\n' "$_ENS_LINE" | timeout -k 1 6 nc -w 5 "$1" "$2")" = ok ]
+}
 _ens_tell() {
-    local line="ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*" port=$_ens_port hosts=$_ens_hosts host code
+    local _ENS_LINE="ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*"
+    local port=$_ens_port hosts=$_ens_hosts host
     # Another controller may have taken the run up since.
     [ -r "$_ens_dir/address" ] && read -r port hosts <"$_ens_dir/address"
-    for host in $hosts; do
-        BASH_ENV= _ENS_LINE=$line timeout -k 1 6 bash -c "$_ens_talk" - "$host" "$port"
-        code=$?
-        [ $code = 7 ] && { _ENS_LINE=$line timeout -k 1 6 python3 -c "$_ens_talk_python" "$host" "$port"; code=$?; }
-        [ $code = 127 ] && { [ "$(printf '%s\n' "$line" | timeout -k 1 6 nc -w 5 "$host" "$port")" = ok ]; code=$?; }
-        [ $code = 0 ] && return 0
-    done
-    printf '%s\n' "$line" >>"$_ens_dir/reports/$_ens_job.$_ens_id"
+    if [ "$_ens_limited" != 2 ]; then
+        for host in $hosts; do
+            _ens_say "$host" "$port" && return 0
+        done
+    fi
+    printf '%s\n' "$_ENS_LINE" >>"$_ens_dir/reports/$_ens_job.$_ens_id"
 }
 
 # Something is wrong before the command can start.
@@ -77,6 +94,7 @@ _ens_t0=$_ens_time
 _ens_pid=$!
 exec 6>&- 7>&-
 _ens_tell start "$_ens_t0" "$HOSTNAME" &
+_ens_told=$!
 if [ "$_ens_limit" != 0 ]; then
     { sleep "$_ens_limit"; kill -ALRM $$; } &
     _ens_clock=$!
@@ -94,8 +112,16 @@ trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"
+_ens_empty=()
 for _ens_file in "${_ens_kept[@]}"; do
-    [ -s "$_ens_file" ] || rm -f -- "$_ens_file"
+    [ -s "$_ens_file" ] || _ens_empty+=("$_ens_file")
 done
+[ ${#_ens_empty[@]} = 0 ] || rm -f -- "${_ens_empty[@]}"
+[ "$SECONDS" -lt 20 ] || _ens_limited=1
+if kill -0 "$_ens_told"; then
+    # The start is being told yet: after some seconds, because nobody can be reached.
+    _ens_limited=1
+    [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }
+fi
 _ens_tell end "$_ens_rc" "$_ens_why" "$_ens_t0" "$_ens_time" "$HOSTNAME"
 exit "$_ens_rc"
