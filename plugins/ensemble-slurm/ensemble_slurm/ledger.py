@@ -44,31 +44,39 @@ class _Kept:
 
 
 class Ledger:
-    """The ledger in a folder; without one nothing is kept.
+    """The ledger in a folder; without one nothing is kept. It is written anew, without them, when
+    so many jobs as ``renewal`` were forgotten.
 
     Raises :class:`OSError` where it cannot be read or written.
     """
+
+    renewal = 10_000
 
     def __init__(self, folder: str | None, tag: str) -> None:
         self._tag = tag
         self._path = None if folder is None else os.path.join(folder, "ledger.jsonl")
         self._file: TextIO | None = None
         self._kept = _Kept()
+        self._forgotten = 0
         #: Whether an earlier controller has left anything.
         self.resumed = False
         if self._path is None:
             return
         if os.path.exists(self._path):
             self.resumed = True
-            with open(self._path, encoding="utf-8", errors="surrogateescape") as file:
-                for line in file:
-                    self._read(line)
+            self._load()
             if self._kept.forgotten:
                 self._compact()
         self._file = self._open()
         if self.resumed:
             # The last line may have been cut short; an empty one is passed over.
             self._write(["\n"])
+
+    def _load(self) -> None:
+        assert self._path is not None
+        with open(self._path, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                self._read(line)
 
     def _open(self) -> TextIO:
         assert self._path is not None
@@ -86,8 +94,8 @@ class Ledger:
             elif kind == "a":
                 self._kept.sent[rest[0]].id = rest[1]
             elif kind == "e":
-                job, when, name, context = rest
-                self._kept.told.setdefault(job, []).append((when, name, context))
+                told = [(when, name, context) for when, name, context in rest[1]]
+                self._kept.told.setdefault(rest[0], []).extend(told)
             elif kind == "c":
                 self._kept.cancelled.update(rest[0])
             elif kind == "z":
@@ -116,8 +124,7 @@ class Ledger:
                 if sent.id is not None:
                     file.write(_line("a", key, sent.id))
             for job, events in self._kept.told.items():
-                for when, name, context in events:
-                    file.write(_line("e", job, when, name, dict(context)))
+                file.write(_line("e", job, events))
             for path in self._kept.emptied:
                 file.write(_line("z", path))
             if self._kept.cancelled:
@@ -157,11 +164,13 @@ class Ledger:
 
     def tell(self, events: Sequence[JobEvent]) -> None:
         """These events are about to be told."""
-        if self._file is not None and events:
-            self._write(
-                _line("e", event.job, event.timestamp, event.name, dict(event.context))
-                for event in events
-            )
+        if self._file is None:
+            return
+        together: dict[str, list[Told]] = {}
+        for event in events:
+            told = (event.timestamp, event.name, dict(event.context))
+            together.setdefault(event.job, []).append(told)
+        self._write(_line("e", job, told) for job, told in together.items())
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """These jobs are about to be cancelled."""
@@ -173,8 +182,18 @@ class Ledger:
         self._write([_line("z", path)])
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Nobody will ask for these jobs any more."""
+        """Nobody will ask for these jobs any more. Raises :class:`OSError`."""
         self._write([_line("f", list(jobs))])
+        self._forgotten += len(jobs)
+        if self._file is not None and self._forgotten >= self.renewal:
+            self._forgotten = 0
+            try:
+                self._load()
+                self._compact()
+            finally:
+                self._file.close()
+                self._file = self._open()
+                self.drop()
 
     def drop(self) -> None:
         """What an earlier controller told need not be kept in memory any longer."""

@@ -39,7 +39,7 @@ _SPOOL, _NODES = 2.0, 10.0
 #: Ids that one ``scancel`` is given, and seconds until one that was not heard is tried again.
 _CANCEL_AT_ONCE, _CANCEL_AGAIN = 200, 3.0
 #: Seconds that jobs which were handed over have to reach Slurm when the run lets go.
-_LEAVE = 20.0
+_LEAVE = 10.0
 
 
 class Loop:
@@ -107,6 +107,7 @@ class Loop:
 
     def submit(self, orders: Sequence[Order]) -> None:
         def take() -> None:
+            self._sought = True  # who has jobs to find again asks for them before
             for order in orders:
                 self._merge.expect(order.job.id, extra_of(order))
             self._submitter.take(orders)
@@ -126,7 +127,10 @@ class Loop:
         self._clockwork.post(lambda: self._cancel(jobs))
 
     def forget(self, jobs: Sequence[str]) -> None:
-        self._clockwork.post(lambda: self._ledger.forget(jobs))
+        def forget() -> None:
+            self._write(lambda: self._ledger.forget(jobs))
+
+        self._clockwork.post(forget)
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Which of these jobs Slurm knows; news of those follow."""

@@ -21,8 +21,6 @@ __all__ = ["Address", "Place", "Scripts", "quote", "shape_of"]
 
 #: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
 _NICE = 100
-#: Minutes that Slurm lets a job live beyond its ``duration``, which the wrapper keeps to.
-_SLACK = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,8 @@ class Scripts:
         if job.gpus_per_task:
             words.append(f"--gpus-per-task={job.gpus_per_task}")
         if job.duration:
-            words.append(f"--time={math.ceil(job.duration / 60) + _SLACK}")
+            # Not a minute more: it may be all that the partition allows.
+            words.append(f"--time={math.ceil(job.duration / 60)}")
         options = job.options.get("slurm", {})
         if job.urgency == 0:
             words.append("--hold")

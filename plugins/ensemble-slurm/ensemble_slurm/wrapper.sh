@@ -64,11 +64,11 @@ _ens_fail() {
     exit 1
 }
 
-# Told to end, by Slurm or by the clock: all that the command started, and after a while by force.
+# Told to end by Slurm, which itself knows when to use force; or by the clock, which does not.
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     kill -TERM -- "-$_ens_pid"
-    { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
+    [ "$1" = stopped ] || { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
 }
 
 if [ -n "$_ens_workdir" ]; then

@@ -109,7 +109,7 @@ def test_urgent_jobs_go_first() -> None:
 
 def test_every_field_of_a_job_is_an_option_of_sbatch() -> None:
     said = options(job(0, nodes=2, tasks=8, cores_per_task=4, gpus_per_task=1, duration=90.0))
-    for word in ("--nodes=2", "--ntasks=8", "--cpus-per-task=4", "--gpus-per-task=1", "--time=3"):
+    for word in ("--nodes=2", "--ntasks=8", "--cpus-per-task=4", "--gpus-per-task=1", "--time=2"):
         assert word in said
     assert "--no-requeue" in said
     assert not [word for word in said if word.startswith(("--array", "--nice", "--hold"))]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ensemble_slurm.commands import Done
 from ensemble_slurm.ledger import Ledger, Sent
 from ensemble_slurm.names import Batch
@@ -233,7 +234,7 @@ def test_a_ledger_knows_again_what_was_sent_and_told(tmp_path: Path) -> None:
     ledger.empty("/out")
     ledger.close()
     with (tmp_path / "ledger.jsonl").open("a") as file:
-        file.write('["e","sim.0",9.0,"sta')  # the controller was killed here
+        file.write('["e","sim.0",[[9.0,"sta')  # the controller was killed here
     for forget in (False, True):
         again = Ledger(str(tmp_path), "run")
         assert again.resumed
@@ -256,10 +257,35 @@ def test_a_ledger_knows_again_what_was_sent_and_told(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_short_does_not_swallow_the_next(tmp_path: Path) -> None:
-    (tmp_path / "ledger.jsonl").write_text('["e","sim.0",1.0,"submit",{}]\n["e","sim.0",2')
+    whole, cut = '["e","sim.0",[[1.0,"submit",{}]]]\n', '["e","sim.0",[[2.0,"al'
+    (tmp_path / "ledger.jsonl").write_text(whole + cut)
     ledger = Ledger(str(tmp_path), "run")
     ledger.tell([JobEvent(3.0, "sim.0", "clean")])
     ledger.close()
     again = Ledger(str(tmp_path), "run")
     assert [name for _, name, _ in again.told("sim.0")] == ["submit", "clean"]
+    again.close()
+
+
+def test_a_ledger_does_not_grow_with_jobs_that_are_over_and_done_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "renewal", 100)
+    ledger = Ledger(str(tmp_path), "run")
+    sizes = []
+    for number in range(1000):
+        job = f"sim.{number}"
+        ledger.send(
+            Sent(Batch("run", f"k{number}", "sim", (number,)), 1.0, {job: {"stdout": "/o"}})
+        )
+        ledger.tell([JobEvent(1.0, job, "submit"), JobEvent(2.0, job, "clean")])
+        if number != 7:
+            ledger.forget([job])
+        sizes.append((tmp_path / "ledger.jsonl").stat().st_size)
+    ledger.close()
+    assert max(sizes) < 120 * max(sizes[:1])
+    again = Ledger(str(tmp_path), "run")
+    assert [name for _, name, _ in again.told("sim.7")] == ["submit", "clean"]
+    assert "k7" in again.sent()
+    assert len(again.sent()) < 101
     again.close()
