@@ -96,6 +96,19 @@ def test_a_configuration_that_says_little_is_slurms_default() -> None:
     assert not read_config("AccountingStorageType = (null)").accounting
 
 
+def test_what_accounting_recorded_is_read_also_where_it_keeps_no_comments() -> None:
+    found = {(row.job, row.task): row for row in read_sacct(recorded("sacct-22.05.txt"))}
+    cancelled = found["369", None]
+    assert (cancelled.state, cancelled.nodes, cancelled.name) == (
+        "CANCELLED",
+        "n2",
+        "long.1@abcdef01",
+    )
+    assert [found["367", task].status for task in range(3)] == [3 << 8] * 3
+    assert found["367", 0].comment == ""
+    assert found["367", 0].ended == 1795279856.0
+
+
 def test_accounting_is_read_with_and_without_comments() -> None:
     def line(*fields: str) -> str:
         return SEPARATOR.join(fields)
