@@ -11,9 +11,10 @@ from typing import ClassVar
 from ensemble_core import Emit, Executor, ExecutorError, Job, Run, UsageError
 from ensemble_slurm.commands import query_environment
 from ensemble_slurm.commands import run as run_command
+from ensemble_slurm.gauges import sinfo
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import address_towards
-from ensemble_slurm.loop import Loop, sinfo
+from ensemble_slurm.loop import Loop
 from ensemble_slurm.names import mark_of
 from ensemble_slurm.output import Output
 from ensemble_slurm.parse import Site, read_config, read_nodes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -17,13 +16,14 @@ from ensemble_core import Emit, Event, ExecutorError, JobEvent, Problem, Resourc
 from ensemble_slurm.clockwork import Clockwork
 from ensemble_slurm.commands import Commands, Done
 from ensemble_slurm.finder import Finder
+from ensemble_slurm.gauges import Gauges
 from ensemble_slurm.jobcomp import Completions
 from ensemble_slurm.ledger import Ledger, Sent
 from ensemble_slurm.listener import Listener
 from ensemble_slurm.lookout import Lookout
 from ensemble_slurm.merge import Merge
 from ensemble_slurm.names import Batch, format_indices, mark_of
-from ensemble_slurm.parse import SINFO, Site, read_nodes
+from ensemble_slurm.parse import Site
 from ensemble_slurm.refusals import Refusal, refusal, words
 from ensemble_slurm.reports import read_report
 from ensemble_slurm.script import Address, Scripts
@@ -34,8 +34,8 @@ __all__ = ["PATIENCE", "Loop"]
 
 #: Seconds to wait for what Slurm knows of jobs that are looked for again.
 PATIENCE = 120.0
-#: Seconds between looks into the spool; and between looks at the nodes, at least.
-_SPOOL, _NODES = 2.0, 10.0
+#: Seconds between looks into the spool, at most.
+_SPOOL = 2.0
 #: Ids that one ``scancel`` is given, and seconds until one that was not heard is tried again.
 _CANCEL_AT_ONCE, _CANCEL_AGAIN = 200, 3.0
 #: Seconds that jobs which were handed over have to reach Slurm when the run lets go.
@@ -43,7 +43,7 @@ _LEAVE = 10.0
 
 
 class Loop:
-    """One run's dealings with one Slurm. ``gauges`` are those of the nodes now."""
+    """One run's dealings with one Slurm. ``gauges`` are those of the nodes to begin with."""
 
     def __init__(
         self,
@@ -66,18 +66,13 @@ class Loop:
         self._emit = emit
         self._spool = spool
         self._ledger = ledger
-        self._partition = partition
-        self._look = look
         self._spool_period = min(_SPOOL, look)
-        self.gauges = gauges
         #: Jobs that were handed over and are not over. Added to by whoever hands them over.
         self.ids: set[str] = set()
         self._out: list[Event] = []
         self._troubles: set[str] = set()
         self._unwritten = False
         self._sought = not ledger.resumed
-        self._nodes_period = max(look, _NODES)
-        self._looked_at_nodes = 0.0
         self._drained = threading.Event()
         self._leaving = False
         patience = site.kill_wait + 30
@@ -86,6 +81,7 @@ class Loop:
         self._commands = Commands(environment, rate, self._clockwork.post)
         self._submitter = Submitter(self, scripts, site)
         self._lookout = Lookout(self, self._merge, site, look)
+        self._gauges = Gauges(self, partition, look, gauges)
         self._finder = Finder(self, self._lookout, self._merge, ledger, site, run.tag)
         self._completions = (
             None if jobcomp is None else Completions(jobcomp, mark_of(run.tag), os.getuid())
@@ -102,7 +98,7 @@ class Loop:
     def start(self) -> None:
         self._lookout.begin()
         self._clockwork.after(self._spool_period, self._look_into_spool)
-        self._clockwork.after(self._look, self._look_at_nodes)
+        self._gauges.begin()
         self._clockwork.start()
 
     def submit(self, orders: Sequence[Order]) -> None:
@@ -193,6 +189,15 @@ class Loop:
     ) -> None:
         self._commands.submit(words, script, deadline, then)
 
+    @property
+    def gauges(self) -> Mapping[str, float]:
+        """Those of the nodes now."""
+        return self._gauges.values
+
+    def moved(self, changed: Mapping[str, float]) -> None:
+        """Gauges of the nodes that have another value now."""
+        self._out.append(Resources(self.now(), changed))
+
     def warn(self, message: str) -> None:
         """Something that the user must hear of."""
         self._out.append(Problem(self.now(), message))
@@ -232,7 +237,7 @@ class Loop:
     def _over(self, event: JobEvent) -> None:
         self.ids.discard(event.job)
         self._submitter.room()
-        self._stale_nodes()
+        self._gauges.stale()
 
     def _write(self, what: Callable[[], None]) -> bool:
         try:
@@ -388,35 +393,3 @@ class Loop:
         if self._completions is not None and self._completions.news():
             self._lookout.soon()
         self.after(self._spool_period, self._look_into_spool)
-
-    # -- nodes ---------------------------------------------------------------------------------
-
-    def _stale_nodes(self) -> None:
-        """What is free has changed."""
-        if time.monotonic() - self._looked_at_nodes > self._nodes_period:
-            self._looked_at_nodes = time.monotonic()
-            self.after(1.0, self._ask_for_nodes)
-
-    def _look_at_nodes(self) -> None:
-        if time.monotonic() - self._looked_at_nodes > self._nodes_period / 2:
-            self._ask_for_nodes()
-        self.after(self._nodes_period, self._look_at_nodes)
-
-    def _ask_for_nodes(self) -> None:
-        self._looked_at_nodes = time.monotonic()
-        self.ask(sinfo(self._partition), 60.0, self._take_nodes)
-
-    def _take_nodes(self, done: Done) -> None:
-        if not done.good:
-            return
-        gauges = read_nodes(done.out)
-        changed = {path: v for path, v in gauges.items() if self.gauges.get(path) != v}
-        if changed:
-            self.gauges = gauges
-            self._out.append(Resources(self.now(), changed))
-
-
-def sinfo(partition: str | None) -> list[str]:
-    """The command that asks for the nodes."""
-    words_ = ["sinfo", "--noheader", "--Node", f"--Format={SINFO}"]
-    return words_ if partition is None else [*words_, f"--partition={partition}"]
