@@ -269,10 +269,11 @@ def slurm() -> str:
     """Which Slurm the tests of ensemble-slurm ran with, or that there was none."""
     if any(why.startswith("no Slurm") for each in RESULTS.skipped.values() for why, _ in each):
         return "!! Slurm: NO test with a real Slurm was run, for want of one"
-    command = shutil.which("sbatch")
+    command = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if command is None:
         return "!! Slurm: there is none here"
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    # Of all its programs, this one needs no configuration to say that.
+    done = subprocess.run([command, "-V"], capture_output=True, text=True, check=False)
     return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
 
 
