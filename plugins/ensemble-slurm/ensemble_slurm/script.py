@@ -142,7 +142,7 @@ class Scripts:
             f"_ens_token={quote(self.token)}",
             f"_ens_port={self.address.port}",
             f"_ens_hosts={quote(' '.join(self.address.hosts))}",
-            f"_ens_limit={first.duration:g}",
+            f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
             f"_ens_grace={self.grace:g}",
             f"_ens_launch=({self._launcher(first)})",
         ]

@@ -4,7 +4,7 @@ exec </dev/null
 _ens_life=${SLURM_RESTART_COUNT:-0}
 _ens_id=$SLURM_JOB_ID
 [ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock=
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= SECONDS=0
 
 # An attempt to submit that was given up, and that Slurm took after all, must not run.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
