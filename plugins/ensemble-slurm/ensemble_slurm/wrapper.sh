@@ -108,6 +108,7 @@ _ens_now
 # Slurm signals one process after the other: ours may come after what has just ended of it, or has
 # even taken the end of its own child for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
+if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
 trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"
