@@ -63,6 +63,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("executor", "flux"): "ensemble-flux",
     ("executor", "minicluster"): "ensemble-minicluster",
+    ("executor", "slurm"): "ensemble-slurm",
     ("observer", "lammps"): "ensemble-lammps",
     ("resizer", "kubernetes"): "ensemble-minicluster",
 }

@@ -265,6 +265,18 @@ def flux() -> str:
     return f"Flux: tests ran with {version[1] if version else 'an unknown version'} ({command})"
 
 
+def slurm() -> str:
+    """Which Slurm the tests of ensemble-slurm ran with, or that there was none."""
+    if any(why.startswith("no Slurm") for each in RESULTS.skipped.values() for why, _ in each):
+        return "!! Slurm: NO test with a real Slurm was run, for want of one"
+    command = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if command is None:
+        return "!! Slurm: there is none here"
+    # Of all its programs, this one needs no configuration to say that.
+    done = subprocess.run([command, "-V"], capture_output=True, text=True, check=False)
+    return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
+
+
 def last_section() -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
@@ -287,6 +299,8 @@ def last_section() -> None:
         print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
     if RESULTS.closing.keys() & {"tests", "ensemble-flux"}:
         print(flux())
+    if RESULTS.closing.keys() & {"tests", "ensemble-slurm"}:
+        print(slurm())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "tests"):
         print(f"{name}: {line}")
 

@@ -75,9 +75,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
     parser.add_argument(
         "--executor",
-        choices=["file", "local", "flux"],
+        choices=["file", "local", "flux", "slurm"],
         default="file",
-        help="a queue that is a file (default), this machine, or the Flux instance around",
+        help="a queue that is a file (default), this machine, the Flux or the Slurm around",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")

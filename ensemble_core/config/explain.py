@@ -136,6 +136,13 @@ def _of_value(kind: str, error: Any, path: Path, value: Any, document: Document)
         if path and path[-1] in ("repetitions", "backoff"):
             hint, where = "write it on the rule, beside 'trigger'", document.at_key(path)
         return UsageError(f"{name} is not allowed here", where=where, hint=hint, code="unknown-key")
+    if kind == "not":
+        # What is refused may say in its schema why, and what to do instead.
+        refused = error.kind.schema
+        why = refused.get("description") if isinstance(refused, dict) else None
+        return UsageError(
+            f"{name} is {found}, which is not allowed", where=where, hint=why, code="bad-value"
+        )
     message = str(error.message)
     return _error(f"{name}: {message if len(message) < 300 else message[:299] + '…'}", where)
 

@@ -3,7 +3,7 @@
     python real.py local --seed 7 --rounds 3
 
 Each job appends its id to a file when it runs: each line must be there exactly once. ``flux`` needs
-an instance around it.
+an instance around it, ``slurm`` a cluster that this machine submits to.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ custom: |
 
 
 def arguments(executor: str) -> list[str]:
-    options = ["--slots", "8"] if executor == "local" else []
+    options = {
+        "local": ["--slots", "8"],
+        "slurm": ["-o", "look=1", "-o", "rate=50"],
+    }.get(executor, [])
     return ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
 
 
@@ -108,7 +111,7 @@ def rounds(base: Path, executor: str, seed: int, count: int) -> Iterator[Round]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("executor", choices=["local", "flux"])
+    parser.add_argument("executor", choices=["local", "flux", "slurm"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--base", type=Path)

@@ -1,0 +1,244 @@
+"""What the Slurm executor costs, against what Slurm itself can do on the same cluster.
+
+Prints ratios; what is compared takes turns, and each ratio is the median over the rounds.
+
+- end to end: jobs a second of a whole `ensemble run` with one group of /bin/true, against a bare
+  `sbatch --array` of as many, until `squeue` shows none; both with their start-up.
+- latency: from the moment a job's command ends until our event of it is there, against what a
+  poller that asks `squeue` every 30 s sees of the same jobs (its period makes its delay).
+- requests: what slurmctld was asked (`sdiag`) by the one who submits, for the jobs of one run,
+  against the same jobs through the Slurm executor of PSI/J (--psij PYTHON, an interpreter that has
+  psij-python), and against a bare array; scaled to 1,000 jobs. What nodes tell slurmctld of each
+  job is the same for all and not counted.
+
+Where SLURM_CONF is not set, a cluster of four slurmds is started on this machine, as the plugin's
+tests do (Debian: slurm-wlm, munge).
+
+    python benchmarks/slurm_rate.py [--rounds 3] [--psij PYTHON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ensemble_slurm.executor import SlurmExecutor
+
+from ensemble_core import Event, Job, JobEvent, Run
+
+ROOT = Path(__file__).resolve().parents[1]
+TRUE = "/bin/true"
+#: Parts of the names of requests that nodes make, and of the one that asks for the numbers.
+NODES_OWN = ("COMPLETE", "REGISTRATION", "PING", "STATS_INFO", "ACCT_GATHER", "STEP_")
+#: Looks of ours at the queue that are not counted.
+ASKED: list[int] = []
+#: What a peer is given to do: jobs of /bin/true, each for itself, waited for to the end.
+PSIJ = """
+import sys
+from psij import Job, JobExecutor, JobSpec
+executor = JobExecutor.get_instance("slurm")
+jobs = [Job(JobSpec(executable="/bin/true")) for _ in range(int(sys.argv[1]))]
+for job in jobs:
+    executor.submit(job)
+for job in jobs:
+    job.wait()
+"""
+
+
+def fixture() -> ModuleType:
+    """The cluster of the plugin's tests."""
+    path = ROOT / "plugins" / "ensemble-slurm" / "tests" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("slurm_cluster", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def median(pairs: Sequence[tuple[float, float]]) -> str:
+    ratio = statistics.median(ours / other for ours, other in pairs)
+    return (
+        f"{ratio:.2f}  ({statistics.median(ours for ours, _ in pairs):.4g} against "
+        f"{statistics.median(other for _, other in pairs):.4g}; rounds "
+        + " ".join(f"{ours / other:.2f}" for ours, other in pairs)
+        + ")"
+    )
+
+
+def requests() -> int:
+    """How many requests slurmctld has had."""
+    text = subprocess.run(["sdiag"], check=True, capture_output=True, text=True).stdout
+    count = 0
+    counting = False
+    for line in text.splitlines():
+        if "by message type" in line:
+            counting = True
+        elif counting and "count:" not in line:
+            break
+        elif counting and not any(word in line for word in NODES_OWN):
+            count += int(line.partition("count:")[2].split()[0])
+    return count
+
+
+def settle() -> int:
+    """Wait until no job is left; how often that was asked."""
+    asked = 1
+    while subprocess.run(["squeue", "-h"], capture_output=True, check=False).stdout.strip():
+        time.sleep(0.2)
+        asked += 1
+    return asked
+
+
+def bare_run(jobs: int) -> float:
+    began = time.perf_counter()
+    subprocess.run(
+        ["sbatch", f"--array=1-{jobs}", "-o", "/dev/null", "--wrap", TRUE],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    ASKED.append(settle())  # sbatch --wait itself would look every few seconds only
+    return jobs / (time.perf_counter() - began)
+
+
+def our_run(jobs: int, folder: Path) -> float:
+    file = folder / "true.yaml"
+    file.write_text(
+        f"jobs: [{{name: t, command: {TRUE}, count: {jobs}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: t}}]\n"
+    )
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "slurm", "-q", str(file)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return jobs / (time.perf_counter() - began)
+
+
+def psij_run(python: str, jobs: int, folder: Path) -> float:
+    script = folder / "peer.py"
+    script.write_text(PSIJ)
+    began = time.perf_counter()
+    subprocess.run([python, str(script), str(jobs)], check=True, cwd=folder, timeout=900)
+    return jobs / (time.perf_counter() - began)
+
+
+def latencies(jobs: int, folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds from each job's end to our event of it; and to the next of a poller's looks."""
+    told: dict[str, float] = {}
+    over = threading.Event()
+
+    def consume(events: Sequence[Event]) -> None:
+        now = time.time()
+        for event in events:
+            if isinstance(event, JobEvent) and event.name == "finish":
+                told[event.job] = now
+        if len(told) == jobs:
+            over.set()
+
+    executor = SlurmExecutor()
+    executor.open(Run(tag=f"latency-{time.time()}", folder=folder, clock=time.time), consume)
+    began = time.time()
+    executor.submit(
+        [
+            Job(
+                id=f"t.{n}", group="t", index=n,
+                command=("bash", "-c", f"sleep 0.{n % 10}; date +%s.%N > {folder}/end.{n}"),
+            )
+            for n in range(jobs)
+        ]
+    )  # fmt: skip
+    over.wait()
+    executor.close()
+    ends = {f"t.{n}": float((folder / f"end.{n}").read_text()) for n in range(jobs)}
+    period = 30.0
+    return (
+        [told[job] - end for job, end in ends.items()],
+        [period - (end - began) % period for end in ends.values()],
+    )
+
+
+def counted(what: Any, jobs: int) -> float:
+    """Requests for 1,000 jobs, without those of our own looks at the queue."""
+    settle()
+    before = requests()
+    settle()
+    look = requests() - before
+    ASKED.clear()
+    before = requests()
+    what()
+    asked = settle() + sum(ASKED)
+    return (requests() - before - look * asked) * 1000 / jobs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=200, help="of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--psij", help="an interpreter that has psij-python")
+    options = parser.parse_args()
+    cluster = None
+    if "SLURM_CONF" not in os.environ:
+        module = fixture()
+        missing = module.programs()
+        if missing is not None:
+            print(f"skipped: {missing} (Debian: apt install slurm-wlm munge)")
+            return
+        cluster = module.Cluster()
+        os.environ.update({k: cluster.environment[k] for k in ("SLURM_CONF", "PATH")})
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            measure(options, Path(name))
+    finally:
+        if cluster is not None:
+            cluster.close()
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    jobs = options.jobs
+    version = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, check=True)
+    print(f"{version.stdout.strip()}, {os.cpu_count()} cores, {jobs} jobs")
+    pairs = []
+    for turn in range(options.rounds):
+        if turn % 2:
+            other = bare_run(jobs)
+            settle()
+            pairs.append((our_run(jobs, folder), other))
+        else:
+            ours = our_run(jobs, folder)
+            settle()
+            pairs.append((ours, bare_run(jobs)))
+        settle()
+    print(f"end-to-end jobs/s over a bare sbatch --array: {median(pairs)}", flush=True)
+    ours_late, poller_late = latencies(min(jobs, 100), folder)
+    print(
+        "from a job's end to its event, median: "
+        f"{statistics.median(ours_late) * 1000:.1f} ms (longest {max(ours_late) * 1000:.0f} ms); "
+        f"a poller of every 30 s: {statistics.median(poller_late):.1f} s",
+        flush=True,
+    )
+    ours = counted(lambda: our_run(jobs, folder), jobs)
+    bare = counted(lambda: bare_run(jobs), jobs)
+    print(f"requests to slurmctld for 1,000 jobs: {ours:.0f}; a bare array: {bare:.0f}", flush=True)
+    if options.psij is None:
+        print("PSI/J was not measured: --psij PYTHON names an interpreter that has psij-python")
+        return
+    few = min(jobs, 60)
+    theirs = counted(lambda: psij_run(options.psij, few, folder), few)
+    print(f"requests to slurmctld for 1,000 jobs over PSI/J's: {ours / theirs:.2f} ({theirs:.0f})")
+
+
+if __name__ == "__main__":
+    main()

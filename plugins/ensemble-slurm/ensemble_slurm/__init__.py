@@ -1,0 +1,66 @@
+"""Slurm for Ensemble: the executor ``slurm``.
+
+Loaded by the entry point ``slurm``; no command of Slurm is run before a run begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_core import Executor, ExecutorPlugin, hookimpl
+
+__all__ = ["ensemble_executors"]
+
+#: Above this machine's own processes, below a Flux instance that one is inside of.
+_PRIORITY = 50
+#: Where Slurm as distributions package it has its configuration; the last, what slurmd fetched.
+_CONFIGURED = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+)
+
+
+def _build(options: Mapping[str, Any]) -> Executor:
+    from ensemble_slurm.executor import SlurmExecutor
+
+    return SlurmExecutor(**options)
+
+
+def _available() -> tuple[bool, str]:
+    found = shutil.which("sbatch")
+    if found is None:
+        return False, "sbatch is not on the PATH: no Slurm here"
+    for name in ("SLURM_CONF", "SLURM_CONF_SERVER"):
+        if os.environ.get(name):
+            return True, f"{name}={os.environ[name]}"
+    if os.path.dirname(found) != "/usr/bin":
+        return True, f"{found} is on the PATH"
+    # A distribution's package may be installed on a machine that is of no cluster.
+    for path in _CONFIGURED:
+        if os.path.exists(path):
+            return True, f"there is {path}"
+    return False, f"{found} is there, but no {_CONFIGURED[0]}: this machine is of no Slurm cluster"
+
+
+@hookimpl
+def ensemble_executors() -> Iterable[ExecutorPlugin]:
+    """The executor ``slurm``."""
+    from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
+
+    return [
+        ExecutorPlugin(
+            name="slurm",
+            summary="Runs jobs on a Slurm cluster, in job arrays",
+            build=_build,
+            capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
+            options=OPTIONS,
+            job_options=JOB_OPTIONS,
+            shared=True,
+            available=_available,
+            priority=_PRIORITY,
+        )
+    ]

@@ -1,0 +1,29 @@
+"""What a site's completion script tells: that jobs of this run have ended.
+
+Where an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it
+adds a line to a file of the run for each job that ends, whatever the cause. The line is a hint to
+look at the queue now and nothing more, so nobody can make a job's end up. Used by the loop.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["Completions"]
+
+
+class Completions:
+    """The run's file in the site's folder: ``FOLDER/UID.MARK``."""
+
+    def __init__(self, folder: str, mark: str, user: int) -> None:
+        self._path = os.path.join(folder, f"{user}.{mark}")
+        self._size = 0
+
+    def news(self) -> bool:
+        """Whether the file has grown since this was last asked."""
+        try:
+            size = os.stat(self._path).st_size
+        except OSError:
+            return False
+        grown, self._size = size != self._size, size
+        return grown

@@ -1,0 +1,126 @@
+"""Where wrappers report to: a TCP port that takes one line from each connection and answers it.
+
+Anybody on the network may connect, so a connection is given little: one line of bounded length,
+a few seconds, no answer without the token. ``ok`` is said once a report is on record; a wrapper
+that does not hear it writes a file instead. Driven by the loop's selector, in its thread.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ensemble_slurm.reports import LONGEST
+
+__all__ = ["Listener", "address_towards"]
+
+#: Connections at once, and the seconds that each may take.
+_MOST, _SECONDS = 1024, 10.0
+
+
+def address_towards(host: str) -> str:
+    """The address of this machine from which ``host`` is reached; nothing is sent for that."""
+    for name in (host, socket.gethostname()):
+        with suppress(OSError, UnicodeError):
+            for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
+                with suppress(OSError), socket.socket(family, kind) as probe:
+                    probe.connect(address)
+                    return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+class _Connection:
+    __slots__ = ("began", "data", "socket")
+
+    def __init__(self, connected: socket.socket, began: float) -> None:
+        self.socket = connected
+        self.began = began
+        self.data = b""
+
+
+class Listener:
+    """Listens on ``address`` and ``port`` (0: any). ``take`` is given each line and says whether
+    the report is on record.
+
+    Raises :class:`OSError` where the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        address: str,
+        port: int,
+        take: Callable[[bytes], bool],
+    ) -> None:
+        self._selector = selector
+        self._take = take
+        self._connections: dict[int, _Connection] = {}
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((address, port))
+            self._socket.listen(1024)
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _ = self._socket.accept()
+            except OSError:  # nobody more, or no descriptor left: it waits in the backlog
+                return
+            now = time.monotonic()
+            if len(self._connections) >= _MOST:
+                self._expire(now)
+            if len(self._connections) >= _MOST:
+                connected.close()
+                continue
+            connected.setblocking(False)
+            connection = _Connection(connected, now)
+            self._connections[connected.fileno()] = connection
+            self._selector.register(
+                connected, selectors.EVENT_READ, lambda each=connection: self._read(each)
+            )
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(LONGEST)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        connection.data += data
+        line, end, _ = connection.data.partition(b"\n")
+        if end:
+            known = len(line) <= LONGEST and self._take(line)
+            with suppress(OSError):
+                connection.socket.send(b"ok\n" if known else b"no\n")
+        if end or not data or len(connection.data) > LONGEST:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._connections[connection.socket.fileno()]
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _expire(self, now: float) -> None:
+        for connection in list(self._connections.values()):
+            if now - connection.began > _SECONDS:
+                self._drop(connection)
+
+    def tidy(self) -> None:
+        """Let connections go that say nothing; to be called now and then."""
+        self._expire(time.monotonic())
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._selector.unregister(self._socket)
+        self._socket.close()

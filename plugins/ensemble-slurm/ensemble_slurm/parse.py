@@ -1,0 +1,206 @@
+"""What Slurm's commands print, read: jobs of ``squeue`` and ``sacct``, nodes of ``sinfo``, the
+configuration of ``scontrol``.
+
+The columns are named one by one and end with a separator that stands in no name. All releases from
+20.11 on print them alike, which their ``--json`` does not (states became lists, numbers became
+objects), and it is a tenth of the text. Pure; used with what ``commands`` brings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ensemble_slurm.states import base_state, wait_status
+
+__all__ = [
+    "SACCT",
+    "SEPARATOR",
+    "SINFO",
+    "SQUEUE",
+    "SQUEUE_COMMENT",
+    "Row",
+    "Site",
+    "read_config",
+    "read_nodes",
+    "read_sacct",
+    "read_squeue",
+]
+
+SEPARATOR = "\x1f"
+
+
+def _columns(**widths: int) -> str:
+    return ",".join(f"{name}:{width}{SEPARATOR}" for name, width in widths.items())
+
+
+_JOB = {
+    "JobArrayID": 40, "State": 20, "Reason": 60, "exit_code": 12, "RestartCnt": 8,
+    "SubmitTime": 24, "StartTime": 24, "EndTime": 24, "NodeList": 40, "Name": 90,
+}  # fmt: skip
+#: ``squeue --Format`` for the state of jobs; and for what they are, too.
+SQUEUE = _columns(**_JOB)
+SQUEUE_COMMENT = _columns(**_JOB, Comment=1000)
+#: ``sacct --format``, with ``--parsable2 --delimiter``.
+SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
+#: ``sinfo --Format``.
+SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=200)
+
+#: States of nodes on which jobs may start, before what stands behind them (``*``, ``~`` …).
+_UP = frozenset({"idle", "mixed", "allocated", "completing", "alloc", "mix", "comp", "planned"})
+_BAD_MARKS = "*$@^!%"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What Slurm says of one job: ``job`` is its id, or its array's, and ``task`` the number
+    within. Times are seconds since the epoch, ``None`` where there is none yet; ``nodes`` is empty
+    where it never had any."""
+
+    job: str
+    task: int | None
+    state: str
+    reason: str = ""
+    status: int | None = None
+    restarts: int = 0
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    nodes: str = ""
+    name: str = ""
+    comment: str = ""
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() and text != "0" else None
+
+
+def _nodes(text: str) -> str:
+    return "" if text in ("(null)", "None assigned", "None") else text
+
+
+def _task(text: str) -> tuple[str, int | None] | None:
+    """The job's id and its number within the array: ``12``, ``12_3``."""
+    match = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
+    if match is None:
+        return None  # a step, a part of a heterogeneous job, tasks that wait in one line
+    return match[1], None if match[2] is None else int(match[2])
+
+
+def read_squeue(text: str) -> Iterator[Row]:
+    """The jobs that ``squeue --noheader --array --Format`` printed, with times in seconds since the
+    epoch (``SLURM_TIME_FORMAT=%s``)."""
+    for line in text.split("\n"):
+        fields = [field.strip() for field in line.split(SEPARATOR)]
+        if len(fields) < len(_JOB):
+            continue
+        known = _task(fields[0])
+        if known is None:
+            continue
+        comment = fields[10] if len(fields) > len(_JOB) + 1 else ""
+        yield Row(
+            known[0], known[1], base_state(fields[1]), fields[2], wait_status(fields[3]),
+            int(fields[4]) if fields[4].isdigit() else 0,
+            _time(fields[5]), _time(fields[6]), _time(fields[7]),
+            _nodes(fields[8]), fields[9], comment,
+        )  # fmt: skip
+
+
+def read_sacct(text: str) -> Iterator[Row]:
+    """The jobs that ``sacct --allocations --noheader --parsable2`` printed, of a job that ran
+    several times the last of them."""
+    for line in text.splitlines():
+        fields = line.split(SEPARATOR)
+        if len(fields) < 9:
+            continue
+        known = _task(fields[0])
+        if known is None:
+            continue
+        yield Row(
+            known[0], known[1], base_state(fields[1]), fields[1].strip(), wait_status(fields[2]),
+            0, _time(fields[3]), _time(fields[4]), _time(fields[5]),
+            _nodes(fields[6]), fields[7], fields[8],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a site's configuration says that matters here. Times in seconds.
+
+    ``controller`` is the host of slurmctld; empty where none is named.
+    """
+
+    version: tuple[int, ...] = ()
+    cluster: str = ""
+    controller: str = ""
+    largest_array: int = 1001
+    most_jobs: int = 10000
+    least_age: float = 300.0
+    kill_wait: float = 30.0
+    message_timeout: float = 10.0
+    accounting: bool = False
+
+
+def _number(values: dict[str, str], name: str, otherwise: float) -> float:
+    match = re.match(r"\d+", values.get(name, ""))
+    return float(match[0]) if match else otherwise
+
+
+def read_config(text: str) -> Site:
+    """The site that ``scontrol show config`` tells of; what it leaves out is as Slurm's default."""
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, sign, value = line.partition("=")
+        if sign:
+            values.setdefault(name.strip(), value.strip())
+    host = values.get("SlurmctldHost[0]", values.get("ControlMachine", ""))
+    # HOST(ADDRESS): the address is how it is reached.
+    match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", host)
+    version = tuple(int(part) for part in re.findall(r"\d+", values.get("SLURM_VERSION", "")))
+    storage = values.get("AccountingStorageType", "(null)")
+    return Site(
+        version=version[:3],
+        cluster=values.get("ClusterName", ""),
+        controller=(match[2] or match[1]) if match else "",
+        largest_array=int(_number(values, "MaxArraySize", 1001)),
+        most_jobs=int(_number(values, "MaxJobCount", 10000)),
+        least_age=_number(values, "MinJobAge", 300.0),
+        kill_wait=_number(values, "KillWait", 30.0),
+        message_timeout=_number(values, "MessageTimeout", 10.0),
+        accounting=storage not in ("(null)", "", "accounting_storage/none"),
+    )
+
+
+def _gpus(text: str) -> int:
+    """The GPUs in ``gpu:a100:4(S:0-1),gpu:2(IDX:0)``."""
+    return sum(int(found) for found in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", text))
+
+
+def read_nodes(text: str) -> dict[str, float]:
+    """The gauges of nodes, cores and GPUs from ``sinfo --noheader --Node --Format``."""
+    gauges = dict.fromkeys(
+        ("nodes.up", "nodes.free", "cores.up", "cores.free", "gpus.up", "gpus.free"), 0.0
+    )
+    seen: set[str] = set()
+    for line in text.split("\n"):
+        fields = [field.strip() for field in line.split(SEPARATOR)]
+        if len(fields) < 5 or fields[0] in seen:
+            continue  # a node has a line for each of its partitions
+        seen.add(fields[0])
+        word = fields[1].lower()
+        # Whatever stands behind: not responding, powering up or down, in maintenance, rebooting.
+        if word.rstrip("~#+-") not in _UP or any(mark in word for mark in _BAD_MARKS):
+            continue
+        cores = [int(part) if part.isdigit() else 0 for part in fields[2].split("/")]
+        if len(cores) != 4:
+            continue
+        used, idle = cores[0], cores[1]
+        gauges["nodes.up"] += 1
+        gauges["nodes.free"] += not used
+        gauges["cores.up"] += used + idle
+        gauges["cores.free"] += idle
+        gpus = _gpus(fields[3])
+        gauges["gpus.up"] += gpus
+        gauges["gpus.free"] += max(0, gpus - _gpus(fields[4]))
+    return gauges

@@ -1,0 +1,106 @@
+"""What Slurm's commands say when they refuse: whether to ask again, and what a user can do.
+
+Slurm's own words are always kept. Pure; used with the standard error of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+__all__ = ["Refusal", "hint_for", "refusal", "words"]
+
+
+class Refusal(Enum):
+    """What a refusal means for who asked."""
+
+    #: It will be refused again: this job cannot run as it is.
+    FINAL = "final"
+    #: Nobody answered, or nobody had time; it may have been done all the same.
+    BUSY = "busy"
+    #: There are as many jobs as there may be; there is room when others end.
+    FULL = "full"
+
+
+#: Parts of what Slurm says when slurmctld is down, busy, or starting.
+_BUSY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "connection refused",
+    "connection timed out",
+    "connect failure",
+    "connection reset",
+    "resource temporarily unavailable",
+    "communication connection failure",
+    "communication shutdown failure",
+    "message receive failure",
+    "message send failure",
+    "send/recv operation",
+    "zero bytes were transmitted",
+    "backup controller",
+    "standby mode",
+    "slurmctld is not responding",
+    "try again later",
+    "slurmdbd",
+    "fetch_config",
+    "protocol authentication error",
+    "munge",
+)
+_FULL = (
+    "maxsubmit",
+    "temporarily unable to accept job",
+    "accounting/qos policy (job submit limit)",
+    "maximum number of jobs",
+    "grpsubmit",
+)
+
+#: Parts of what Slurm says, with what to do; the first that fits is said.
+_HINTS: Sequence[tuple[str, str]] = (
+    ("invalid partition", "'sinfo -s' shows the partitions; set 'partition' under options"),
+    ("access/permission denied", "this account or user may not do that here: ask the site"),
+    ("invalid account", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
+    ("invalid qos", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
+    ("maxsubmit", "they are submitted as others end; nothing is lost"),
+    ("maxwall", "shorten 'duration', or choose another partition or QOS"),
+    ("time limit", "shorten 'duration', or choose another partition: 'sinfo -o \"%P %l\"'"),
+    ("requested node configuration is not available", "ask for less: 'sinfo -N -l' shows nodes"),
+    ("more processors requested than permitted", "ask for fewer cores: 'sinfo -o \"%P %c %s\"'"),
+    ("node count specification invalid", "ask for fewer nodes: 'sinfo -o \"%P %D %s\"'"),
+    ("invalid feature", "'sinfo -o \"%N %f\"' shows the features that nodes have"),
+    ("invalid generic resource", "'sinfo -o \"%N %G\"' shows the generic resources of nodes"),
+    ("memory specification", "'sinfo -o \"%N %m\"' shows the memory of nodes"),
+    ("accounting/qos policy", "'sacctmgr show assoc user=$USER' shows your limits"),
+    ("reservation", "'scontrol show reservation' shows those there are"),
+    ("unrecognized option", "'sbatch --help' lists the options of this release"),
+    ("munge", "is munged running on this machine? 'munge -n | unmunge' tells"),
+    ("protocol authentication", "is munged running on this machine? 'munge -n | unmunge' tells"),
+)  # fmt: skip
+
+
+def words(stderr: str) -> str:
+    """What a command said, on one line, without its own name before each part of it."""
+    parts: list[str] = []
+    for line in stderr.splitlines():
+        text = line.strip()
+        for prefix in ("sbatch: ", "squeue: ", "scancel: ", "error: ", "fatal: "):
+            text = text.removeprefix(prefix)
+        text = text.removeprefix("error: ").strip()
+        if text and text not in parts:
+            parts.append(text)
+    return "; ".join(parts)[:600]
+
+
+def refusal(stderr: str) -> Refusal:
+    """What it means that a command has failed with this."""
+    lower = stderr.lower()
+    if any(part in lower for part in _FULL):
+        return Refusal.FULL
+    if any(part in lower for part in _BUSY):
+        return Refusal.BUSY
+    return Refusal.FINAL
+
+
+def hint_for(stderr: str) -> str | None:
+    """What a user can do about it, if that is known."""
+    lower = stderr.lower()
+    return next((hint for part, hint in _HINTS if part in lower), None)

@@ -1,0 +1,196 @@
+"""From the jobs of a batch to the script that ``sbatch`` is given, and the options beside it.
+
+The jobs of an array may differ in what they run, where, and where they write: the script has a
+table of them by task. What they ask Slurm for they must have in common (``batches``). Each runs
+within ``wrapper.sh``. Pure; used by whoever submits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+from ensemble_core import Job
+from ensemble_slurm.names import Batch
+
+__all__ = ["Address", "Place", "Scripts", "quote", "shape_of"]
+
+#: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
+_NICE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where wrappers report to: a port, and names of this machine to try in turn. Without names
+    they write files only."""
+
+    port: int = 0
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one job runs and writes, as absolute paths. ``kept`` are those files that the run keeps
+    by itself: empty ones are taken away."""
+
+    workdir: str
+    out: str
+    err: str
+    kept: tuple[str, ...] = ()
+
+
+@cache
+def _wrapper() -> str:
+    return files("ensemble_slurm").joinpath("wrapper.sh").read_text("utf-8")
+
+
+def quote(text: str) -> str:
+    """``text`` as one word of a shell.
+
+    >>> quote("it's")
+    "'it'\\\\''s'"
+    """
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def shape_of(job: Job) -> tuple[object, ...]:
+    """What jobs must have in common to be tasks of one array: all that Slurm is asked for."""
+    options = job.options.get("slurm", {})
+    return (
+        job.group,
+        job.nodes,
+        job.tasks,
+        job.cores_per_task,
+        job.gpus_per_task,
+        job.duration,
+        job.urgency,
+        repr(sorted(options.items())),
+    )
+
+
+@dataclass(slots=True)
+class Scripts:
+    """Writes the scripts of one run.
+
+    ``folder`` is what wrappers share with the controller (``spool``), ``token`` proves a report to
+    be of this run, ``grace`` are the seconds from SIGTERM to SIGKILL, ``site`` holds options for
+    groups that say nothing else, ``chdir`` is where ``ensemble run`` was started.
+    """
+
+    tag: str
+    token: str
+    folder: str
+    chdir: str
+    grace: float = 10.0
+    site: Mapping[str, str] = field(default_factory=dict)
+    address: Address = field(default_factory=Address)
+
+    def options(self, batch: Batch, job: Job) -> list[str]:
+        """The options of ``sbatch`` for a batch of jobs like this one."""
+        words = [
+            "--parsable",
+            f"--job-name={batch.name}",
+            f"--comment={batch.comment}",
+            f"--chdir={self.chdir}",
+            "--input=/dev/null",
+            "--output=/dev/null",
+            "--error=/dev/null",
+            f"--nodes={job.nodes}",
+            f"--ntasks={job.tasks}",
+            f"--cpus-per-task={job.cores_per_task}",
+        ]
+        if batch.array:
+            words.append(f"--array=0-{len(batch.indices) - 1}")
+        if job.gpus_per_task:
+            words.append(f"--gpus-per-task={job.gpus_per_task}")
+        if job.duration:
+            # Not a minute more: it may be all that the partition allows.
+            words.append(f"--time={math.ceil(job.duration / 60)}")
+        options = job.options.get("slurm", {})
+        if job.urgency == 0:
+            words.append("--hold")
+        nice = options.get("nice", 0) + max(0, 16 - job.urgency) * _NICE
+        if nice and job.urgency:
+            words.append(f"--nice={nice}")
+        for name in ("partition", "account", "qos", "reservation", "constraint"):
+            value = options.get(name, self.site.get(name))
+            if value is not None:
+                words.append(f"--{name}={value}")
+        words += [
+            f"--{name.replace('_', '-')}={options[name]}"
+            for name in ("mem", "mem_per_cpu", "gres", "licenses")
+            if name in options
+        ]
+        if options.get("exclusive"):
+            words.append("--exclusive")
+        # A job that Slurm starts again by itself has run twice: only where that was asked for.
+        words.append("--requeue" if options.get("requeue") else "--no-requeue")
+        words.extend(options.get("extra", ()))
+        return words
+
+    def write(self, batch: Batch, jobs: Sequence[tuple[Job, Place]]) -> bytes:
+        """The script of a batch; ``jobs`` in the order of its tasks."""
+        first = jobs[0][0]
+        lines = [
+            "#!/bin/bash",
+            f"_ens_batch={quote(f'{batch.key}.{batch.attempt}')}",
+            f"_ens_dir={quote(self.folder)}",
+            f"_ens_token={quote(self.token)}",
+            f"_ens_port={self.address.port}",
+            f"_ens_hosts={quote(' '.join(self.address.hosts))}",
+            f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
+            f"_ens_grace={self.grace:g}",
+            f"_ens_launch=({self._launcher(first)})",
+        ]
+        tables = [self._lines(job, place) for job, place in jobs]
+        common = [line for line in tables[0] if all(line in table for table in tables[1:])]
+        lines += common
+        if batch.array:
+            lines.append("case $SLURM_ARRAY_TASK_ID in")
+            shared = set(common)
+            for task, table in enumerate(tables):
+                own = "\n".join(line for line in table if line not in shared)
+                lines.append(f"{task})\n{own}\n;;")
+            lines.append("esac")
+        lines += [
+            'export ENSEMBLE_JOB_ID="$_ens_job"',
+            f"export ENSEMBLE_GROUP={quote(first.group)}",
+            'export ENSEMBLE_INDEX="${_ens_job##*.}"',
+            f"export ENSEMBLE_RUN={quote(self.tag)}",
+        ]
+        text = "\n".join(lines) + "\n" + _wrapper()
+        return os.fsencode(text)
+
+    def _launcher(self, job: Job) -> str:
+        launch = job.options.get("slurm", {}).get("launch", "auto")
+        if launch == "none" or (launch == "auto" and job.tasks == 1 and job.nodes == 1):
+            return ""
+        words = [
+            "srun",
+            "--input=none",
+            f"--nodes={job.nodes}",
+            f"--ntasks={job.tasks}",
+            # What sbatch was told is not passed on, from 22.05 on.
+            f"--cpus-per-task={job.cores_per_task}",
+        ]
+        if job.gpus_per_task:
+            words.append(f"--gpus-per-task={job.gpus_per_task}")
+        return " ".join(words)
+
+    def _lines(self, job: Job, place: Place) -> list[str]:
+        """What is one job's own, each on a line that stands by itself."""
+        changes = [f"{name}={value}" for name, value in job.environment.items()]
+        return [
+            f"_ens_job={quote(job.id)}",
+            f"_ens_workdir={quote(place.workdir)}",
+            f"_ens_out={quote(place.out)}",
+            f"_ens_err={quote(place.err)}",
+            f"_ens_kept=({' '.join(map(quote, place.kept))})",
+            # Not this shell's: a PATH of the job's own must not keep the wrapper from its tools.
+            f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
+            "set -- " + " ".join(map(quote, job.command)),
+        ]

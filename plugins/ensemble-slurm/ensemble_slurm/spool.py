@@ -1,0 +1,107 @@
+"""The folder that a run's controller and its jobs' wrappers share.
+
+``address`` says where the controller of now listens, ``reports`` is where wrappers write what they
+could not tell it, ``void`` names attempts to submit that were given up. It lies in the run's state
+folder, which nodes must see for it to be of use; the token in it is for this user's eyes only.
+Used by the loop's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ensemble_slurm.script import Address
+
+__all__ = ["Spool"]
+
+_TAKEN = ".taken"
+#: Bytes that are read of one file, and seconds until one that was read goes.
+_LARGEST, _WHILE = 64 * 1024, 2.0
+
+
+class Spool:
+    """The shared folder of one run. Raises :class:`OSError` where it cannot be made."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._reports = os.path.join(folder, "reports")
+        self._void = os.path.join(folder, "void")
+        #: Files of reports that were read: how much of each, and when.
+        self._read: dict[str, tuple[int, float]] = {}
+        for path in (folder, self._reports, self._void):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        self.token = self._token()
+
+    def _token(self) -> str:
+        """The run's token: made once, so that a later controller knows the wrappers' reports."""
+        path = os.path.join(self.folder, "token")
+        with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+            token = file.read().strip()
+            if token:
+                return token
+        token = secrets.token_hex(16)
+        self._put(path, token + "\n")
+        return token
+
+    def _put(self, path: str, text: str) -> None:
+        """At once: a reader sees the old words or the new ones."""
+        new = f"{path}.{secrets.token_hex(4)}"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(new, path)
+
+    def announce(self, address: Address) -> None:
+        """Wrappers report here from now on."""
+        hosts = " ".join(address.hosts)
+        self._put(os.path.join(self.folder, "address"), f"{address.port} {hosts}\n")
+
+    def void(self, batch: str) -> None:
+        """This attempt (``KEY.ATTEMPT``) must not run, if Slurm should have taken it after all."""
+        self._put(os.path.join(self._void, batch), "")
+
+    def reports(self) -> Iterator[bytes]:
+        """The lines that wrappers have written since this was last asked; some come twice.
+
+        A file is renamed before it is read, so that the next line begins another, and goes a while
+        later, for a wrapper may have opened it just before.
+        """
+        try:
+            names = sorted(os.listdir(self._reports))
+        except OSError:
+            return
+        for name in names:
+            path = os.path.join(self._reports, name)
+            try:
+                if not name.endswith(_TAKEN):
+                    # A name of its own each time: an earlier one may lie there still.
+                    taken = f"{path}.{secrets.token_hex(4)}{_TAKEN}"
+                    os.rename(path, taken)
+                    path = taken
+                with open(path, "rb") as file:
+                    data = file.read(_LARGEST)
+            except OSError:
+                continue
+            read, since = self._read.get(path, (-1, 0.0))
+            now = time.monotonic()
+            if read == len(data):
+                if now - since > _WHILE:
+                    del self._read[path]
+                    with suppress(OSError):
+                        os.unlink(path)
+                continue
+            self._read[path] = (len(data), now)
+            yield from data.split(b"\n")[:-1]
+
+    def remove(self) -> None:
+        """Take the folder away; nobody is left who would use it."""
+        for folder in (self._reports, self._void, self.folder):
+            with suppress(OSError):
+                for name in os.listdir(folder):
+                    with suppress(OSError):
+                        os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)

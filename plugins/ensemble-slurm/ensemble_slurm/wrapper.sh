@@ -1,0 +1,128 @@
+# What every job runs, on its first node: it starts the command, ends it at its time limit, and
+# tells of its start and end. What is this batch's own stands above.
+exec </dev/null
+_ens_life=${SLURM_RESTART_COUNT:-0}
+_ens_id=$SLURM_JOB_ID
+[ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= SECONDS=0
+
+# An attempt to submit that was given up, and that Slurm took after all, must not run.
+[ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
+
+_ens_now() {
+    if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
+}
+
+# Says _ENS_LINE to a host and a port, and waits for the answer. Exit code 7: this bash has no
+# /dev/tcp. In a process of its own; with its words in variables, for everybody sees arguments.
+_ens_talk='
+if { exec 9<>"/dev/tcp/$1/$2"; } 2>/dev/null; then
+    printf "%s\n" "$_ENS_LINE" >&9 && IFS= read -r -t 5 answer <&9 && [ "$answer" = ok ]
+    exit
+fi
+case $( { : <>"/dev/tcp/$1/$2"; } 2>&1 ) in *"No such file"*) exit 7 ;; *) exit 1 ;; esac
+'
+_ens_talk_python='
+import os, socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as s:
+    s.sendall(os.environb[b"_ENS_LINE"] + b"\n")
+    sys.exit(s.makefile("rb").readline() != b"ok\n")
+'
+# A connection may hang for minutes. The start is told beside the job, so it may; a short job finds
+# things at its end as they were at its start; else there is a limit.
+_ens_say() {
+    if [ "$_ens_limited" = 0 ]; then
+        ( set -- "$1" "$2"; eval "$_ens_talk" )
+    else
+        BASH_ENV= _ENS_LINE=$_ENS_LINE timeout -k 1 6 bash -c "$_ens_talk" - "$1" "$2"
+    fi
+    case $? in
+    0) return 0 ;;
+    7 | 127) ;;
+    *) return 1 ;;
+    esac
+    _ENS_LINE=$_ENS_LINE timeout -k 1 6 python3 -c "$_ens_talk_python" "$1" "$2" && return 0
+    [ "$(printf '%s\n' "$_ENS_LINE" | timeout -k 1 6 nc -w 5 "$1" "$2")" = ok ]
+}
+_ens_tell() {
+    local _ENS_LINE="ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*"
+    local port=$_ens_port hosts=$_ens_hosts host
+    # Another controller may have taken the run up since.
+    [ -r "$_ens_dir/address" ] && read -r port hosts <"$_ens_dir/address"
+    if [ "$_ens_limited" != 2 ]; then
+        for host in $hosts; do
+            _ens_say "$host" "$port" && return 0
+        done
+    fi
+    printf '%s\n' "$_ENS_LINE" >>"$_ens_dir/reports/$_ens_job.$_ens_id"
+}
+
+# Something is wrong before the command can start.
+_ens_fail() {
+    _ens_now
+    _ens_tell fail "$1" "$_ens_time" "$HOSTNAME" "$2"
+    exit 1
+}
+
+# Told to end by Slurm, which itself knows when to use force; or by the clock, which does not.
+_ens_stop() {
+    [ "$_ens_why" = - ] && _ens_why=$1
+    kill -TERM -- "-$_ens_pid"
+    [ "$1" = stopped ] || { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
+}
+
+if [ -n "$_ens_workdir" ]; then
+    [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail workdir "the workdir $_ens_workdir cannot be made on $HOSTNAME"
+    cd -- "$_ens_workdir" || _ens_fail workdir "the workdir $_ens_workdir cannot be entered on $HOSTNAME"
+fi
+_ens_open() {
+    [ -d "${2%/*}" ] || mkdir -p -- "${2%/*}"
+    eval "exec $1>>\"\$2\"" || _ens_fail output "the output file $2 cannot be opened on $HOSTNAME"
+}
+_ens_open 6 "$_ens_out"
+if [ "$_ens_err" = "$_ens_out" ]; then exec 7>&6; else _ens_open 7 "$_ens_err"; fi
+
+set -m
+trap '_ens_stop stopped' TERM
+trap '_ens_stop timeout' ALRM
+for _ens_signal in HUP INT QUIT USR1 USR2; do
+    trap "kill -$_ens_signal -- -\$_ens_pid" $_ens_signal
+done
+_ens_now
+_ens_t0=$_ens_time
+( trap - HUP INT QUIT USR1 USR2 TERM ALRM; exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@" ) >&6 2>&7 6>&- 7>&- &
+_ens_pid=$!
+exec 6>&- 7>&-
+_ens_tell start "$_ens_t0" "$HOSTNAME" &
+_ens_told=$!
+if [ "$_ens_limit" != 0 ]; then
+    { sleep "$_ens_limit"; kill -ALRM $$; } &
+    _ens_clock=$!
+fi
+# A trap ends the wait. The status of a child that ended in the same moment is remembered, mostly:
+# bash may have lost it, and says 255.
+while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do :; done
+wait "$_ens_pid"; _ens_again=$?
+[ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
+_ens_now
+# Slurm signals one process after the other: ours may come after what has just ended of it, or has
+# even taken the end of its own child for a success.
+if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
+if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
+trap '' TERM ALRM HUP INT QUIT USR1 USR2
+# Nothing outlives its job.
+kill -KILL -- "-$_ens_pid"
+[ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"
+_ens_empty=()
+for _ens_file in "${_ens_kept[@]}"; do
+    [ -s "$_ens_file" ] || _ens_empty+=("$_ens_file")
+done
+[ ${#_ens_empty[@]} = 0 ] || rm -f -- "${_ens_empty[@]}"
+[ "$SECONDS" -lt 20 ] || _ens_limited=1
+if kill -0 "$_ens_told"; then
+    # The start is being told yet: after some seconds, because nobody can be reached.
+    _ens_limited=1
+    [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }
+fi
+_ens_tell end "$_ens_rc" "$_ens_why" "$_ens_t0" "$_ens_time" "$HOSTNAME"
+exit "$_ens_rc"

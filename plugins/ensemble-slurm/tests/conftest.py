@@ -1,0 +1,377 @@
+"""A real Slurm for the tests that need one: munged, slurmctld and four slurmds on this machine.
+
+All of it lives in one temporary folder and ends with the tests, as root and as an ordinary user.
+Without Slurm's programs (Debian: ``slurm-wlm`` and ``munge``) those tests skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NODES = ("n1", "n2", "n3", "n4")
+CORES = 2
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
+
+CONF = """
+ClusterName=tiny
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={base}/munge/s
+StateSaveLocation={base}/state
+SlurmdSpoolDir={base}/spool/%n
+SlurmctldPidFile={base}/ctld.pid
+SlurmdPidFile={base}/%n.pid
+SlurmctldLogFile={base}/log/ctld
+SlurmdLogFile={base}/log/%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1
+SlurmdParameters=config_overrides
+MpiDefault=none
+SwitchType=switch/none
+ReturnToService=2
+MailProg=/bin/true
+MinJobAge=300
+KillWait=2
+SlurmdTimeout={slurmd_timeout}
+MessageTimeout=5
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=n1 MaxTime=1 State=UP
+"""
+
+
+def programs() -> str | None:
+    """What is missing for a cluster; ``None`` if nothing is."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    return f"no Slurm: {', '.join(missing)} not on the PATH" if missing else None
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Cluster:
+    """A Slurm cluster of its own on this machine; ``conf`` is added to its configuration."""
+
+    def __init__(self, conf: str = "", *, slurmd_timeout: int = 60) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="ens-slurm-", dir="/tmp"))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name in ("munge", "state", "spool", "log"):
+            (self.base / name).mkdir(mode=0o755)
+        key = self.base / "munge" / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        import pwd
+
+        host = socket.gethostname().partition(".")[0]
+        ports = _free_ports(1 + len(NODES))
+        text = CONF.format(
+            host=host, ports=ports, user=pwd.getpwuid(os.getuid()).pw_name, base=self.base,
+            slurmd_timeout=slurmd_timeout,
+        )  # fmt: skip
+        for name, port in zip(NODES, ports[1:], strict=True):
+            text += (
+                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+                f"CPUs={CORES} RealMemory=1000\n"
+            )
+        self.conf = self.base / "slurm.conf"
+        self.conf.write_text(text + conf)
+        self.conf.chmod(0o644)
+        try:
+            self._start("munged", self._munged())
+            self._wait(lambda: (self.base / "munge" / "s").exists(), "munged's socket")
+            self.start_slurmctld()
+            for name in NODES:
+                self.start_slurmd(name)
+            self._wait(lambda: self.run("sinfo", "-ho%T").split() == ["idle"], "idle nodes")
+        except BaseException:
+            self.close()
+            raise
+
+    def _munged(self) -> list[str]:
+        folder = self.base / "munge"
+        return [
+            "munged", "--foreground", f"--key-file={folder}/key", f"--socket={folder}/s",
+            f"--pid-file={folder}/pid", f"--log-file={folder}/log", f"--seed-file={folder}/seed",
+            "--num-threads=4", "--force",
+        ]  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": path}
+
+    def _start(self, name: str, words: Sequence[str]) -> None:
+        tied = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+        with (self.base / "log" / f"{name}.out").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [*tied, *words],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_slurmctld(self) -> None:
+        self._start("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
+        self._wait(lambda: "is UP" in self.run("scontrol", "ping", check=False), "slurmctld")
+
+    def start_slurmd(self, node: str) -> None:
+        self._start(node, ["slurmd", "-D", "-N", node, "-f", str(self.conf)])
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon with SIGKILL: ``slurmctld``, or the slurmd of a node."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait(30)
+
+    def _wait(self, done: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
+        end = time.monotonic() + timeout
+        while not done():
+            if time.monotonic() > end:
+                logs = "".join(
+                    path.read_text(errors="replace")[-1500:]
+                    for path in sorted((self.base / "log").glob("*"))
+                )
+                raise AssertionError(f"{what} not there within {timeout:g} s\n{logs}")
+            time.sleep(0.05)
+
+    def run(self, *words: str, check: bool = True) -> str:
+        """What a command of Slurm says of this cluster."""
+        done = subprocess.run(
+            words, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def jobs(self, state: str = "all") -> list[tuple[str, str, str]]:
+        """Id, name and state of jobs."""
+        text = self.run("squeue", "-har", "-t", state, "-O", "JobArrayID:30,Name:60,State:20")
+        return [
+            (line[:30].strip(), line[30:90].strip(), line[90:].strip())
+            for line in text.splitlines()
+        ]
+
+    def active(self) -> list[tuple[str, str, str]]:
+        """Jobs that are not over."""
+        return self.jobs("PD,R,S,CG,CF")
+
+    def wait_idle(self) -> None:
+        """Wait until no job is left."""
+        self._wait(lambda: not self.active(), "an empty queue")
+
+    def requests(self) -> int:
+        """How many requests slurmctld has had, of all types."""
+        lines = self.run("sdiag").splitlines()
+        at = next(i for i, line in enumerate(lines) if "message type" in line)
+        count = 0
+        for line in lines[at + 1 :]:
+            if "count:" not in line:
+                break
+            count += int(line.partition("count:")[2].split()[0])
+        return count
+
+    def close(self) -> None:
+        if "slurmctld" in self._processes:
+            with suppress(Exception):
+                self.run("scancel", "-u", str(os.getuid()), check=False)
+                self._wait(lambda: not self.active(), "an empty queue", 8.0)
+        for name in [*NODES, "slurmctld", "munged"]:
+            process = self._processes.pop(name, None)
+            if process is not None:
+                process.terminate()
+                try:
+                    process.wait(5)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(10)
+        for pid in self._left():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if keep := os.environ.get("ENSEMBLE_SLURM_LOGS"):  # for who looks into a failure
+            shutil.copytree(self.base / "log", Path(keep) / self.base.name)
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def _left(self) -> list[int]:
+        """Processes that the cluster has left behind: slurmstepds, and what they ran."""
+        mark = os.fsencode(str(self.base))
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                    if mark in words:
+                        found.append(int(entry.name))
+        return found
+
+
+class Running:
+    """An ``ensemble run --executor slurm --json`` in a process of its own, and what it says."""
+
+    def __init__(self, words: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        self._errors = folder / f"errors-{time.monotonic_ns()}"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ensemble_core.cli", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.lines: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(json.loads(line))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def of(self, **wanted: object) -> list[dict[str, Any]]:
+        """The lines so far that have these values."""
+        return [
+            line
+            for line in list(self.lines)
+            if all(line.get(key) == value for key, value in wanted.items())
+        ]
+
+    def wait_for(self, count: int = 1, timeout: float = 40.0, **wanted: object) -> dict[str, Any]:
+        """Wait for lines that have these values; the last of them."""
+        with self._news:
+            self._news.wait_for(
+                lambda: len(self.of(**wanted)) >= count or not self._reader.is_alive(), timeout
+            )
+        found = self.of(**wanted)
+        if len(found) < count:
+            last = "\n".join(map(str, self.lines[-10:]))
+            pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
+        return found[-1]
+
+    def ended(self, timeout: float = 60.0) -> int:
+        """Wait until it has ended; its exit code."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            last = "\n".join(map(str, self.lines[-10:]))
+            pytest.fail(f"it did not end within {timeout:g} s; last:\n{last}\n{self.errors}")
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(30)
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def slurm_programs() -> None:
+    missing = programs()
+    if missing is not None:
+        pytest.skip(f"{missing} (Debian: apt install slurm-wlm munge)")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(slurm_programs: None) -> Iterator[Cluster]:
+    """One cluster for all tests that leave it as it was."""
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The shared cluster, which this process submits to."""
+    _enter(shared_cluster, monkeypatch)
+    return shared_cluster
+
+
+def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SBATCH_")):
+            monkeypatch.delenv(name)
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+
+
+@pytest.fixture
+def make_cluster(
+    slurm_programs: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters that the test may break, and ends them after it."""
+    clusters: list[Cluster] = []
+
+    def make(conf: str = "", **options: int) -> Cluster:
+        cluster = Cluster(conf, **options)
+        clusters.append(cluster)
+        _enter(cluster, monkeypatch)
+        return cluster
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts ``ensemble run --executor slurm`` with the text of a file."""
+    runs: list[Running] = []
+
+    def start(text: str, *options: str) -> Running:
+        file = tmp_path / f"run{len(runs)}.yaml"
+        file.write_text(text)
+        words = ["run", "--json", "--executor", "slurm", "-o", "look=1", *options, str(file)]
+        running = Running(words, tmp_path, dict(os.environ))
+        runs.append(running)
+        return running
+
+    yield start
+    for running in runs:
+        running.close()

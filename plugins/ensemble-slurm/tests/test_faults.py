@@ -1,0 +1,205 @@
+"""Every end of a job is seen once, whatever ended it: on a real Slurm that others meddle with."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from ensemble_slurm.executor import SlurmExecutor
+
+from ensemble_core import Job, Problem
+from ensemble_core.testing.executor import Session, wait_until
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def session(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.chdir(tmp_path)
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
+        yield session
+    check(session)
+
+
+def check(session: Session) -> None:
+    """Each job that is over was told so once."""
+    for job in {event.job for event in session.events if hasattr(event, "job")}:
+        assert session.names(str(job)).count("clean") == 1, session.names(str(job))
+
+
+def queue_id(session: Session, job: Job) -> str:
+    return str(session.context(job, "submit")["queue_id"])
+
+
+def problems(session: Session) -> list[str]:
+    return [event.message for event in session.events if isinstance(event, Problem)]
+
+
+def exception(session: Session, job: Job) -> str:
+    return str(session.context(job, "exception")["type"])
+
+
+def shell_of(word: str) -> int:
+    """The process of the batch script whose job has ``word`` on its command line."""
+    wait_until(lambda: any(_shells(word)), 10)
+    return next(_shells(word))
+
+
+def _shells(word: str) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):
+            if word in (entry / "cmdline").read_text().split("\0"):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
+                    yield parent
+
+
+def test_a_running_job_that_another_cancels_is_cancelled(
+    session: Session, cluster: Cluster
+) -> None:
+    job = session.job("sleep", "1000")
+    session.submit(job)
+    session.wait_for(job, "start")
+    cluster.run("scancel", queue_id(session, job))
+    session.wait_clean(job)
+    assert exception(session, job) == "cancel"
+    assert "not by this run" in session.context(job, "exception")["note"]
+    assert session.context(job, "finish")["status"] != 0
+
+
+def test_a_waiting_job_that_another_cancels_has_no_start(
+    session: Session, cluster: Cluster
+) -> None:
+    job = session.job("true", urgency=0)
+    session.submit(job)
+    session.wait_for(job, "submit")
+    cluster.run("scancel", queue_id(session, job))
+    session.wait_clean(job)
+    assert exception(session, job) == "cancel"
+    assert "start" not in session.names(job)
+
+
+def test_a_job_whose_shell_is_killed_is_seen_to_end(session: Session) -> None:
+    job = session.job("sleep", "1001.5")
+    session.submit(job)
+    session.wait_for(job, "start")
+    os.kill(shell_of("1001.5"), signal.SIGKILL)
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] & 0x7F == signal.SIGKILL
+    assert "Slurm: FAILED" in session.context(job, "exception")["note"]
+
+
+def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster: Cluster) -> None:
+    job = session.job("sleep", "1000", options={"slurm": {"extra": ["--nodelist=n4"]}})
+    session.submit(job)
+    session.wait_for(job, "start")
+    cluster.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")
+    try:
+        session.wait_clean(job)
+        assert exception(session, job) == "node-failure"
+        assert session.context(job, "finish")["status"] != 0
+    finally:
+        cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
+
+
+def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_count(
+    session: Session, cluster: Cluster, tmp_path: Path
+) -> None:
+    once = 'echo life >> lives; [ "$(wc -l < lives)" = 2 ] || exec sleep 1000'
+    job = session.job("bash", "-c", once, options={"slurm": {"requeue": True}})
+    session.submit(job)
+    session.wait_for(job, "start")
+    wait_until((tmp_path / "lives").exists, 10)
+    cluster.run("scontrol", "requeue", queue_id(session, job))
+    # Slurm lets two minutes pass before it starts a job again, unless its time is set back.
+    cluster.run("scontrol", "update", f"jobid={queue_id(session, job)}", "starttime=now")
+    memo = session.wait_for(job, "memo")
+    assert memo["restarts"] == 1
+    assert "clean" not in session.names(job)
+    cluster.run("scancel", queue_id(session, job))
+    session.wait_clean(job)
+    assert session.names(job).count("start") == 1
+    assert exception(session, job) == "cancel"
+
+
+def test_a_job_is_not_started_again_by_slurm_unless_that_was_asked_for(
+    session: Session, cluster: Cluster
+) -> None:
+    job = session.job("sleep", "1000")
+    session.submit(job)
+    session.wait_for(job, "start")
+    told = cluster.run("scontrol", "show", "job", queue_id(session, job))
+    assert "Requeue=0" in told
+
+
+def test_output_that_cannot_be_opened_fails_the_job_with_the_reason(session: Session) -> None:
+    job = session.job("true", stdout="/proc/there/is/none")
+    full = session.job("echo", "hello", stdout="/dev/full")
+    session.run(job, full)
+    assert exception(session, job) == "output"
+    assert "/proc/there/is/none" in session.context(job, "exception")["note"]
+    assert session.context(full, "finish")["status"] != 0
+
+
+def test_what_slurm_refuses_is_told_in_its_words_with_what_to_do(session: Session) -> None:
+    bad = session.job("true", group="bad", options={"slurm": {"partition": "nowhere"}})
+    large = session.job("true", group="large", options={"slurm": {"mem": "100G"}})
+    good = session.job("true")
+    session.run(bad, large, good)
+    note = session.context(bad, "exception")["note"]
+    assert "invalid partition specified: nowhere" in note.lower()
+    assert "sinfo" in note
+    assert "not available" in session.context(large, "exception")["note"]
+    assert session.context(good, "finish")["status"] == 0
+
+
+def test_a_job_that_would_wait_for_ever_is_warned_of(session: Session) -> None:
+    job = session.job("true", duration=3600.0, options={"slurm": {"partition": "short"}})
+    session.submit(job)
+    session.wait(lambda: bool(problems(session)), "a warning")
+    (warning,) = problems(session)
+    assert "PartitionTimeLimit" in warning
+    assert "duration" in warning
+
+
+def test_tasks_of_a_job_run_on_all_its_nodes(session: Session, tmp_path: Path) -> None:
+    job = session.job(
+        "sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME", nodes=2, tasks=4, stdout="out"
+    )
+    session.run(job)
+    assert session.context(job, "finish")["status"] == 0
+    lines = (tmp_path / "out").read_text().split("\n")[:-1]
+    assert sorted(line.split()[0] for line in lines) == ["0", "1", "2", "3"]
+    assert len({line.split()[1] for line in lines}) == 2
+
+
+def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = SlurmExecutor(look=0.5, rate=50, listen="none")
+    with Session(executor, tmp_path, 40.0, tidy=True) as session:
+        good, bad = session.job("sleep", "0.5"), session.job("sh", "-c", "exit 3")
+        late = session.job("sleep", "1000", duration=1.0)
+        gone = session.job("sleep", "1000")
+        session.submit(good, bad, late, gone)
+        session.wait_for(gone, "start")
+        session.executor.cancel([gone.id])
+        session.wait_clean(good, bad, late, gone)
+        assert session.context(good, "finish")["status"] == 0
+        assert session.context(bad, "finish")["status"] == 3 << 8
+        assert exception(session, late) == "timeout"
+        assert exception(session, gone) == "cancel"
+        events = {event.name: event.timestamp for event in session.of(good)}
+        assert 0.4 < events["finish"] - events["start"] < 3.0
+    check(session)

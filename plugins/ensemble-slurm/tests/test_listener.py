@@ -1,0 +1,184 @@
+"""Reports count only with the run's token, and nobody can make the listener do more than listen."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ensemble_slurm import listener as listening
+from ensemble_slurm import spool as spooling
+from ensemble_slurm.clockwork import Clockwork
+from ensemble_slurm.listener import Listener, address_towards
+from ensemble_slurm.names import Batch
+from ensemble_slurm.reports import LONGEST, Report, read_report, status_of
+from ensemble_slurm.script import Address, Place, Scripts
+from ensemble_slurm.spool import Spool
+
+from ensemble_core import Job
+
+TOKEN = "0123456789abcdef"
+
+
+class Ear:
+    """A listener in a thread of its own, and what it heard."""
+
+    def __init__(self, token: str = TOKEN) -> None:
+        self.heard: list[Report] = []
+        self.token = token
+        self.broken: list[str] = []
+        self.clockwork = Clockwork(lambda: None, self.broken.append)
+        self.listener = Listener(self.clockwork.selector, "127.0.0.1", 0, self._take)
+        self.clockwork.start()
+
+    def _take(self, line: bytes) -> bool:
+        report = read_report(line, self.token)
+        if report is not None:
+            self.heard.append(report)
+        return report is not None
+
+    def say(self, data: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.listener.port), 10) as connection:
+            connection.sendall(data)
+            return connection.recv(100)
+
+    def close(self) -> None:
+        self.clockwork.post(self.listener.close)
+        self.clockwork.stop()
+        assert self.broken == []
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    ear = Ear()
+    yield ear
+    ear.close()
+
+
+def line(job: str = "sim.0", token: str = TOKEN, rest: str = "7 0 start 5.0 n1") -> bytes:
+    return f"ensemble1 {token} {job} {rest}\n".encode()
+
+
+def test_a_report_with_the_token_is_heard_and_answered(ear: Ear) -> None:
+    assert ear.say(line()) == b"ok\n"
+    assert ear.heard == [Report("sim.0", "7", 0, "start", 5.0, host="n1")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line(token="f" * 16),
+        line(token=""),
+        line(job="../../etc"),
+        line(job="sim"),
+        line(rest="7;rm 0 start 5.0 n1"),
+        line(rest="7 x start 5.0 n1"),
+        line(rest="7 0 end nonsense - 1 2 n1"),
+        line(rest="7 0 dance 5.0 n1"),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xfe\x00\n",
+        b"\n",
+    ],
+)
+def test_anything_else_is_not(ear: Ear, data: bytes) -> None:
+    assert ear.say(data) == b"no\n"
+    assert ear.heard == []
+
+
+def test_a_line_without_an_end_is_cut_off(ear: Ear) -> None:
+    with socket.create_connection(("127.0.0.1", ear.listener.port), 10) as connection:
+        try:
+            for _ in range(100):
+                connection.sendall(b"x" * LONGEST)
+            assert connection.recv(100) == b""
+        except OSError:
+            pass
+    assert ear.say(line()) == b"ok\n"
+
+
+def test_who_only_connects_is_let_go_and_keeps_nobody_out(
+    ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_SECONDS", 0.2)
+    monkeypatch.setattr(listening, "_MOST", 5)
+    idle = [socket.create_connection(("127.0.0.1", ear.listener.port), 10) for _ in range(5)]
+    time.sleep(0.3)
+    assert ear.say(line()) == b"ok\n"
+    assert [connection.recv(1) for connection in idle] == [b""] * 5
+    for connection in idle:
+        connection.close()
+
+
+def test_a_report_in_pieces_is_one_report(ear: Ear) -> None:
+    with socket.create_connection(("127.0.0.1", ear.listener.port), 10) as connection:
+        for byte in line():
+            connection.sendall(bytes([byte]))
+        assert connection.recv(10) == b"ok\n"
+    assert len(ear.heard) == 1
+
+
+def test_exit_codes_as_a_shell_has_them() -> None:
+    assert [status_of(code) for code in (0, 1, 127, 128, 137, 200, 255)] == [
+        0, 1 << 8, 127 << 8, 128 << 8, 9, 200 << 8, 255 << 8,
+    ]  # fmt: skip
+
+
+def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
+    """The one that its script names is gone; the folder says where the next one listens."""
+    spool = Spool(str(tmp_path / "spool"))
+    ear = Ear(spool.token)
+    try:
+        scripts = Scripts("r", spool.token, spool.folder, "/", address=Address(9, ("127.0.0.1",)))
+        spool.announce(Address(ear.listener.port, ("127.0.0.1",)))
+        job = Job(id="sim.4", group="sim", index=4, command=("sh", "-c", "sleep 0.3; exit 3"))
+        place = Place(str(tmp_path), str(tmp_path / "o"), str(tmp_path / "e"))
+        script = tmp_path / "script"
+        script.write_bytes(scripts.write(Batch("r", "k", "sim", (4,)), [(job, place)]))
+        environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
+        done = subprocess.run(["bash", str(script)], env=environment, timeout=30, check=False)
+        assert done.returncode == 3
+        assert [(each.kind, each.life, each.status) for each in ear.heard] == [
+            ("start", 2, 0), ("end", 2, 3 << 8),
+        ]  # fmt: skip
+        assert 0.2 < ear.heard[1].seconds < 5.0
+        assert list(spool.reports()) == []
+    finally:
+        ear.close()
+
+
+def test_a_spools_files_are_this_users_alone_and_its_token_lasts(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"))
+    assert Spool(spool.folder).token == spool.token
+    assert len(spool.token) == 32
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "spool" / "token").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_written_while_the_files_are_read_is_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "_WHILE", 0.1)
+    spool = Spool(str(tmp_path / "spool"))
+    folder = tmp_path / "spool" / "reports"
+    path = folder / "sim.0.7"
+    with path.open("ab", buffering=0) as late:  # opened before it is taken
+        late.write(b"start\nen")
+        assert list(spool.reports()) == [b"start"]
+        path.write_bytes(b"another\n")  # by a wrapper that comes after
+        late.write(b"d\n")
+        assert sorted(set(spool.reports())) == [b"another", b"end", b"start"]
+    assert list(spool.reports()) == []
+    time.sleep(0.15)
+    assert list(spool.reports()) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_this_machines_address_towards_another_is_one_of_its_own() -> None:
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    address = address_towards("no.such.host.invalid")
+    with socket.socket() as probe:
+        probe.bind((address, 0))

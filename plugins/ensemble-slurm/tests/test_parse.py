@@ -1,0 +1,173 @@
+"""What Slurm's commands print, read: recorded from Slurm 22.05, and as other releases print it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ensemble_slurm.parse import (
+    SEPARATOR,
+    Row,
+    read_config,
+    read_nodes,
+    read_sacct,
+    read_squeue,
+)
+from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
+from ensemble_slurm.states import STUCK, base_state, ending, wait_status
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / name).read_text()
+
+
+def rows() -> dict[tuple[str, int | None], Row]:
+    return {(row.job, row.task): row for row in read_squeue(recorded("squeue-22.05.txt"))}
+
+
+def test_jobs_of_a_queue_are_read_with_their_tasks_states_and_times() -> None:
+    found = rows()
+    assert len(found) == 8
+    running = found["140", 2]
+    assert (running.state, running.nodes, running.started) == ("RUNNING", "n2", 1795277392.0)
+    assert running.comment == "ensemble melt 1f 1 run 0-2"
+    assert running.ended is None
+    held = found["141", None]
+    assert (held.state, held.reason, held.nodes, held.started) == (
+        "PENDING",
+        "JobHeldUser",
+        "",
+        None,
+    )
+    assert [found["144", task].reason for task in (0, 1)] == ["Resources", "Resources"]
+
+
+def test_how_jobs_failed_is_read() -> None:
+    found = rows()
+    assert (found["142", None].status, found["142", None].reason) == (3 << 8, "NonZeroExitCode")
+    assert (found["143", None].status, found["143", None].nodes) == (9, "n3")
+
+
+def test_a_name_with_our_separators_kin_harms_nothing() -> None:
+    assert rows()["142", None].name == "bad | name"
+
+
+def test_lines_that_are_no_jobs_are_passed_over() -> None:
+    broken = recorded("squeue-22.05.txt")[:-1250]
+    assert len(list(read_squeue(broken + "\nnonsense\n" + SEPARATOR * 12))) < 8
+    het = f"12+0{SEPARATOR}" + SEPARATOR.join(["RUNNING"] * 12)
+    assert list(read_squeue(het)) == []
+
+
+def test_the_nodes_are_counted_as_they_stand() -> None:
+    assert read_nodes(recorded("sinfo-22.05.txt")) == {
+        "nodes.up": 4, "nodes.free": 2, "cores.up": 8, "cores.free": 5, "gpus.up": 0, "gpus.free": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [("idle", 1), ("mixed", 1), ("allocated+", 1), ("idle~", 1), ("planned", 1),
+     ("down", 0), ("down*", 0), ("idle*", 0), ("drained", 0), ("draining", 0), ("maint", 0),
+     ("reserved", 0), ("mixed$", 0), ("idle^", 0), ("unknown", 0)],
+)  # fmt: skip
+def test_a_node_is_up_where_jobs_may_start_on_it(state: str, up: int) -> None:
+    line = SEPARATOR.join(["n1", state, "1/3/0/4", "gpu:a100:2(S:0-1)", "gpu:a100:1(IDX:0)", ""])
+    gauges = read_nodes(f"{line}\n{line}\n")  # once for each of two partitions
+    assert (gauges["nodes.up"], gauges["cores.free"], gauges["gpus.up"]) == (up, 3 * up, 2 * up)
+    assert gauges["gpus.free"] == up
+
+
+def test_the_site_is_read_from_its_configuration() -> None:
+    site = read_config(recorded("config-22.05.txt"))
+    assert site.version == (22, 5, 8)
+    assert (site.cluster, site.controller) == ("tiny", "127.0.0.1")
+    assert (site.largest_array, site.most_jobs, site.least_age) == (1001, 10000, 300)
+    assert (site.kill_wait, site.message_timeout) == (2, 10)
+    assert not site.accounting
+
+
+def test_a_configuration_that_says_little_is_slurms_default() -> None:
+    site = read_config("SLURM_VERSION = 20.11.9\nSlurmctldHost[0] = head\nMaxArraySize = 1\n")
+    assert (site.version, site.controller, site.largest_array) == ((20, 11, 9), "head", 1)
+    assert read_config("AccountingStorageType = accounting_storage/slurmdbd").accounting
+    assert not read_config("AccountingStorageType = (null)").accounting
+
+
+def test_what_accounting_recorded_is_read_also_where_it_keeps_no_comments() -> None:
+    found = {(row.job, row.task): row for row in read_sacct(recorded("sacct-22.05.txt"))}
+    cancelled = found["369", None]
+    assert (cancelled.state, cancelled.nodes, cancelled.name) == (
+        "CANCELLED",
+        "n2",
+        "long.1@abcdef01",
+    )
+    assert [found["367", task].status for task in range(3)] == [3 << 8] * 3
+    assert found["367", 0].comment == ""
+    assert found["367", 0].ended == 1795279856.0
+
+
+def test_accounting_is_read_with_and_without_comments() -> None:
+    def line(*fields: str) -> str:
+        return SEPARATOR.join(fields)
+
+    text = "\n".join(
+        [
+            line("12_3", "CANCELLED by 1000", "0:15", "1795270000", "1795270010", "1795270020",
+                 "n1", "sim.0-9@abcdef01", "ensemble t k 1 sim 0-9"),
+            line("13", "COMPLETED", "0:0", "1795270000", "Unknown", "Unknown", "None assigned", "x", ""),
+            line("13.batch", "COMPLETED", "0:0", "1", "1", "1", "n1", "batch", ""),
+            line("14", "FAILED", "3:0", "1", "1", "1", "n1", "x", ""),
+        ]
+    )  # fmt: skip
+    first, second, third = read_sacct(text)
+    assert (first.job, first.task, first.state, first.status) == ("12", 3, "CANCELLED", 15)
+    assert (second.nodes, second.started, second.ended) == ("", None, None)
+    assert third.status == 3 << 8
+
+
+def test_exit_codes_of_all_releases() -> None:
+    assert [wait_status(text) for text in ("0", "768", "3:0", "0:9", "N/A", "")] == [
+        0,
+        768,
+        768,
+        9,
+        None,
+        None,
+    ]
+    assert base_state("CANCELLED by 1000") == base_state("cancelled+") == "CANCELLED"
+
+
+def test_a_job_that_slurm_calls_failed_never_has_status_zero() -> None:
+    assert ending("FAILED", "None", 0).status != 0
+    assert ending("NODE_FAIL", "None", None).status != 0
+
+
+def test_every_reason_that_keeps_a_job_waiting_says_what_to_do() -> None:
+    assert all(len(hint) > 10 for hint in STUCK.values())
+    assert "Resources" not in STUCK
+    assert not {"Priority", "JobHeldUser", "QOSMaxJobsPerUserLimit"} & STUCK.keys()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "hint"),
+    [
+        ("sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid partition name specified", Refusal.FINAL, "sinfo"),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", Refusal.BUSY, None),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Refusal.BUSY, None),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Refusal.FULL, None),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
+        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
+        ("sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FINAL, "duration"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified", Refusal.FINAL, "sacctmgr"),
+        ("sbatch: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or directory (retrying ...)", Refusal.BUSY, "munge"),
+        ("sbatch: unrecognized option '--foo'", Refusal.FINAL, "--help"),
+    ],
+)  # fmt: skip
+def test_what_slurm_says_when_it_refuses(said: str, kind: Refusal, hint: str | None) -> None:
+    assert refusal(said) is kind
+    found = hint_for(said)
+    assert found is None if hint is None else hint in (found or "")
+    assert "sbatch: error" not in words(said)

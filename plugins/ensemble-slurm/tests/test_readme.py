@@ -1,0 +1,61 @@
+"""The plugin's README: its ensemble files are valid, and it names every option there is."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
+
+from ensemble_core.config import load_text
+from ensemble_core.plugins import discover
+
+
+def readme() -> str:
+    file = Path(__file__).parents[1] / "README.md"
+    if file.is_file():
+        return file.read_text("utf-8")
+    return str(metadata("ensemble-slurm").json["description"])  # as it was built into the wheel
+
+
+FILES = re.findall(r"^```yaml\n(.*?)^```", readme(), re.M | re.S)
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_an_ensemble_file_in_the_readme_is_valid(number: int) -> None:
+    assert load_text(FILES[number], discover(), file="README.md").warnings == ()
+
+
+def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> None:
+    text = readme()
+    assert FILES
+    assert [name for name in OPTIONS["properties"] if f"| `{name}=" not in text] == []
+    shown = "".join(FILES)
+    assert [name for name in JOB_OPTIONS["properties"] if f"{name}:" not in shown] == []
+
+
+def test_an_option_that_is_ours_to_say_is_refused_with_what_to_do() -> None:
+    text = (
+        "jobs: [{name: sim, command: 'true', options: {slurm: {extra: ['--time=1']}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    with pytest.raises(Exception, match=r"item 1 of 'extra'.*--time=1.*not allowed") as caught:
+        load_text(text, discover(), file="e.yaml")
+    assert "duration" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [("{partitoin: a}", "partition"), ("{extra: ['--array=0-9']}", "extra"), ("{launch: mpirun}", "launch"), ("{requeue: maybe}", "requeue")],
+)  # fmt: skip
+def test_wrong_options_of_a_group_are_refused_before_anything_is_submitted(
+    options: str, word: str
+) -> None:
+    text = (
+        f"jobs: [{{name: sim, command: 'true', options: {{slurm: {options}}}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    with pytest.raises(Exception, match=word):
+        load_text(text, discover(), file="e.yaml")
