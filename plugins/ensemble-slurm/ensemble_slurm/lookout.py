@@ -24,7 +24,7 @@ from ensemble_slurm.parse import (
     read_squeue,
 )
 from ensemble_slurm.refusals import words
-from ensemble_slurm.states import STUCK
+from ensemble_slurm.states import STUCK, is_over
 
 __all__ = ["Lookout", "Owner"]
 
@@ -160,7 +160,9 @@ class Lookout:
         now = self._owner.now()
         if rows is not None:
             for row in rows:
-                self._merge.seen(row, now)
+                # Of a job that slurmctld does not have, accounting may say for ever that it runs.
+                if is_over(row.state):
+                    self._merge.seen(row, now)
             for name in missed:
                 self._merge.missing(name, now)
         self._owner.publish()
