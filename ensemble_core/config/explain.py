@@ -133,6 +133,13 @@ def _of_value(kind: str, error: Any, path: Path, value: Any, document: Document)
         )
     if kind == "falseSchema":
         return UsageError(f"{name} is not allowed here", where=where, code="unknown-key")
+    if kind == "not":
+        # What is refused may say in its schema why, and what to do instead.
+        refused = error.kind.schema
+        why = refused.get("description") if isinstance(refused, dict) else None
+        return UsageError(
+            f"{name} is {found}, which is not allowed", where=where, hint=why, code="bad-value"
+        )
     message = str(error.message)
     return _error(f"{name}: {message if len(message) < 300 else message[:299] + '…'}", where)
 

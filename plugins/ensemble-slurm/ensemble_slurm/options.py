@@ -87,7 +87,11 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "items": {
                 "type": "string",
                 "pattern": "^--[a-z]",
-                "not": {"pattern": f"^--?({_OURS})(=|$)"},
+                "not": {
+                    "description": "the run itself says that to sbatch: use the fields of the "
+                    "group (nodes, tasks, duration, workdir, stdout …)",
+                    "pattern": f"^--?({_OURS})(=|$)",
+                },
             },
         },
     },

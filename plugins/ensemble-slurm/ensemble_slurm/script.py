@@ -151,7 +151,7 @@ class Scripts:
             f"_ens_token={quote(self.token)}",
             f"_ens_port={self.address.port}",
             f"_ens_hosts={quote(' '.join(self.address.hosts))}",
-            f"_ens_limit={first.duration:g}",
+            f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
             *_clock(first.duration),
             f"_ens_requeue={int(bool(first.options.get('slurm', {}).get('requeue')))}",
             f"_ens_grace={self.grace:g}",

@@ -4,7 +4,7 @@ exec </dev/null
 _ens_life=${SLURM_RESTART_COUNT:-0}
 _ens_id=$SLURM_JOB_ID
 [ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force=
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
 # An attempt to submit that was given up, and that Slurm took after all, must not run.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
@@ -123,6 +123,7 @@ _ens_now
 # Slurm signals one process after the other: ours may come after what has just ended of it, or has
 # even taken the end of its own child for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
+if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
 trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"

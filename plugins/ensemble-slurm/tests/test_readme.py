@@ -36,6 +36,16 @@ def test_the_readme_shows_every_option_of_the_executor_and_of_a_job_group() -> N
     assert [name for name in JOB_OPTIONS["properties"] if f"{name}:" not in shown] == []
 
 
+def test_an_option_that_is_ours_to_say_is_refused_with_what_to_do() -> None:
+    text = (
+        "jobs: [{name: sim, command: 'true', options: {slurm: {extra: ['--time=1']}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    with pytest.raises(Exception, match=r"item 1 of 'extra'.*--time=1.*not allowed") as caught:
+        load_text(text, discover(), file="e.yaml")
+    assert "duration" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [("{partitoin: a}", "partition"), ("{extra: ['--array=0-9']}", "extra"), ("{launch: mpirun}", "launch"), ("{requeue: maybe}", "requeue")],

@@ -143,7 +143,7 @@ def test_a_job_that_heeds_its_time_limit_leaves_nothing_behind(
 ) -> None:
     job = wrapped("sleep", "1000", duration=0.2, grace=600.0)
     assert job.wait() == 143
-    assert job.family() == []
+    wait_for(lambda: not job.family())
 
 
 def test_a_job_that_slurm_starts_again_unasked_runs_nothing(
