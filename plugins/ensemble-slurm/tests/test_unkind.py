@@ -183,10 +183,12 @@ def test_a_script_has_no_line_end_of_dos_and_the_command_keeps_its_own(
 
 
 class Queue:
-    """A lookout's owner, with a ``squeue`` that shows nothing and a ``sacct`` of the test's own."""
+    """A lookout's owner, with a ``squeue`` and a ``sacct`` of the test's own."""
 
-    def __init__(self, accounted: str) -> None:
+    def __init__(self, accounted: str = "", queued: str = "") -> None:
         self.time = 1000.0
+        self.queued = queued
+        self.cancelled: list[str] = []
         self.accounted = accounted
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.merge = Merge("cancelled")
@@ -202,7 +204,7 @@ class Queue:
         self.timers.append((self.time + seconds, what))
 
     def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None:
-        then(Done(0, self.accounted if words[0] == "sacct" else "", ""))
+        then(Done(0, self.accounted if words[0] == "sacct" else self.queued, ""))
 
     def read_spool(self) -> None: ...
 
@@ -211,6 +213,9 @@ class Queue:
     def trouble(self, what: str | None, hint: str | None = None) -> None: ...
 
     def warn(self, message: str) -> None: ...
+
+    def cancel_again(self, jobs: Sequence[str]) -> None:
+        self.cancelled += jobs
 
     def run(self, seconds: float) -> None:
         end = self.time + seconds
@@ -240,6 +245,32 @@ def test_a_job_that_slurmctld_has_forgotten_ends_as_accounting_says() -> None:
     assert events["exception"]["type"] == "timeout"
 
 
+def queued(state: str) -> str:
+    fields = ("7", state, "None", "0", "0", "900", "950", "N/A", "n1", "x")
+    return SEPARATOR.join(fields) + SEPARATOR + "\n"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_cancel_that_a_crashed_slurmctld_forgot_is_made_again(state: str) -> None:
+    queue = Queue(queued=queued(state))
+    queue.merge.cancelling("sim.0")
+    queue.lookout.soon()
+    queue.run(15.0)
+    assert queue.cancelled == []
+    queue.run(15.0)
+    assert queue.cancelled == ["sim.0"]
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "RUNNING"])
+def test_a_job_that_is_ending_or_was_not_cancelled_is_not_cancelled_again(state: str) -> None:
+    queue = Queue(queued=queued(state))
+    if state == "COMPLETING":
+        queue.merge.cancelling("sim.0")
+    queue.lookout.soon()
+    queue.run(90.0)
+    assert queue.cancelled == []
+
+
 # -- the loop ------------------------------------------------------------------------------------
 
 
@@ -255,6 +286,7 @@ def loop(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
         loop = Loop(
             run, emit, Site(), scripts, spool, Ledger(None, "r-1"), dict(os.environ), **options
         )
+        loop.start()
         made.append(loop)
         return loop
 
