@@ -50,9 +50,8 @@ def exception(session: Session, job: Job) -> str:
 
 def shell_of(word: str) -> int:
     """The process of the batch script whose job has ``word`` on its command line."""
-    found: list[int] = []
-    wait_until(lambda: bool(found.extend(_shells(word)) or found), 10)
-    return found[0]
+    wait_until(lambda: any(_shells(word)), 10)
+    return next(_shells(word))
 
 
 def _shells(word: str) -> Iterator[int]:

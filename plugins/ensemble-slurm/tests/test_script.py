@@ -157,15 +157,15 @@ def test_urgency_becomes_hold_and_nice() -> None:
      ("--output=/x", False), ("--wait", False), ("-W", False), ("--requeue", False), ("rm -rf", False)],
 )  # fmt: skip
 def test_options_that_would_lose_jobs_are_refused(extra: str, good: bool) -> None:
-    assert jsonschema_rs.is_valid(JOB_OPTIONS, {"extra": [extra]}) is good
+    assert jsonschema_rs.is_valid(dict(JOB_OPTIONS), {"extra": [extra]}) is good
 
 
 def test_unknown_options_and_wrong_values_are_refused() -> None:
     assert jsonschema_rs.is_valid(
-        OPTIONS, {"partition": "a", "look": 5, "rate": 2, "listen": "none"}
+        dict(OPTIONS), {"partition": "a", "look": 5, "rate": 2, "listen": "none"}
     )
     for wrong in ({"partitoin": "a"}, {"look": 0}, {"rate": 0}):
-        assert not jsonschema_rs.is_valid(OPTIONS, wrong)
+        assert not jsonschema_rs.is_valid(dict(OPTIONS), wrong)
 
 
 # -- the script, run by a bash of this machine ---------------------------------------------------
@@ -180,13 +180,11 @@ def play(
         (tmp_path / "spool" / name).mkdir(parents=True, exist_ok=True)
     writer = scripts(tmp_path / "spool", grace=0.3, address=Address(0, ()))
     batch = Batch("melt-1", "k1", given[0].group, tuple(each.index for each in given))
-    placed = [
-        (each, Place(os.path.join(tmp_path, each.workdir or "."), *(
-            os.path.join(tmp_path, f"{each.id}.{end}") if path is None else path
-            for end, path in (("out", each.stdout), ("err", each.stderr))
-        ), tuple(str(tmp_path / f"{each.id}.{end}") for end in ("out", "err"))))
-        for each in given
-    ]  # fmt: skip
+    placed = []
+    for each in given:
+        kept = (str(tmp_path / f"{each.id}.out"), str(tmp_path / f"{each.id}.err"))
+        out, err = each.stdout or kept[0], each.stderr or kept[1]
+        placed.append((each, Place(os.path.join(tmp_path, each.workdir or "."), out, err, kept)))
     slurm = {"SLURM_JOB_ID": "7"}
     if task is not None:
         slurm |= {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(task)}
