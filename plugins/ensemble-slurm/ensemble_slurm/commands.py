@@ -62,6 +62,9 @@ def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in _WHERE or not name.startswith(("SLURM_", "SBATCH_", *_CHANGING))
     }
+    # Jobs are looked for where sbatch puts them.
+    if "SBATCH_CLUSTERS" in environment:
+        found["SLURM_CLUSTERS"] = environment["SBATCH_CLUSTERS"]
     return {**found, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 

@@ -3,6 +3,7 @@ README."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -138,7 +139,13 @@ class SlurmExecutor(Executor):
         if self._listen is None:
             return None
         address, port = self._listen
-        return (address or address_towards(site.controller), port)
+        if address:
+            return address, port
+        found = address_towards(site.controller)
+        if ipaddress.ip_address(found).is_loopback:
+            # slurmctld runs here: nodes may not.
+            found = address_towards_nodes() or found
+        return found, port
 
     def _site(self) -> Site:
         for command in _COMMANDS:
@@ -236,6 +243,17 @@ class SlurmExecutor(Executor):
             loop.close()
 
 
+def address_towards_nodes() -> str | None:
+    """The address of this machine from which nodes are reached that are others than itself."""
+    ask = ("sinfo", "--noheader", "--Node", "--Format=NodeAddr:200")
+    done = run_command(ask, query_environment(os.environ), deadline=_FIRST)
+    for node in list(dict.fromkeys(done.out.split()))[:3]:
+        found = address_towards(node)
+        if not ipaddress.ip_address(found).is_loopback:
+            return found
+    return None
+
+
 def _wrong(job: Job) -> str | None:
     """Why a job cannot even be submitted."""
     if not job.command or not job.command[0]:
@@ -257,12 +275,12 @@ def _listen_option(text: str) -> tuple[str, int] | None:
     if text == "auto":
         return "", 0
     address, colon, port = text.rpartition(":")
-    if not colon or address.count(":"):  # a name alone, or an address of IPv6
-        return text.strip("[]"), 0
+    if not colon or text.endswith("]") or (":" in address and not address.endswith("]")):
+        return text.strip("[]"), 0  # a name alone, or an address of IPv6
     if not port.isdigit() or int(port) > 65535:
         raise UsageError(
             f"listen={text}: {port!r} is no port",
             hint="say -o listen=ADDRESS or -o listen=ADDRESS:PORT",
             code="bad-option",
         )
-    return address, int(port)
+    return address.strip("[]"), int(port)

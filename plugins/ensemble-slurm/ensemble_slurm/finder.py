@@ -33,7 +33,7 @@ class Owner(Protocol):
 
     def after(self, seconds: float, what: Callable[[], None]) -> None: ...
 
-    def void(self, batch: Batch) -> None: ...
+    def void(self, batch: Batch) -> bool: ...
 
     def read_spool(self) -> None: ...
 
@@ -86,8 +86,11 @@ class Finder:
                 # A submit that was on its way when the controller went may still arrive.
                 self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
                 return
-            if not voided and self._void(rows, jobs):
-                self.find(jobs, answer, voided=True)
+            if not voided and (pending := self._pending(rows, jobs)):
+                if all(self._owner.void(sent.batch) for sent in pending):
+                    self.find(jobs, answer, voided=True)
+                else:
+                    self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
                 return
             self._account(rows, jobs, answer)
 
@@ -109,12 +112,6 @@ class Finder:
     def _unanswered(self, rows: Sequence[Row], jobs: Mapping[str, float]) -> bool:
         latest = max((sent.at for sent in self._pending(rows, jobs)), default=0.0)
         return self._owner.now() - latest < self._site.message_timeout + _MARGIN
-
-    def _void(self, rows: Sequence[Row], jobs: Mapping[str, float]) -> bool:
-        pending = self._pending(rows, jobs)
-        for sent in pending:
-            self._owner.void(sent.batch)
-        return bool(pending)
 
     def _account(self, rows: Sequence[Row], jobs: Mapping[str, float], answer: Answer) -> None:
         known = self._known(rows)

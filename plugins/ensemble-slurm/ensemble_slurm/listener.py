@@ -7,6 +7,7 @@ that does not hear it writes a file instead. Driven by the loop's selector, in i
 
 from __future__ import annotations
 
+import resource
 import selectors
 import socket
 import time
@@ -58,6 +59,9 @@ class Listener:
         self._selector = selector
         self._take = take
         self._connections: dict[int, _Connection] = {}
+        # The run needs descriptors for its own files and for Slurm's commands.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._room = _MOST if limit == resource.RLIM_INFINITY else limit // 4
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -77,9 +81,10 @@ class Listener:
             except OSError:  # nobody more, or no descriptor left: it waits in the backlog
                 return
             now = time.monotonic()
-            if len(self._connections) >= _MOST:
+            most = min(_MOST, self._room)
+            if len(self._connections) >= most:
                 self._expire(now)
-            if len(self._connections) >= _MOST:
+            if len(self._connections) >= most:
                 connected.close()
                 continue
             connected.setblocking(False)

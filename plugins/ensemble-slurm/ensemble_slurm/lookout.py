@@ -24,12 +24,15 @@ from ensemble_slurm.parse import (
     read_squeue,
 )
 from ensemble_slurm.refusals import words
-from ensemble_slurm.states import STUCK
+from ensemble_slurm.states import STUCK, is_over
 
 __all__ = ["Lookout", "Owner"]
 
 #: Seconds until a job in doubt is looked for, the first time and after that.
 _SOON, _SOON_AGAIN = 0.3, 1.0
+#: Seconds after which a cancel is made again that Slurm has taken and does not follow: a slurmctld
+#: that crashed has forgotten its last few.
+_HEEDS = 20.0
 #: Seconds until slurmctld is asked again that did not answer: at first, and at most.
 _DOWN, _LONGEST = 2.0, 30.0
 #: Jobs that one ``sacct`` is asked for.
@@ -54,6 +57,8 @@ class Owner(Protocol):
 
     def warn(self, message: str) -> None: ...
 
+    def cancel_again(self, jobs: Sequence[str]) -> None: ...
+
 
 class Lookout:
     """Looks every ``period`` seconds while there are jobs."""
@@ -68,6 +73,8 @@ class Lookout:
         self._quick = 0
         self._back_off = _DOWN
         self._stuck: set[str] = set()
+        #: Cancelled jobs that Slurm shows as if they were not: since when.
+        self._unmoved: dict[str, float] = {}
         self._user = str(os.getuid())
 
     def begin(self) -> None:
@@ -135,6 +142,7 @@ class Lookout:
         self._owner.read_spool()
         now = self._owner.now()
         shown = set()
+        unmoved: dict[str, float] = {}
         for row in rows:
             queue_id = row.job if row.task is None else f"{row.job}_{row.task}"
             name = self._merge.job_of(queue_id)
@@ -144,23 +152,32 @@ class Lookout:
             self._merge.seen(row, now)
             if row.state == "PENDING":
                 self._warn(name, row.reason)
+            tracked = self._merge.jobs.get(name)
+            if tracked is not None and tracked.cancelled and row.state in ("PENDING", "RUNNING"):
+                unmoved[name] = self._unmoved.get(name, now)
+        again = [name for name, since in unmoved.items() if now - since > _HEEDS]
+        self._unmoved = {name: now if name in again else since for name, since in unmoved.items()}
+        if again:
+            self._owner.cancel_again(again)
         missed = [
-            tracked
+            job
             for name in known
-            if name not in shown and (tracked := self._merge.jobs.get(name)) is not None
+            if name not in shown and (job := self._merge.jobs.get(name)) is not None
         ]
         if missed and self._site.accounting:
-            ids = [tracked.queue_id for tracked in missed if tracked.queue_id is not None]
-            names = [tracked.name for tracked in missed]
+            ids = [job.queue_id for job in missed if job.queue_id is not None]
+            names = [job.name for job in missed]
             self.account(ids[:_AT_ONCE], lambda found: self._settle(names[:_AT_ONCE], found))
         else:
-            self._settle([tracked.name for tracked in missed], ())
+            self._settle([job.name for job in missed], ())
 
     def _settle(self, missed: Iterable[str], rows: Iterable[Row] | None) -> None:
         now = self._owner.now()
         if rows is not None:
             for row in rows:
-                self._merge.seen(row, now)
+                # Of a job that slurmctld does not have, accounting may say for ever that it runs.
+                if is_over(row.state):
+                    self._merge.seen(row, now)
             for name in missed:
                 self._merge.missing(name, now)
         self._owner.publish()

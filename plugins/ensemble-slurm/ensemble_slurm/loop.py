@@ -8,6 +8,7 @@ by the executor.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from ensemble_slurm.finder import Finder
 from ensemble_slurm.gauges import Gauges
 from ensemble_slurm.jobcomp import Completions
 from ensemble_slurm.ledger import Ledger, Sent
-from ensemble_slurm.listener import Listener
+from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.lookout import Lookout
 from ensemble_slurm.merge import Merge
 from ensemble_slurm.names import Batch, format_indices, mark_of
@@ -90,7 +91,11 @@ class Loop:
         if listen is not None:
             address, port = listen
             self._listener = Listener(self._clockwork.selector, address, port, self._hear)
-            scripts.address = Address(self._listener.port, (address,))
+            hosts: tuple[str, ...] = (address,)
+            if address in ("0.0.0.0", "::"):
+                # That is here for whoever says it: nodes are told names that lead to this machine.
+                hosts = (address_towards(site.controller), socket.gethostname())
+            scripts.address = Address(self._listener.port, hosts)
         spool.announce(scripts.address)
 
     # -- from other threads --------------------------------------------------------------------
@@ -263,8 +268,8 @@ class Loop:
     def find(self, batch: Batch, then: Callable[[str | None], None]) -> None:
         self._finder.find_batch(batch, then)
 
-    def void(self, batch: Batch) -> None:
-        self._write(lambda: self._spool.void(f"{batch.key}.{batch.attempt}"))
+    def void(self, batch: Batch) -> bool:
+        return self._write(lambda: self._spool.void(f"{batch.key}.{batch.attempt}"))
 
     def accepted(self, batch: Batch, queue_id: str) -> None:
         self._write(lambda: self._ledger.accept(batch.key, queue_id))
@@ -342,14 +347,14 @@ class Loop:
             self.ask(("scancel", *some), 60.0, partial(self._cancelled, some))
 
     def _cancelled(self, ids: Sequence[str], done: Done) -> None:
-        if not done.good and "invalid job id" not in done.err.lower():
+        if not done.good:
             if done.code is None or refusal(done.err) is Refusal.BUSY:
                 self.trouble(
                     f"slurmctld does not take a cancel ({words(done.err)})",
                     "it is asked again until it does",
                 )
                 self.after(_CANCEL_AGAIN, lambda: self._scancel(ids))
-            elif "already" not in done.err.lower():
+            elif not any(word in done.err.lower() for word in ("already", "invalid job id")):
                 self.warn(f"jobs could not be cancelled: {words(done.err)}")
         self._lookout.soon()
 

@@ -28,6 +28,8 @@ _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 _STEP = 1e-6
 #: Looks in a row that do not show a job until it is given up.
 _MISSES = 3
+#: How much longer Slurm has to say why where it is still at its epilog.
+_EPILOG = 10
 
 
 class _End(NamedTuple):
@@ -36,6 +38,8 @@ class _End(NamedTuple):
     status: int
     why: str
     at: float
+    #: When it was heard, by our clock: the node's may be another.
+    heard: float
 
 
 class Tracked:
@@ -186,7 +190,7 @@ class Merge:
         elif tracked.end is None:
             self._start(tracked, at - report.seconds, now, report.host)
             killed = report.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
-            tracked.end = _End(report.status, report.why, at)
+            tracked.end = _End(report.status, report.why, at, now)
             if report.why == "timeout":
                 self._finish(tracked, "timeout", "it was ended at its time limit", at, now)
             elif report.why != "stopped" and not killed:
@@ -205,7 +209,10 @@ class Merge:
         self._live(tracked, row.restarts, now)
         if is_over(row.state):
             self._over(tracked, row, now)
-        elif tracked.end is not None and now - tracked.end.at > self._patience:
+        elif tracked.end is not None and now - tracked.end.heard > self._patience * (
+            # An epilog may take minutes, and the job may go back into the queue after it.
+            _EPILOG if row.state == "COMPLETING" else 1
+        ):
             kind, note = ("cancel", self._note) if tracked.cancelled else (None, "")
             self._finish(tracked, kind, note, tracked.end.at, now)
         elif is_running(row.state) and row.state != "COMPLETING":
@@ -233,7 +240,7 @@ class Merge:
         kind, note = "lost", "Slurm does not know this job any more, and it has left no word"
         if tracked.cancelled:
             kind, note = "cancel", self._note
-        tracked.end = _End(int(signal.SIGKILL), "", now)
+        tracked.end = _End(int(signal.SIGKILL), "", now, now)
         self._finish(tracked, kind, note, now, now)
 
     # -- the steps of a life -------------------------------------------------------------------
@@ -295,7 +302,7 @@ class Merge:
                 end = end._replace(exception=None)
         if row.nodes and reported is None:
             self._start(tracked, row.started or when, now, row.nodes)
-        tracked.end = _End(end.status, "", when)
+        tracked.end = _End(end.status, "", when, now)
         self._finish(tracked, end.exception, end.note, when, now)
 
     def _finish(

@@ -147,6 +147,12 @@ def _number(values: dict[str, str], name: str, otherwise: float) -> float:
     return float(match[0]) if match else otherwise
 
 
+def _largest_array(values: dict[str, str]) -> int:
+    largest = int(_number(values, "MaxArraySize", 1001))
+    match = re.search(r"\bmax_array_tasks=(\d+)", values.get("SchedulerParameters", ""))
+    return min(largest, int(match[1])) if match and int(match[1]) else largest
+
+
 def read_config(text: str) -> Site:
     """The site that ``scontrol show config`` tells of; what it leaves out is as Slurm's default."""
     values: dict[str, str] = {}
@@ -163,7 +169,7 @@ def read_config(text: str) -> Site:
         version=version[:3],
         cluster=values.get("ClusterName", ""),
         controller=(match[2] or match[1]) if match else "",
-        largest_array=int(_number(values, "MaxArraySize", 1001)),
+        largest_array=_largest_array(values),
         most_jobs=int(_number(values, "MaxJobCount", 10000)),
         least_age=_number(values, "MinJobAge", 300.0),
         kill_wait=_number(values, "KillWait", 30.0),

@@ -43,6 +43,12 @@ class Place:
     kept: tuple[str, ...] = ()
 
 
+def _clock(duration: float) -> tuple[str, str]:
+    """How often the wrapper's clock sleeps for a time limit, and for how long."""
+    slices = max(1, math.ceil(duration / 60), min(10, int(duration)))
+    return f"_ens_slices={slices}", f"_ens_slice={duration / slices:.6f}"
+
+
 @cache
 def _wrapper() -> str:
     return files("ensemble_slurm").joinpath("wrapper.sh").read_text("utf-8")
@@ -54,7 +60,8 @@ def quote(text: str) -> str:
     >>> quote("it's")
     "'it'\\\\''s'"
     """
-    return "'" + text.replace("'", "'\\''") + "'"
+    # sbatch refuses a script that has the line ends of DOS anywhere.
+    return "'" + text.replace("'", "'\\''").replace("\r", "'$'\\r''") + "'"
 
 
 def shape_of(job: Job) -> tuple[object, ...]:
@@ -137,12 +144,16 @@ class Scripts:
         first = jobs[0][0]
         lines = [
             "#!/bin/bash",
+            # An exported SHELLOPTS would have the wrapper end early, or give away the token.
+            "set +aeu",
             f"_ens_batch={quote(f'{batch.key}.{batch.attempt}')}",
             f"_ens_dir={quote(self.folder)}",
             f"_ens_token={quote(self.token)}",
             f"_ens_port={self.address.port}",
             f"_ens_hosts={quote(' '.join(self.address.hosts))}",
             f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
+            *_clock(first.duration),
+            f"_ens_requeue={int(bool(first.options.get('slurm', {}).get('requeue')))}",
             f"_ens_grace={self.grace:g}",
             f"_ens_launch=({self._launcher(first)})",
         ]

@@ -56,7 +56,7 @@ class Owner(Protocol):
 
     def find(self, batch: Batch, then: Callable[[str | None], None]) -> None: ...
 
-    def void(self, batch: Batch) -> None: ...
+    def void(self, batch: Batch) -> bool: ...
 
     def accepted(self, batch: Batch, queue_id: str) -> None: ...
 
@@ -228,10 +228,12 @@ class Submitter:
                 self._send(_Going(again, going.orders))
         elif waited < self._site.message_timeout:
             self._owner.after(_AGAIN, lambda: self._look(going))
-        else:
+        elif self._owner.void(going.batch):
             going.voided = True
-            self._owner.void(going.batch)
             self._look(going)
+        else:
+            # Not made again before it is certain that this attempt runs nothing.
+            self._owner.after(_AGAIN, lambda: self._look(going))
 
 
 def extra_of(order: Order) -> Mapping[str, Any]:

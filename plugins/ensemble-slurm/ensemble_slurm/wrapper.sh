@@ -4,7 +4,7 @@ exec </dev/null
 _ens_life=${SLURM_RESTART_COUNT:-0}
 _ens_id=$SLURM_JOB_ID
 [ -n "$SLURM_ARRAY_JOB_ID" ] && _ens_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= SECONDS=0
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
 # An attempt to submit that was given up, and that Slurm took after all, must not run.
 [ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
@@ -60,16 +60,25 @@ _ens_tell() {
 # Something is wrong before the command can start.
 _ens_fail() {
     _ens_now
+    _ens_limited=1
     _ens_tell fail "$1" "$_ens_time" "$HOSTNAME" "$2"
-    exit 1
+    exit "${3:-1}"
 }
 
 # Told to end by Slurm, which itself knows when to use force; or by the clock, which does not.
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     kill -TERM -- "-$_ens_pid"
-    [ "$1" = stopped ] || { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
+    if [ "$1" != stopped ]; then
+        { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
+        _ens_force=$!
+    fi
 }
+
+# RequeueExit of a site starts a job again that must not be: what it did was told, and stands.
+if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
+    _ens_fail requeued "Slurm started it again, which its group does not ask for (requeue): nothing was run" 125
+fi
 
 if [ -n "$_ens_workdir" ]; then
     [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail workdir "the workdir $_ens_workdir cannot be made on $HOSTNAME"
@@ -96,12 +105,18 @@ exec 6>&- 7>&-
 _ens_tell start "$_ens_t0" "$HOSTNAME" &
 _ens_told=$!
 if [ "$_ens_limit" != 0 ]; then
-    { sleep "$_ens_limit"; kill -ALRM $$; } &
+    # In slices: a sleep that is suspended with its job (preemption, gang scheduling) goes on
+    # counting, and that time is not the job's.
+    { while [ "$_ens_slices" -gt 0 ]; do sleep "$_ens_slice"; _ens_slices=$((_ens_slices - 1)); done
+      kill -ALRM $$; } &
     _ens_clock=$!
 fi
 # A trap ends the wait. The status of a child that ended in the same moment is remembered, mostly:
 # bash may have lost it, and says 255.
-while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do :; done
+# It ends also when the child is only stopped, at once and ever again.
+while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do
+    case $_ens_rc in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
+done
 wait "$_ens_pid"; _ens_again=$?
 [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
 _ens_now
@@ -113,6 +128,7 @@ trap '' TERM ALRM HUP INT QUIT USR1 USR2
 # Nothing outlives its job.
 kill -KILL -- "-$_ens_pid"
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"
+[ -n "$_ens_force" ] && kill -KILL -- "-$_ens_force"
 _ens_empty=()
 for _ens_file in "${_ens_kept[@]}"; do
     [ -s "$_ens_file" ] || _ens_empty+=("$_ens_file")

@@ -28,6 +28,8 @@ class World:
         self.accounts: list[Row] = []
         self.told: list[JobEvent] = []
         self.voided: list[str] = []
+        #: How often the disk does not take a mark.
+        self.full = 0
         self.cancelled: list[str] = []
         before = Ledger(str(folder), "run")
         before.send(Sent(BATCH, 990.0, {f"sim.{n}": {"stdout": f"/o{n}"} for n in range(3)}))
@@ -50,8 +52,11 @@ class World:
         self.time += seconds
         what()
 
-    def void(self, batch: Batch) -> None:
-        self.voided.append(f"{batch.key}.{batch.attempt}")
+    def void(self, batch: Batch) -> bool:
+        self.full -= 1
+        if self.full < 0:
+            self.voided.append(f"{batch.key}.{batch.attempt}")
+        return self.full < 0
 
     def read_spool(self) -> None: ...
 
@@ -135,6 +140,13 @@ def test_a_submit_that_was_under_way_is_waited_for_then_void_then_made_again(
     assert world.time > 990.0 + 10.0
     assert world.voided == ["k1.1"]
     assert world.merge.jobs == {}
+
+
+def test_jobs_are_not_given_up_before_a_full_disk_takes_that_they_are_void(tmp_path: Path) -> None:
+    world = World(tmp_path, accepted=False)
+    world.full = 3
+    assert world.ask("sim.0") == {"sim.0": False}
+    assert world.voided == ["k1.1"]
 
 
 def test_a_submit_that_arrived_although_nobody_was_told_is_found(tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def test_a_wrapper_reports_to_the_controller_of_now(tmp_path: Path) -> None:
     try:
         scripts = Scripts("r", spool.token, spool.folder, "/", address=Address(9, ("127.0.0.1",)))
         spool.announce(Address(ear.listener.port, ("127.0.0.1",)))
-        job = Job(id="sim.4", group="sim", index=4, command=("sh", "-c", "sleep 0.3; exit 3"))
+        job = Job(id="sim.4", group="sim", index=4, command=("sh", "-c", "sleep 0.3; exit 3"),
+                      options={"slurm": {"requeue": True}})  # fmt: skip
         place = Place(str(tmp_path), str(tmp_path / "o"), str(tmp_path / "e"))
         script = tmp_path / "script"
         script.write_bytes(scripts.write(Batch("r", "k", "sim", (4,)), [(job, place)]))

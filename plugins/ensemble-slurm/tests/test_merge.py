@@ -160,9 +160,22 @@ def test_a_cancel_that_came_too_late_does_not_make_a_success_a_failure() -> None
 
 def test_an_end_is_told_although_slurm_never_says_why() -> None:
     heard = Heard().accept().start().end(status=15, why="stopped").row("COMPLETING")
-    heard.now += 61
+    heard.now += 601
     heard.row("COMPLETING")
     heard.check()
+
+
+def test_an_end_is_not_told_while_slurm_is_at_its_epilog_nor_by_a_clock_that_is_behind() -> None:
+    heard = Heard().accept().start()
+    report = Report("sim.0", "7", 0, "end", heard.now - 500, 15, "stopped", seconds=0.5)
+    heard.do("report", report, heard.now, late=True)
+    heard.row("RUNNING")
+    heard.now += 120
+    heard.row("COMPLETING")
+    assert "clean" not in heard.names
+    heard.row("PENDING", restarts=1).row("RUNNING", restarts=1).end(0, life=1)
+    assert heard.names.count("clean") == 1
+    assert heard.context("finish")["status"] == 0
 
 
 def test_a_requeued_job_ends_once_and_reports_of_its_old_life_do_not_count() -> None:

@@ -92,6 +92,8 @@ def test_the_site_is_read_from_its_configuration() -> None:
 def test_a_configuration_that_says_little_is_slurms_default() -> None:
     site = read_config("SLURM_VERSION = 20.11.9\nSlurmctldHost[0] = head\nMaxArraySize = 1\n")
     assert (site.version, site.controller, site.largest_array) == ((20, 11, 9), "head", 1)
+    few = "MaxArraySize = 1001\nSchedulerParameters = bf_max_job_test=5,max_array_tasks=40\n"
+    assert read_config(few).largest_array == 40
     assert read_config("AccountingStorageType = accounting_storage/slurmdbd").accounting
     assert not read_config("AccountingStorageType = (null)").accounting
 

@@ -82,8 +82,10 @@ class Slurm:
         found = [id_ for seen, each, id_ in self.queue if each == batch and seen <= self.time]
         self.after(0.1, lambda: then(found[0] if found else None))
 
-    def void(self, batch: Batch) -> None:
-        self.voided.append(f"{batch.key}.{batch.attempt}")
+    def void(self, batch: Batch) -> bool:
+        if self.writable:
+            self.voided.append(f"{batch.key}.{batch.attempt}")
+        return self.writable
 
     def accepted(self, batch: Batch, queue_id: str) -> None:
         for job in batch.jobs():
@@ -172,6 +174,17 @@ def test_one_that_arrives_while_it_is_given_up_is_kept() -> None:
     slurm.run()
     assert len(slurm.calls) == 1
     assert slurm.taken == {"sim.0": "101"}
+
+
+def test_nothing_is_submitted_again_while_the_disk_does_not_take_that_the_first_is_void() -> None:
+    slurm = Slurm(LATE, takes=True, after=400.0).submit(0)
+    slurm.run(1.0)
+    slurm.takes = slurm.writable = False
+    slurm.run(100.0)
+    slurm.writable = True
+    slurm.run()
+    assert len(slurm.calls) == len(slurm.queue) == 2
+    assert slurm.alive() == ["sim.0"]
 
 
 def test_what_slurm_refuses_for_good_is_not_asked_again() -> None:
