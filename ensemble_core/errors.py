@@ -16,6 +16,8 @@ __all__ = [
     "Location",
     "PluginError",
     "UsageError",
+    "raised_at",
+    "written_at",
 ]
 
 
@@ -127,3 +129,38 @@ class PluginError(UsageError):
 
 class ExecutorError(EnsembleError):
     """An executor refused a request or lost its queue."""
+
+
+def raised_at(error: BaseException) -> str:
+    """Where in a plugin's code an error was raised: ``ensemble_anneal/actions.py:17``.
+
+    Of the frames that led to it, it is the last one of the first package that is not ours: what
+    the plugin called may lie below. The path begins at the package, so that it says the same
+    wherever that is installed; it is empty for an error that was never raised.
+    """
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        frames.append((name.partition(".")[0], _short(code.co_filename, name), trace.tb_lineno))
+        trace = trace.tb_next
+    theirs = [frame for frame in frames if frame[0] != "ensemble_core"]
+    found = [frame for frame in theirs if frame[0] == theirs[0][0]] or frames
+    return f"{found[-1][1]}:{found[-1][2]}" if found else ""
+
+
+def written_at(function: object) -> str:
+    """Where a plugin's function is written, told as :func:`raised_at` does; its module where it is
+    not written in Python."""
+    code = getattr(function, "__code__", None)
+    module = str(getattr(function, "__module__", ""))
+    return module if code is None else f"{_short(code.co_filename, module)}:{code.co_firstlineno}"
+
+
+def _short(file: str, module: str) -> str:
+    """A module's file from its package on; of a file that no package has, the name."""
+    for tail in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
+        if file.endswith(f"/{tail}"):
+            return tail
+    return file.rpartition("/")[2]

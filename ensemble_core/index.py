@@ -23,7 +23,8 @@ class RuleState:
     """What the engine knows of one rule: how often it fired, and what it waits for.
 
     ``order`` is its place among all rules. ``woken`` counts the occasions it was looked at and
-    ``seen`` is what a condition last saw when it did not hold; rules that compare a metric leave
+    ``seen`` is what a condition last saw when it did not hold, ``refused`` how often the trigger's
+    own ``match`` said no; rules that compare a metric leave
     both to their watch, which knows them for all.
     """
 
@@ -34,6 +35,7 @@ class RuleState:
         "first_update",
         "not_before",
         "order",
+        "refused",
         "rule",
         "seen",
         "skip",
@@ -49,6 +51,7 @@ class RuleState:
         self.skip = 0
         self.not_before = float("-inf")
         self.woken = 0
+        self.refused = 0
         self.seen = ""
         self.cut = False
         self.watch: Watch | None = None
@@ -63,6 +66,7 @@ class RuleState:
             self.enabled = earlier.enabled
             self.cut = earlier.cut
             self.woken = earlier.looked_at
+            self.refused = earlier.refused
             self.seen = earlier.seen
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.events import Event, JobEvent, Problem
 from ensemble_core.follow import Follower
 from ensemble_core.hookspecs import ObserverPlugin
@@ -131,7 +132,7 @@ class Intake:
     def _watch(self, job: Job, start: Mapping[str, Any], rows: Mapping[str, int]) -> None:
         if self._follower is None:
             self._follower = Follower(
-                self._put, self._clock, warn=self._warn, backlog=self._backlog
+                self._put, self._clock, warn=self._warn, fail=self._fail, backlog=self._backlog
             )
         # Taken out: a start that is told twice must not have the files read twice.
         since = self._since.pop(job.id, None)
@@ -141,7 +142,9 @@ class Intake:
                 observer = self._observers[name].build(job, options)
                 path = observer.path
             except Exception as error:  # a plugin's code: the run goes on without this observer
-                self._warn(f"observer {name!r} of job {job.id} cannot be built: {error!r}")
+                known = isinstance(error, EnsembleError)
+                why = str(error) if known else f"{error!r} ({raised_at(error)})"
+                self._fail(f"the observer {name!r} of job {job.id} cannot be built: {why}")
                 continue
             if path is None:
                 path = start.get("stdout") or job.stdout
@@ -154,3 +157,6 @@ class Intake:
 
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))
+
+    def _fail(self, message: str) -> None:
+        self._put((Problem(self._clock(), message, "error"),))

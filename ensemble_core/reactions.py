@@ -14,7 +14,7 @@ from typing import Any
 from ensemble_core.decisions import Fired
 from ensemble_core.effects import Effects, asks_for_everything
 from ensemble_core.ensemble import Ensemble
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.events import Event, JobEvent
 from ensemble_core.firing import EngineFiring
 from ensemble_core.index import RuleState, in_order
@@ -127,6 +127,7 @@ class Reactions(Effects):
                 known["value"] = value
         try:
             if match is not None and not match(event, known or {}):
+                state.refused += 1
                 return
             if condition is not None:
                 verdict = condition.verdict(value, known or {}, self.metric)
@@ -198,7 +199,7 @@ class Reactions(Effects):
         except EnsembleError as error:
             self._error(str(error), firing)
         except Exception as error:  # a plugin's plan: it must not take the run with it
-            self._error(f"action {action.name} raised {error!r}", firing)
+            self._error(f"action {action.name} raised {error!r} ({raised_at(error)})", firing)
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
         """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that

@@ -9,9 +9,10 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from ensemble_core.errors import raised_at, written_at
 from ensemble_core.events import Event, Observed
 from ensemble_core.follow.pace import Pace
 from ensemble_core.observer import Observer, Row
@@ -34,12 +35,33 @@ _PATIENCE, _PAUSE = 5.0, 0.01
 _Seen = tuple[int, int, int, int]
 
 
+class _Wrong(Exception):
+    """What an observer gave that is no row, in words that follow the name of its method."""
+
+
+def _wrong(row: object) -> str | None:
+    """What is wrong with something that an observer gave for a row."""
+    if not isinstance(row, Row):
+        return f"gave {_shown(row)}, which is no Row"
+    values: Mapping[str, object] = row.values
+    for name, value in values.items():
+        if not isinstance(value, (float, int)):
+            return f"gave a Row in which {name!r} is {_shown(value)}, no float"
+    return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 class File:
     """A file of a job, and the observer that reads it.
 
     ``tell`` takes the rows, as events with the time that ``clock`` gives; ``warn`` is told, once
-    for each message, what went wrong. The first ``taken`` rows are read and not told; what was
-    last written before ``since`` was left by somebody else and is not read until it changes.
+    for each message, what went wrong, and ``fail`` that the observer did. The first ``taken`` rows
+    are read and not told; what was last written before ``since`` was left by somebody else and is
+    not read until it changes.
     """
 
     def __init__(
@@ -54,6 +76,7 @@ class File:
         tell: Callable[[Event], None],
         clock: Callable[[], float],
         warn: Callable[[str], None],
+        fail: Callable[[str], None],
     ) -> None:
         self.job = job
         self.name = name
@@ -79,6 +102,7 @@ class File:
         self._tell = tell
         self._clock = clock
         self._warn_user = warn
+        self._fail = fail
         self._warned: set[str] = set()
         self._seen: _Seen | None = None
         self._stale: _Seen | None = None
@@ -134,7 +158,7 @@ class File:
             return ended and isinstance(error, OSError) and self._try_again(error)
         self._give_up = None
         if data:
-            self._observe(lambda: self._observer.feed(data))
+            self._observe(lambda: self._observer.feed(data), "feed")
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
@@ -151,7 +175,7 @@ class File:
 
     def finish(self) -> None:
         """What the end of the file completes."""
-        self._observe(self._observer.finish)
+        self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
         """Why nothing was read of the file: it never came, or nobody wrote to it."""
@@ -216,7 +240,7 @@ class File:
                 or not data.startswith(self._before)
             ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
-                self._observe(self._forget)
+                self._observe(self._forget, "truncated")
                 self._anew = True
                 kept, data = 0, os.pread(fd, _CHUNK, 0)
             self._read_of = identity
@@ -239,13 +263,19 @@ class File:
         self._observer.truncated()
         return ()
 
-    def _observe(self, rows: Callable[[], Iterable[Row]]) -> None:
-        """Turn rows into events. An observer that raises is dropped."""
+    def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
+        """Turn rows into events. An observer that raises, or gives what are no rows, is dropped."""
         if self.dropped:
             return
         timestamp = self._clock()
         try:
-            for row in rows():
+            given = rows()
+            if given is None:
+                raise _Wrong("returned None and not a list of Row")
+            for row in given:
+                wrong = _wrong(row)
+                if wrong is not None:
+                    raise _Wrong(wrong)
                 if row.values and self._taken:
                     self._taken -= 1
                 elif row.values:
@@ -255,9 +285,14 @@ class File:
                     self._anew = False
         except (Exception, SystemExit) as error:  # the observer is somebody else's code
             self.dropped = True
-            self._warn(
-                f"the observer {self.name!r} failed and no longer reads {self.path}: "
-                f"{type(error).__name__}: {error}"
+            if isinstance(error, _Wrong):
+                written = written_at(getattr(type(self._observer), method))
+                what = f"its {method} {error} ({written})"
+            else:
+                what = f"{type(error).__name__}: {error} ({raised_at(error)})"
+            self._fail(
+                f"job {self.job}: the observer {self.name!r} failed and no longer reads "
+                f"{self.path}, so rules that wait for it will not fire: {what}"
             )
 
     def _refuse(self) -> None:

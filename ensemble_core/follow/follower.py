@@ -62,9 +62,12 @@ class Follower:
     clock:
         Gives the events' timestamps, in seconds since the epoch.
     warn:
-        Is told, once for each file and cause, what went wrong: an observer that raised, a path
-        that is no regular file; and once for each kind, which file systems are looked at every few
+        Is told, once for each file and cause, what went wrong, such as a path that is no regular
+        file; and once for each kind, which file systems are looked at every few
         seconds only. By default the message is logged.
+    fail:
+        Is told of an observer that raised, or gave what are no rows; it is given nothing more. By
+        default ``warn`` is.
     backlog:
         How many events wait to be handled, if the caller knows. Reading pauses while there are
         many, so that a file that grew by gigabytes does not become gigabytes of events; a file
@@ -82,12 +85,14 @@ class Follower:
         clock: Callable[[], float],
         *,
         warn: Callable[[str], None] | None = None,
+        fail: Callable[[str], None] | None = None,
         backlog: Callable[[], int] | None = None,
         inotify: bool = True,
     ) -> None:
         self._emit = emit
         self._clock = clock
         self._warn_user = warn or _log.warning
+        self._fail_user = fail
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
@@ -126,7 +131,7 @@ class Follower:
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
-            tell=self._tell, clock=self._clock, warn=self._warn,
+            tell=self._tell, clock=self._clock, warn=self._warn, fail=self._fail,
         )  # fmt: skip
         with self._lock:
             if self._closing:
@@ -327,3 +332,14 @@ class Follower:
             self._warn_user(message)
         except Exception:  # whoever gave it, the other files must be followed on
             _log.exception("a warning could not be given: %s", message)
+
+    def _fail(self, message: str) -> None:
+        if self._fail_user is None:
+            self._warn(message)
+            return
+        # The rows that came before it are told before it.
+        self._flush()
+        try:
+            self._fail_user(message)
+        except Exception:  # whoever gave it, the other files must be followed on
+            _log.exception("an error could not be told of: %s", message)
