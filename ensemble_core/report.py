@@ -34,7 +34,7 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleReport:
-    """One rule: how often it was looked at and fired.
+    """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
     ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
     saw. ``state`` says why it did not fire, or ``fired``.
@@ -45,6 +45,7 @@ class RuleReport:
     fired: int = 0
     repetitions: int = 1
     woken: int = 0
+    refused: int = 0
     last_value: float | None = None
     last_seen: str = ""
     when: str = ""

@@ -243,6 +243,7 @@ class RuleBook:
             fired=state.fired,
             repetitions=rule.repetitions,
             woken=woken,
+            refused=state.refused,
             last_value=None if watch is None else watch.last,
             last_seen=state.seen,
             when=rule.condition.text if rule.condition else "",

@@ -45,6 +45,7 @@ from ensemble_core.events import (
 from ensemble_core.jobs import JobGroup
 from ensemble_core.report import GroupReport, Report, RuleReport
 from ensemble_core.rules import BoundRule, Trigger
+from ensemble_core.testing import Story
 
 PLAIN = Look(unicode=True)
 SLEEP = JobGroup(name="sleep", command=("sleep", "10"), text="sleep 10", count=5)
@@ -471,6 +472,45 @@ def test_rules_that_never_fired_say_why() -> None:
     assert "woken 3 times, but held back by its backoff" in text
     assert "chain of firings" in text
     assert len(text.splitlines()) == len(rules)
+
+
+@pytest.mark.parametrize(
+    ("woken", "refused", "when", "said"),
+    [
+        (42, 40, "tol > 1", "40 times, and 'tol > 1' was false twice; it last saw tol=0.5"),
+        (42, 42, "tol > 1", "but its trigger did not match"),
+        (2, 2, "", "woken 2 times, but its trigger did not match"),
+        (3, 0, "tol > 1", "woken 3 times, but 'tol > 1' was false; it last saw tol=0.5"),
+    ],
+)
+def test_a_rule_whose_trigger_refused_the_events_says_so_and_not_that_its_condition_was_false(
+    woken: int, refused: int, when: str, said: str
+) -> None:
+    seen = "tol=0.5" if woken > refused else ""
+    rule = RuleReport(
+        id="a", label="b", woken=woken, refused=refused, when=when, last_seen=seen,
+        state="condition false",
+    )  # fmt: skip
+    (line,) = rule_lines([rule], PLAIN)
+    assert line.endswith(said)
+
+
+def test_what_a_triggers_match_refused_is_counted() -> None:
+    story = Story("""
+jobs: [{name: sim, command: sim, observe: {json-lines: {fields: [tol]}}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: observed, name: sim, when: tol > 1, action: {name: log, message: high}}
+""")
+    state = story.engine.rules.states["rule-2"]
+    trigger = replace(state.rule.trigger, match=lambda event, fields: fields["tol"] > 0.1)
+    state.rule = replace(state.rule, trigger=trigger)
+    story.start()
+    story.begin("sim.0")
+    for tol in (0.0, 0.05, 0.5):
+        story.observe("sim.0", tol=tol, observer="json-lines")
+    rule = story.engine.report().rules[1]
+    assert (rule.woken, rule.refused, rule.last_seen) == (3, 2, "tol=0.5")
 
 
 def test_on_a_narrow_terminal_reasons_have_lines_of_their_own() -> None:

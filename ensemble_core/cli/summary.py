@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ensemble_core.cli.look import Look, clean, shorten, spell_time, table
+from ensemble_core.cli.why_words import spell_times
 from ensemble_core.report import GroupReport, Report, RuleReport
 
 __all__ = ["group_table", "rule_lines", "summary", "why"]
@@ -114,7 +115,13 @@ def why(rule: RuleReport) -> str:
             seen = f"; it last saw {rule.last_seen}"
         else:
             seen = ""
-        return f"{times}, but {when}{seen}"
+        if not rule.refused:
+            return f"{times}, but {when}{seen}"
+        left = rule.woken - rule.refused
+        if left <= 0 or not rule.when:
+            return f"{times}, but its trigger did not match"
+        refused = f"its trigger did not match {spell_times(rule.refused)}"
+        return f"{times}, but {refused}, and {when} {spell_times(left)}{seen}"
     if rule.state == "held back":
         return f"{times}, but held back by its backoff"
     if rule.state == "cut":
