@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.hookspecs import ObserverPlugin, hookimpl
@@ -22,7 +24,8 @@ LONGEST_LINE = 1 << 20
 #: are kept for each, and a job that invents names must not fill the memory.
 MOST_FIELDS = 200
 
-_FIELD = {"type": "string", "pattern": r"^[A-Za-z0-9_-]+$", "not": {"enum": list(VARIABLES)}}
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": list(VARIABLES)}}
 
 
 class JsonLines(Observer):
@@ -140,6 +143,32 @@ def _variables(options: Mapping[str, Any]) -> frozenset[str] | None:
     return None if fields is None else frozenset(fields)
 
 
+class _Unasked(Mapping[str, str]):
+    """Fields that are not among those to take, each with what to add: there is no end of them. One
+    that is spelt much like one of those is rather meant to be that."""
+
+    def __init__(self, fields: Collection[str]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> str:
+        if name in VARIABLES or not _NAME.fullmatch(name):
+            raise KeyError(name)
+        if get_close_matches(name, self._fields, 1, 0.6):
+            raise KeyError(name)
+        return f"add {name!r} to the fields of json-lines"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
+    fields = options.get("fields")
+    return {} if fields is None else _Unasked(fields)
+
+
 @hookimpl
 def ensemble_observers() -> Iterable[ObserverPlugin]:
     """The observer that comes with Ensemble."""
@@ -149,6 +178,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
             summary="Numbers from lines that are JSON objects",
             build=_build,
             variables=_variables,
+            unasked=_unasked,
             options={
                 "type": "object",
                 "properties": {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
+from ensemble_core.conditions import EVENT_FIELDS
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.durations import seconds
@@ -233,8 +234,16 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
     reported if so."""
     if not occasion.observed:
         return False
-    asked = sorted(set(names) - {"value", *occasion.own})
-    return bool([name for name in asked if context.left_out(name, occasion.group, path)])
+    asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
+    return bool(
+        [
+            name
+            for name in asked
+            # A field of the event itself that is misspelt is no column.
+            if not get_close_matches(name, occasion.own, 1, 0.75)
+            and context.left_out(name, occasion.group, path)
+        ]
+    )
 
 
 def _followed(schema: object, found: _Found) -> object:
@@ -299,14 +308,30 @@ def _check_message(context: Context, path: Path, text: str, occasion: Occasion) 
         near = get_close_matches(name, occasion.names, 1, 0.6)
         if not near and not name.isidentifier():  # {x.y} may well be text
             continue
-        hint = f"did you mean {{{near[0]}}}? Or write" if near else "write"
+        hint = f"write {{{{{name}}}}} for literal braces"
+        if near:
+            hint = f"did you mean {{{near[0]}}}? Or {hint}"
+        else:
+            hint = f"{_where_it_may_be(context, name, occasion)}; if it is no field, {hint}"
         context.report(
             path,
             f"the event of trigger {occasion.trigger!r} has no field {name!r}",
-            hint=f"{hint} {{{{{name}}}}} for literal braces",
+            hint=hint,
             code="no-such-field",
             where=context.document.at_text(path, f"{{{name}}}"),
         )
+
+
+def _where_it_may_be(context: Context, name: str, occasion: Occasion) -> str:
+    """Where a field may come from that this event has not."""
+    variables = context.variables(occasion.group)
+    if occasion.observed:
+        if not variables:
+            return "give the job group an observer that yields it ('observe:')"
+        return f"its observers yield {', '.join(sorted(variables)[:15])}"
+    if occasion.job and variables and name in variables:
+        return f"only the rows of the output have {name!r} (trigger: observed)"
+    return f"it has {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"
 
 
 def _check_fields(
