@@ -77,6 +77,12 @@ def test_why_the_others_cannot_be_used_is_said() -> None:
     assert str(choice) == "executor a: the only one that can work here (b: no socket)"
 
 
+def test_an_executor_that_is_only_there_when_named_is_not_said_to_fail() -> None:
+    remote = record("remote", available=lambda: (False, "name it with --executor remote"))
+    choice = choose(registry(record(available=lambda: (True, "2 cores")), remote), None)
+    assert str(choice) == "executor here (2 cores): the only one installed"
+
+
 def test_a_probe_that_raises_is_a_reason_not_a_crash() -> None:
     def probe() -> tuple[bool, str]:
         raise OSError("disk")

@@ -180,6 +180,14 @@ def test_a_sweep_that_the_rule_changed_is_shown_as_changed() -> None:
     assert "(command:gmx 0.7)" in lines[1]
 
 
+def test_a_number_that_was_worked_out_is_shown_with_six_digits() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.3**0.5, 1.25)}
+    )
+    (line,) = texts(fired(), submit(group), narrator=Narrator(ensemble(group), PLAIN))[1:]
+    assert line.endswith("(T:0.547723, 1.25)")
+
+
 def test_a_paced_sweep_shows_all_its_values_at_once() -> None:
     group = JobGroup(
         name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}

@@ -25,7 +25,7 @@ from ensemble_core.events import Event, JobEvent, Observed, Started
 from ensemble_core.jobs import Job
 from ensemble_core.journal import NAME, Journal
 from ensemble_core.plotting.colours import scale_of
-from ensemble_core.plotting.drawing import DPI, _Drawing, draw
+from ensemble_core.plotting.drawing import DPI, _Drawing, _rule, draw
 from ensemble_core.plotting.picture import Line, Moment, Panel, Picture, Spot, compose
 from ensemble_core.plotting.story import Track, read
 from ensemble_core.recorder import Recorder
@@ -139,6 +139,11 @@ def test_a_picture_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) 
     with pytest.raises(UsageError, match="cannot be written"):
         write(Path("/proc/a.png"), b"")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["folder.png", "runs"]
+
+
+@pytest.mark.parametrize(("rule", "label"), [("rule-2", "rule-2"), ("hot", "rule hot")])
+def test_the_legend_says_rule_once(rule: str, label: str) -> None:
+    assert _rule(rule) == label
 
 
 @pytest.mark.parametrize("count", [12, 13])

@@ -66,15 +66,14 @@ def choose(registry: Registry, name: str | None) -> Choice:
         )
     best = max(able, key=lambda each: asked[each][0].priority)
     record, _, detail = asked[best]
-    if len(asked) == 1:
-        why = "the only one installed"
-    elif len(able) == 1:
+    if len(able) == 1:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
             for each, (_, works, reason) in asked.items()
-            if not works
+            # One that is only there for those who name it lacks nothing.
+            if not works and f"--executor {each}" not in reason
         )
-        why = f"the only one that can work here ({others})"
+        why = f"the only one that can work here ({others})" if others else "the only one installed"
     else:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"

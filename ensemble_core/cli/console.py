@@ -205,7 +205,7 @@ class Narrator:
             if job.duration:
                 fields["duration"] = f"{job.duration:g}"
             for name, values in self._sweep(submit).items():
-                fields[name] = shorten(", ".join(map(str, values)), 60, self._out)
+                fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
         spelled = ",".join(f"({key}:{clean(str(value))})" for key, value in fields.items())
         yield Line(
             self._out.paint(f"   submit {submit.group} ", "action")
@@ -414,6 +414,12 @@ class Narrator:
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _value(value: object) -> str:
+    """A parameter's value; of a long number, six digits."""
+    text = str(value)
+    return f"{value:.6g}" if isinstance(value, float) and len(text) > 8 else text
 
 
 def _short(value: object) -> object:

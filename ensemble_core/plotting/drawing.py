@@ -321,7 +321,7 @@ class _Drawing:
         }
         marks = [_handle("X", fill, f"job {kind}") for kind, fill in _ENDS.items() if kind in drawn]
         marks += [
-            _handle(shape, fill, f"rule {short(rule, 30)}")
+            _handle(shape, fill, _rule(rule))
             for rule, (shape, fill) in list(self._shapes.items())[:_LISTED]
         ]
         if handles and marks:
@@ -371,6 +371,11 @@ def _of(panel: Panel, job: str) -> Iterable[Any]:
 
 def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
     return (spot for panel in panels for spot in panel.spots if spot.rule == rule)
+
+
+def _rule(name: str) -> str:
+    """A rule's name in the legend: ``rule-2``, the name of one without an id, says what it is."""
+    return short(name, 30) if name.startswith("rule-") else f"rule {short(name, 30)}"
 
 
 def _handle(shape: str, fill: str, label: str) -> Line2D:
