@@ -186,6 +186,9 @@ class Engine(Reactions):
             for problem in self.metrics.problems:
                 self._error(problem)
             self.metrics.problems.clear()
+        if self.metrics.warnings:
+            self._out += [Log(message=m, level="warning") for m in self.metrics.warnings]
+            self.metrics.warnings.clear()
         if self._look_for_end and self._started and self.ended is None:
             self._end_if_over()
         return out

@@ -40,6 +40,7 @@ class RuleState:
         "seen",
         "skip",
         "watch",
+        "why_cut",
         "woken",
     )
 
@@ -54,6 +55,8 @@ class RuleState:
         self.refused = 0
         self.seen = ""
         self.cut = False
+        #: Why, as people are told.
+        self.why_cut = ""
         self.watch: Watch | None = None
         self.first_update = 0
 
@@ -64,7 +67,7 @@ class RuleState:
         self.not_before = earlier.not_before
         if self.rule.spec == earlier.rule.spec:
             self.enabled = earlier.enabled
-            self.cut = earlier.cut
+            self.cut, self.why_cut = earlier.cut, earlier.why_cut
             self.woken = earlier.looked_at
             self.refused = earlier.refused
             self.seen = earlier.seen

@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.series import Series, StatisticSpec
+from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
     "COUNTS",
@@ -138,10 +138,16 @@ class MetricStore:
             group: dict.fromkeys(COUNTS, 0) for group in groups
         }
         self.gauges: dict[str, float] = {}
-        #: What went wrong in plugins' statistics, for the engine to tell.
+        #: What went wrong in plugins' statistics, for the engine to tell: with those that a rule
+        #: asks for, and with those that are kept beside them.
         self.problems: list[str] = []
+        self.warnings: list[str] = []
+        #: The metrics that were asked for by name: (group, variable, statistic).
+        self._asked: set[tuple[str, str, str]] = set()
+        #: The statistics of which it was told that they are at fault.
+        self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        self._kept = [spec for spec in statistics.values() if everything or spec.default]
+        self._kept = self._to_keep()
         for group in self.counts:
             for variable in VARIABLES:
                 self.add(group, variable)
@@ -159,7 +165,7 @@ class MetricStore:
         """Go on with a changed file: its groups and statistics beside those that are there."""
         self.statistics = {**self.statistics, **statistics}
         self.everything = self.everything or everything
-        self._kept = [s for s in self.statistics.values() if self.everything or s.default]
+        self._kept = self._to_keep()
         for group in groups:
             if group not in self.counts:
                 self.counts[group] = dict.fromkeys(COUNTS, 0)
@@ -170,12 +176,40 @@ class MetricStore:
         """The series of this variable, made if there is none yet."""
         series = self.series.get((group, variable))
         if series is None:
-            series = self.series[group, variable] = Series(self._kept, self.problems.append)
+            told = partial(self._fault, group, variable)
+            series = self.series[group, variable] = Series(self._kept, told)
         return series
+
+    def _to_keep(self) -> list[StatisticSpec]:
+        """The statistics that every variable has. One that cannot be built is left out: nobody may
+        ever ask for it."""
+        kept = []
+        for spec in self.statistics.values():
+            if self.everything or spec.default:
+                error = spec.fault()
+                if error is None:
+                    kept.append(spec)
+                elif spec.key not in self._told:
+                    self._told.add(spec.key)
+                    self.warnings.append(
+                        f"{spec} cannot be built and is left out: it {_spoken(error)}"
+                    )
+        return kept
+
+    def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
+        """A statistic raised, or gave what is no number. Each is told of once, and of each metric
+        that a rule waits for: that rule is one that never fires."""
+        asked, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
+        if not asked and spec.key in self._told:
+            return
+        self._told.add(spec.key)
+        message = f"{spec} {_spoken(error)}; {statistic}.{group}-{variable} has no value any more"
+        (self.problems if asked else self.warnings).append(message)
 
     def keep(self, path: MetricPath) -> None:
         """Make sure that this metric is there to be read."""
         if path.kind == "series":
+            self._asked.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
 
     def moves_with_time(self, path: MetricPath) -> bool:
@@ -230,6 +264,14 @@ class MetricStore:
                 if value is not None:
                     values[f"{name}.{group}-{variable}"] = value
         return MetricsView(values)
+
+
+def _spoken(error: Exception) -> str:
+    """What went wrong in a plugin's code, in one line, with the place in that code."""
+    if isinstance(error, NoNumber):
+        return f"is at fault: {error}"
+    place = raised_at(error)
+    return f"raised {error!r}" + (f" ({place})" if place else "")
 
 
 @dataclass(frozen=True, slots=True)

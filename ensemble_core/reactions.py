@@ -139,8 +139,12 @@ class Reactions(Effects):
                         state.seen = self._seen(condition.names, condition.metrics, known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
-            self.rules.cut(state)
-            self._error(f"rule {rule.id} is switched off: its trigger raised {error!r}")
+            place = raised_at(error)
+            trigger = rule.spec.get("trigger", rule.label)
+            why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
+            self.rules.cut(state, why)
+            self._look_for_end = True
+            self._error(f"rule {rule.id} is switched off: {why}")
             return
         if rule.concerns_failure and record is not None:
             record.concern = True

@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.errors import PluginError
@@ -19,9 +20,19 @@ from ensemble_core.hookspecs import (
     StatisticPlugin,
     TriggerPlugin,
 )
+from ensemble_core.jobs import RFC21_EVENTS
 from ensemble_core.metrics import GAUGES
 
-__all__ = ["ANNOTATIONS", "CAPABILITIES", "HOOKS", "check_record", "check_records"]
+__all__ = [
+    "ANNOTATIONS",
+    "CAPABILITIES",
+    "HOOKS",
+    "OCCASIONS",
+    "check_record",
+    "check_records",
+    "meant_occasion",
+    "required_options",
+]
 
 #: What an executor may be able to do.
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
@@ -41,6 +52,15 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_observers": ("observer", ObserverPlugin),
     "ensemble_resizers": ("resizer", ResizerPlugin),
 }
+
+#: What the core itself reports. Plugins' own events have the names of the triggers they wake.
+OCCASIONS = frozenset(
+    {
+        "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
+        "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
+        "job-cancel", *(f"job-{event}" for event in RFC21_EVENTS),
+    }
+)  # fmt: skip
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
@@ -148,10 +168,38 @@ def check_record(record: object) -> None:
         if not isinstance(lacks, Mapping):
             raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
     elif isinstance(record, StatisticPlugin):
+        missing = required_options(record.options)
+        if record.default and missing:
+            raise PluginError(
+                f"{shown} is 'default', so it is kept in every run, and needs the option "
+                f"{missing[0]!r}, which only a file's 'statistics:' can give: leave out 'default', "
+                "or give the option a default"
+            )
         _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
     elif isinstance(record, ObserverPlugin):
         _check_call(record.variables, ("options",), f"{shown}: variables")
         _check_call(record.unasked, ("options",), f"{shown}: unasked")
+
+
+def meant_occasion(name: str) -> str | None:
+    """The occasion of the core that somebody who wrote this name must have meant."""
+    if name in OCCASIONS:
+        return None
+    for prefix in ("job-", "resize-"):
+        if prefix + name in OCCASIONS:
+            return prefix + name
+    near = get_close_matches(name.lower().replace("_", "-"), OCCASIONS, 1, 0.85)
+    return near[0] if near else None
+
+
+def required_options(schema: Mapping[str, Any]) -> list[str]:
+    """The options that must be given: those without a default."""
+    properties = schema.get("properties", {})
+    return [
+        key
+        for key in schema.get("required", ())
+        if not (isinstance(properties.get(key), Mapping) and "default" in properties[key])
+    ]
 
 
 def _check_name(name: object, kind: str) -> None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -82,7 +82,7 @@ class TriggerPlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
     name_means: Literal["group", "metric"] | None = None
     fields: frozenset[str] = frozenset()
-    needs_variables: Callable[[Mapping[str, Any]], frozenset[str]] | None = None
+    needs_variables: Callable[[Mapping[str, Any]], Collection[str]] | None = None
     needs_observer: str | None = None
     lacks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
@@ -157,7 +157,9 @@ class StatisticPlugin:
     returns an object with ``update(value)`` and ``get()``; one whose value depends on when values
     came sets ``timed`` and has ``update(value, timestamp)`` and ``get(timestamp)``. Where that
     depends on the options, ``timed_when`` says so of them. ``default`` statistics are kept for
-    every group and variable; others where something asks for them. ``within`` promises that the
+    every group and variable; others where something asks for them. One whose schema has an option
+    under ``required`` cannot be ``default``, and a path names it only through an entry of the
+    file's ``statistics:`` part. ``within`` promises that the
     value always lies between the smallest and the largest of all values, as a mean or a quantile
     does: a rule whose threshold is out of reach then costs nothing.
 
@@ -201,7 +203,7 @@ class ObserverPlugin:
     summary: str
     build: Callable[[Job, Mapping[str, Any]], Observer]
     options: Schema = field(default_factory=lambda: _NOTHING)
-    variables: Callable[[Mapping[str, Any]], frozenset[str] | None] | None = None
+    variables: Callable[[Mapping[str, Any]], Collection[str] | None] | None = None
     unasked: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
 
 

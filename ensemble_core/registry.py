@@ -242,6 +242,19 @@ class Registry:
             ],
         )
 
+    def owner(self, record: Record) -> LoadedPlugin | None:
+        """The plugin that registered this very record."""
+        for plugin in self.plugins:
+            for records in plugin.records.values():
+                if any(one is record for one in records):
+                    return plugin
+        return None
+
+    def whose(self, record: Record) -> str:
+        """Whose record this is, in words; empty for a built-in."""
+        plugin = self.owner(record)
+        return "" if plugin is None or plugin.builtin else str(plugin)
+
     @property
     def broken(self) -> tuple[LoadedPlugin, ...]:
         """The plugins that were left out; ``error`` says why."""

@@ -37,7 +37,8 @@ class RuleReport:
     """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
     ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
-    saw. ``state`` says why it did not fire, or ``fired``.
+    saw. ``state`` says why it did not fire, or ``fired``; ``cut`` why it was switched off for good,
+    if it was.
     """
 
     id: str
@@ -53,6 +54,7 @@ class RuleReport:
     state: Literal["fired", "never woken", "condition false", "held back", "disabled", "cut"] = (
         "never woken"
     )
+    cut: str = ""
     spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 

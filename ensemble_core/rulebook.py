@@ -19,6 +19,10 @@ from ensemble_core.rules import BoundRule
 __all__ = ["RuleBook", "chain_text"]
 
 
+#: Why a rule is switched off, where nothing else is said.
+_CHAIN = "it belonged to a chain of firings that fed itself"
+
+
 class RuleBook:
     """The rules of one run. ``states`` are all of them by id, in order."""
 
@@ -156,11 +160,11 @@ class RuleBook:
         if not state.live:
             self._leave(state)
 
-    def cut(self, state: RuleState) -> None:
+    def cut(self, state: RuleState, why: str = _CHAIN) -> None:
         """Switch a rule off for good."""
         if state.live:
             self._leave(state)
-        state.cut = True
+        state.cut, state.why_cut = True, why
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -249,6 +253,7 @@ class RuleBook:
             when=rule.condition.text if rule.condition else "",
             enabled=state.enabled,
             state=self._standing(state, woken),
+            cut=state.why_cut,
             spec=rule.spec,
         )
 

@@ -123,7 +123,8 @@ class Trigger:
 
     Exactly one of these wakes it: an update of the metric at path ``metric``; every ``every``
     seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,
-    ``observed``, ``resize-granted``, or the name of a plugin's own event). ``group`` narrows
+    ``observed``, ``resize-granted``, or the name of a plugin's own event, which is the trigger's
+    name or that of another trigger). ``group`` narrows
     occasions to jobs of one group. ``match`` may narrow further: it is given the occasion's event
     and fields (of a metric's trigger ``value`` too; of an observed row ``observer`` too), runs on
     the engine's thread, and must be pure and quick.
@@ -134,6 +135,18 @@ class Trigger:
     metric: str | None = None
     every: float | None = None
     match: Callable[[Event, Mapping[str, Any]], bool] | None = None
+
+    def __post_init__(self) -> None:
+        wakes: object = self.wakes
+        if not isinstance(wakes, (tuple, list, set, frozenset)):
+            right = f"({wakes!r},)" if isinstance(wakes, str) else "('observed',)"
+            raise TypeError(f"wakes is {wakes!r:.80}, expected a tuple of names: wakes={right}")
+        for name in wakes:
+            if not isinstance(name, str) or not name:
+                raise TypeError(f"wakes has {name!r:.80} in it, expected names of occasions")
+        if not isinstance(wakes, tuple):
+            ordered = wakes if isinstance(wakes, list) else sorted(wakes)
+            object.__setattr__(self, "wakes", tuple(ordered))
 
 
 class Firing(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-__all__ = ["Series", "Statistic", "StatisticSpec", "TimedStatistic"]
+__all__ = ["NoNumber", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
 
 _BUFFER = 128
 
@@ -47,11 +47,56 @@ class StatisticSpec:
     timed: bool = False
     default: bool = False
     within: bool = False
+    #: Whose it is, in words; empty for one of our own.
+    plugin: str = ""
+
+    def __str__(self) -> str:
+        whose = f" ({self.plugin})" if self.plugin else ""
+        return f"statistic {self.name!r}{whose}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for the bare and the qualified name of one statistic."""
+        return self.plugin, self.name.rpartition(":")[2]
+
+    def fault(self) -> Exception | None:
+        """What building one raises; ``None`` where it can be built."""
+        try:
+            _Cell(self)
+        except Exception as error:  # a plugin's code, whatever it raises
+            return error
+        return None
 
 
-def _finite(value: float | None) -> float | None:
-    """A statistic's value, unless its sum or square outgrew what a float can hold."""
-    return None if value is None or value - value != 0.0 else value
+class NoNumber(TypeError):
+    """A statistic gave something else than a number."""
+
+
+def _number(value: object) -> float | None:
+    """A statistic's value, unless its sum or square outgrew what a float can hold. Raises
+    :class:`NoNumber` for what is none."""
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)):
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+            raise NoNumber(f"get() gave {_shown(value)}, expected a number or None")
+        value = float(value)
+    return value if value - value == 0.0 else None
+
+
+def _shown(value: object) -> str:
+    """A wrong value, or what it is, where it is nothing to be shown."""
+    return repr(value)[:80] if isinstance(value, (str, bytes)) else f"a {type(value).__name__}"
+
+
+class _Nothing:
+    """In the place of a statistic that could not be built."""
+
+    def update(self, *_: float) -> None:
+        """Take nothing."""
+
+    def get(self, *_: float) -> None:
+        """Have no value."""
 
 
 class _Cell:
@@ -59,10 +104,10 @@ class _Cell:
 
     __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
 
-    def __init__(self, spec: StatisticSpec) -> None:
+    def __init__(self, spec: StatisticSpec, statistic: Any = None) -> None:
         self.name = spec.name
         self.timed = spec.timed
-        self.statistic: Any = spec.build()
+        self.statistic: Any = spec.build() if statistic is None else statistic
         self.update: Callable[..., Any] = self.statistic.update
         self.get: Callable[..., float | None] = self.statistic.get
         #: Some take many values at once, with the same result. (What river calls ``update_many``
@@ -76,7 +121,8 @@ class Series:
     """The values of one variable of one group, reduced by several statistics.
 
     Values wait in a small buffer; a statistic takes them when it is read, and all do when the
-    buffer is full. ``problems`` is told of a statistic that raised: it has no value any more.
+    buffer is full. ``problems`` is told the name of a statistic that raised and what it raised: it
+    has no value any more.
     """
 
     __slots__ = (
@@ -92,7 +138,9 @@ class Series:
     )
 
     def __init__(
-        self, specs: Iterable[StatisticSpec] = (), problems: Callable[[str], None] | None = None
+        self,
+        specs: Iterable[StatisticSpec] = (),
+        problems: Callable[[str, Exception], None] | None = None,
     ) -> None:
         self.count = 0
         self.total = 0.0
@@ -110,7 +158,11 @@ class Series:
         """Keep this statistic from now on."""
         if spec.name not in self._cells:
             self._flush()
-            self._cells[spec.name] = _Cell(spec)
+            try:
+                self._cells[spec.name] = _Cell(spec)
+            except Exception as error:  # a plugin's statistic: it must not take the run with it
+                cell = self._cells[spec.name] = _Cell(spec, _Nothing())
+                self._break(cell, error)
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
@@ -160,7 +212,7 @@ class Series:
     def _break(self, cell: _Cell, error: Exception) -> None:
         cell.broken = True
         if self._problems is not None:
-            self._problems(f"statistic {cell.name!r} raised {error!r} and has no value any more")
+            self._problems(cell.name, error)
 
     def get(self, statistic: str, now: float) -> float | None:
         """A statistic's value; ``None`` before the first value, or if it is not kept."""
@@ -188,10 +240,12 @@ class Series:
             return None
         try:
             value = cell.get(now) if cell.timed else cell.get()
+            if type(value) is float:
+                return value if value - value == 0.0 else None
+            return _number(value)
         except Exception as error:  # as above
             self._break(cell, error)
             return None
-        return value if value is not None and value - value == 0.0 else None
 
     def get_with(self, statistic: str, values: Iterable[float], now: float) -> float | None:
         """A statistic's value as if ``values`` had been recorded too; nothing is added."""
@@ -199,14 +253,17 @@ class Series:
         if cell is None:
             return None
         self._catch_up(cell)
-        trial, empty = copy.deepcopy(cell.statistic), not self.count
+        if cell.broken:
+            return None
+        empty = not self.count
         try:
+            trial = copy.deepcopy(cell.statistic)
             for value in values:
                 empty = False
                 trial.update(value, now) if cell.timed else trial.update(value)
-            if empty or cell.broken:
+            if empty:
                 return None
-            return _finite(trial.get(now) if cell.timed else trial.get())
+            return _number(trial.get(now) if cell.timed else trial.get())
         except Exception as error:  # as above
             self._break(cell, error)
             return None

@@ -24,7 +24,7 @@ from ensemble_core.series import StatisticSpec
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever the engine's state changes its shape.
-FORMAT = 3
+FORMAT = 4
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:

@@ -125,7 +125,7 @@ def why(rule: RuleReport) -> str:
     if rule.state == "held back":
         return f"{times}, but held back by its backoff"
     if rule.state == "cut":
-        return "switched off: it belonged to a chain of firings that fed itself"
+        return f"switched off: {clean(rule.cut) or 'a chain of firings fed itself'}"
     if rule.state == "disabled":
         return "disabled" + (f" ({times} before)" if rule.woken else "")
     return rule.state
@@ -167,8 +167,8 @@ def _with_reason(head: str, reason: str, width: int) -> str:
 
 
 def _state_now(rule: RuleReport) -> str:
-    if rule.state == "cut":
-        return "then switched off: a chain of firings fed itself"
+    if rule.cut:
+        return f"then switched off: {clean(rule.cut)}"
     return "" if rule.enabled else "then disabled"
 
 

@@ -21,6 +21,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.hookspecs import TriggerPlugin
 from ensemble_core.metrics import MetricPath, parse_path
+from ensemble_core.records import OCCASIONS, meant_occasion
 from ensemble_core.rules import BoundAction, BoundRule, Trigger
 
 __all__ = ["bind_rule"]
@@ -39,6 +40,10 @@ _BEFORE_END = frozenset(
 _OF_THE_END = frozenset({"exit_code", "status", "duration"})
 #: Occasions at which one has, whichever way.
 _AFTER_END = frozenset({"job-finish", "job-release", "job-free", "job-clean", "job-inactive"})
+
+
+#: Built-in triggers that wait for no occasion, and how a plugin's trigger says the same.
+_NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +125,26 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
             context.group(given[key], (*path, key))
         elif annotation == "metric":
             context.metric(given[key], (*path, key))
+    whose = context.registry.whose(record)
+    shown = f"trigger {kind!r}" + (f" ({whose})" if whose else "")
     required = record.options.get("required", ())
     if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
         return None
     if not named_well:
         return None
-    trigger = context.build(
-        (*path, "trigger"), f"trigger {kind!r}", lambda: record.build(name, options)
-    )
-    if not isinstance(trigger, Trigger):
-        return None
     before = len(context.errors)
+    trigger = context.build((*path, "trigger"), shown, lambda: record.build(name, options))
+    if not isinstance(trigger, Trigger):
+        if len(context.errors) == before:
+            context.report(
+                (*path, "trigger"),
+                f"{shown} built a {type(trigger).__name__}, expected a Trigger",
+                hint="tell its author",
+                code="bad-trigger",
+            )
+        return None
+    if not _can_wake(context, (*path, "trigger"), shown, record, trigger):
+        return None
     _check_observed(context, path, kind, record, trigger, options)
     if metric is None and trigger.metric is not None and len(context.errors) == before:
         # The metric of a trigger that is not named by one: how many jobs have converged.
@@ -139,6 +153,50 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
             return None
     occasion = _occasion(context, kind, record, trigger, metric)
     return _Woken(record, trigger, name, metric, occasion)
+
+
+def _can_wake(
+    context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
+) -> bool:
+    """Whether the trigger waits for something that can happen; reported if not. Of an occasion of
+    which nobody knows who would report it there is a warning: an executor may."""
+    ways = [
+        f"{way}={value!r}"
+        for way in ("wakes", "metric", "every")
+        if (value := getattr(trigger, way)) not in ((), None)
+    ]
+    if len(ways) != 1:
+        named = f"names {' and '.join(ways)}" if ways else "names nothing that wakes a rule"
+        context.report(
+            path,
+            f"{shown} {named}, expected one of wakes, metric and every",
+            hint="tell its author",
+            code="never-wakes",
+        )
+        return False
+    triggers = context.registry.triggers
+    for name in trigger.wakes:
+        if name in OCCASIONS or name == record.name:
+            continue
+        if name in triggers.clashes or (name in triggers and name not in _NO_OCCASIONS):
+            continue
+        meant = meant_occasion(name)
+        if meant is None and name not in _NO_OCCASIONS:
+            context.warnings.append(
+                f"{shown} waits for {name!r}, and nothing that is installed is known to report "
+                "that; a plugin's own event has the name of a trigger"
+            )
+            continue
+        context.report(
+            path,
+            f"{shown} waits for {name!r}, which nothing ever reports",
+            hint=f"did you mean {meant!r}? Tell its author"
+            if meant
+            else f"tell its author: a Trigger says {_NO_OCCASIONS[name]}, not wakes=({name!r},)",
+            code="never-wakes",
+        )
+        return False
+    return True
 
 
 def _check_observed(
@@ -151,7 +209,11 @@ def _check_observed(
 ) -> None:
     """Whether the observers of its group can ever yield what the trigger needs."""
     needs = record.needs_variables
-    wanted = None if needs is None else context.quietly(needs, options)
+    wanted = (
+        None
+        if needs is None
+        else context.names(needs, options, f"trigger {kind!r}: its 'needs_variables'")
+    )
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
     if observer is not None and not context.observed(trigger.group, observer):

@@ -14,14 +14,14 @@ from typing import Any
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.explain import explain
 from ensemble_core.config.schema import Validators
-from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError
+from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError, raised_at
 from ensemble_core.hookspecs import ExecutorPlugin, ObserverPlugin
 from ensemble_core.jobs import JobGroup
 from ensemble_core.metrics import VARIABLES, MetricPath, parse_path
 from ensemble_core.registry import Registry
 from ensemble_core.series import StatisticSpec
 
-__all__ = ["Context", "Known"]
+__all__ = ["Context", "Known", "cannot_be_built"]
 
 _MANY = 50
 
@@ -30,14 +30,28 @@ _MANY = 50
 class Known:
     """What names may refer to. A group that is ``None`` is there, but has errors of its own.
 
-    ``functions`` and ``rules`` ``None`` mean that any name may be right.
+    ``functions`` and ``rules`` ``None`` mean that any name may be right. Of ``unfit`` statistics
+    the cause says what is wrong; ``NAME`` in the hint stands for the path without its first word.
     """
 
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
+    #: Statistics of plugins that a path cannot name as they are, each with the reason.
+    unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
     here: str = "."
+
+
+def cannot_be_built(what: str, error: Exception) -> EnsembleError:
+    """What to tell of something of a plugin's that is asked for and raises when it is built."""
+    if isinstance(error, EnsembleError):
+        return EnsembleError(
+            f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
+        )
+    place = raised_at(error)
+    cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
+    return EnsembleError(f"{what} cannot be built", cause=cause, code="plugin-failed")
 
 
 class Context:
@@ -149,8 +163,7 @@ class Context:
             if known is None:
                 return None
             for name, options in known.observe.items():
-                variables = self.registry.observers[name].variables
-                names = None if variables is None else self.quietly(variables, options)
+                names = self._yields(self.registry.observers[name], options)
                 if names is None:
                     return None
                 found |= names
@@ -173,8 +186,7 @@ class Context:
                 record = self.registry.observers[observer]
                 if self._unasked(record, options, name) is not None:
                     continue
-                variables = record.variables
-                names = None if variables is None else self.quietly(variables, options)
+                names = self._yields(record, options)
                 if names is None or name in names:
                     return True
         return False
@@ -216,15 +228,39 @@ class Context:
         except Exception:  # a plugin that cannot say what it leaves out: then nothing is checked
             return None
 
-    @staticmethod
-    def quietly(
-        variables: Callable[[Mapping[str, Any]], frozenset[str] | None],
+    def _yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
+        """What an observer can yield with these options; ``None``: it cannot be known."""
+        if record.variables is None:
+            return None
+        whose = self.registry.whose(record)
+        shown = f"observer {record.name!r}" + (f" ({whose})" if whose else "")
+        return self.names(record.variables, options, f"{shown}: its 'variables'")
+
+    def names(
+        self,
+        function: Callable[[Mapping[str, Any]], Collection[str] | None],
         options: Mapping[str, Any],
+        shown: str,
     ) -> frozenset[str] | None:
-        """What a plugin says of its variables; ``None`` where it cannot."""
+        """The names that a plugin says with these options; ``None`` where it cannot, which leaves
+        what speaks of them unchecked: there is a warning of that."""
         try:
-            return variables(options)
-        except Exception:  # a plugin that cannot say what it yields: then nothing is checked
+            said: object = function(options)
+            if said is None:
+                return None
+            if not isinstance(said, Collection) or isinstance(said, (str, bytes)):
+                raise TypeError(f"{said!r:.80}, expected a set of names")
+            wrong = [name for name in said if not isinstance(name, str)]
+            if wrong:
+                raise TypeError(f"{wrong[0]!r:.80} is no name")
+            return frozenset(said)
+        except Exception as error:  # a plugin that cannot say what it yields
+            place = raised_at(error)
+            told = str(error) if isinstance(error, TypeError) else repr(error)
+            self.warnings.append(
+                f"{shown} cannot be used, so names of values are not checked: {told}"
+                + (f" ({place})" if place and not place.startswith("ensemble_core/") else "")
+            )
             return None
 
     def _groups(self, group: str | None) -> Iterable[JobGroup | None]:
@@ -272,7 +308,21 @@ class Context:
             # A path has its group's name in it; the nearest of very many paths costs seconds.
             inside = [group for group in groups if group in text]
             groups = inside or get_close_matches(text, groups, 5, 0.3)
+        head, _, rest = text.partition(".")
+        unfit = self.known.unfit.get(head)
         try:
-            return parse_path(text, groups, self.known.statistics)
+            if unfit is None:
+                found = parse_path(text, groups, self.known.statistics)
+                return self._built(found) or found
+            parse_path(text, groups, {head})
         except EnsembleError as error:
             return error
+        hint = unfit.hint and unfit.hint.replace("NAME", rest)
+        return EnsembleError(unfit.what, cause=unfit.cause, hint=hint, code=unfit.code)
+
+    def _built(self, path: MetricPath) -> EnsembleError | None:
+        """Why there can be none of the statistic that this path names. Our own are not tried, lest
+        what they import makes every check slow."""
+        spec = self.known.statistics.get(path.statistic)
+        error = spec.fault() if spec is not None and spec.plugin else None
+        return None if error is None else cannot_be_built(str(spec), error)

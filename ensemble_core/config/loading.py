@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.binding import bind_rule
-from ensemble_core.config.context import Context, Known
+from ensemble_core.config.context import Context, Known, cannot_be_built
 from ensemble_core.config.custom import functions_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.durations import seconds
@@ -31,6 +32,7 @@ from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.hookspecs import ExecutorPlugin, StatisticPlugin
 from ensemble_core.jobs import JobGroup
 from ensemble_core.metrics import parse_path
+from ensemble_core.records import required_options
 from ensemble_core.registry import Registry
 from ensemble_core.rules import BoundAction, BoundRule
 from ensemble_core.series import StatisticSpec
@@ -200,10 +202,12 @@ class _Loader:
         context = self._context
         registry = context.registry.statistics
         known: dict[str, StatisticSpec] = {}
+        unfit: dict[str, EnsembleError] = {}
         for name, record in registry.items():
-            options = defaults(record.options, {})
-            spec = context.build((), f"statistic {name!r}", partial(record.spec, options, name))
-            if spec is not None:
+            spec = self._plain_statistic(name, record)
+            if isinstance(spec, EnsembleError):
+                unfit[name] = spec  # told where a path names it; nobody else need hear of it
+            else:
                 known[name] = spec
         given = self._data.get("statistics")
         for name, spec in given.items() if isinstance(given, dict) else ():
@@ -217,6 +221,7 @@ class _Loader:
                     where=context.document.at_key(path),
                 )
                 continue
+            unfit.pop(name, None)
             if not isinstance(spec, dict) or spec.get("statistic") not in registry:
                 # Its own error is reported; paths that use it are not wrong for that.
                 known[name] = StatisticSpec(name=name, build=_never)
@@ -226,11 +231,36 @@ class _Loader:
             options = defaults(record.options, options)
             bound = None
             if context.intact(path):
+                whose = context.registry.whose(record)
                 bound = context.build(
-                    path, f"statistic {name!r}", partial(_tried, record, options, name)
+                    path,
+                    f"statistic {name!r}" + (f" ({whose})" if whose else ""),
+                    partial(_tried, record, options, name, whose),
                 )
             known[name] = bound or StatisticSpec(name=name, build=_never)
         context.known.statistics = known
+        context.known.unfit = unfit
+
+    def _plain_statistic(self, name: str, record: StatisticPlugin) -> StatisticSpec | EnsembleError:
+        """The statistic as a path names it, without options; or why that cannot be."""
+        options = defaults(record.options, {})
+        whose = self._context.registry.whose(record)
+        shown = f"statistic {name!r}" + (f" ({whose})" if whose else "")
+        missing = required_options(record.options)
+        if missing:
+            own = name.rpartition(":")[2]
+            given = ", ".join(f"{key}: …" for key in missing)
+            one = f"option {missing[0]!r}" if len(missing) == 1 else f"options {_listing(missing)}"
+            return EnsembleError(
+                f"{shown} needs the {one}, which a metric's path cannot say",
+                hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
+                f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
+                code="statistic-needs-options",
+            )
+        try:
+            return replace(record.spec(options, name), plugin=whose)
+        except Exception as error:  # a plugin's timed_when
+            return cannot_be_built(shown, error)
 
     def _groups(self) -> dict[str, JobGroup]:
         context = self._context
@@ -382,11 +412,19 @@ def _never() -> Any:
     raise EnsembleError("a statistic with errors was used", code="internal")
 
 
-def _tried(record: StatisticPlugin, options: Mapping[str, Any], name: str) -> StatisticSpec:
+def _tried(
+    record: StatisticPlugin, options: Mapping[str, Any], name: str, whose: str
+) -> StatisticSpec:
     """The statistic, after building one to see whether its options can be right."""
-    spec = record.spec(options, name)
-    spec.build()
+    spec = replace(record.spec(options, name), plugin=whose)
+    error = spec.fault()
+    if error is not None:
+        raise error
     return spec
+
+
+def _listing(names: Sequence[str]) -> str:
+    return " and ".join(repr(name) for name in names)
 
 
 def _limits(given: Mapping[str, Any]) -> Limits:
@@ -405,6 +443,7 @@ def _binder(context: Context) -> Binder:
         known = Known(
             groups=context.known.groups,
             statistics=context.known.statistics,
+            unfit=context.known.unfit,
             functions=context.known.functions,
             here=context.known.here,
         )

@@ -94,8 +94,9 @@ class ObserverContract(RecordContract):
             return
         variables = self.plugin.variables(self.options)
         if variables is not None:
+            assert not isinstance(variables, str), f"{variables!r}, expected a set of names"
             yielded = {name for row in self._read([self.sample]) for name in row.values}
-            assert yielded <= variables
+            assert yielded <= set(variables)
 
     def test_yields_nothing_that_it_says_it_never_does(self) -> None:
         if self.plugin.unasked is None:

@@ -8,7 +8,9 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ensemble_core.config.schema import defaults
 from ensemble_core.hookspecs import StatisticPlugin
+from ensemble_core.records import required_options
 from ensemble_core.testing.options import RecordContract
 
 __all__ = ["StatisticContract"]
@@ -54,6 +56,11 @@ class StatisticContract(RecordContract):
     def _get(self, statistic: Any, second: int) -> float | None:
         value: float | None = statistic.get(float(second)) if self._timed else statistic.get()
         return value
+
+    def test_can_be_built_without_options_unless_its_schema_requires_some(self) -> None:
+        if not required_options(self.plugin.options):
+            # So it is named in a path, and where every statistic is kept.
+            self.plugin.build(defaults(self.plugin.options, {}))
 
     def test_gives_numbers_or_none(self) -> None:
         said = self._feed(self._build(), self.samples)

@@ -18,6 +18,7 @@ from ensemble_core.events import (
     TimerElapsed,
 )
 from ensemble_core.hookspecs import TriggerPlugin
+from ensemble_core.records import OCCASIONS, meant_occasion
 from ensemble_core.rules import Trigger
 from ensemble_core.testing.options import RecordContract
 
@@ -83,6 +84,20 @@ class TriggerContract(RecordContract):
             assert isinstance(occasion, str)
             assert occasion
 
+    def test_waits_for_what_is_reported(self) -> None:
+        own = {self.plugin.name}
+        for item in self.wakes:
+            event = item[0] if isinstance(item, tuple) else item
+            if isinstance(event, PluginEvent):
+                own.add(event.name)
+        for name in self._build().wakes:
+            meant = meant_occasion(name)
+            assert name in OCCASIONS or name in own, (
+                f"nothing reports {name!r}, so the rule would never be woken: "
+                + (f"did you mean {meant!r}? " if meant else "")
+                + "An event of the plugin's own has the trigger's name, or stands in `wakes`"
+            )
+
     def test_name_is_used_as_the_record_says(self) -> None:
         trigger = self._build()
         if self.name is not None and self.plugin.name_means == "group":
@@ -103,7 +118,7 @@ class TriggerContract(RecordContract):
         if self.plugin.needs_variables is None:
             return
         names = self.plugin.needs_variables(self.options)
-        assert isinstance(names, frozenset), f"{names!r}, expected a set of names"
+        assert not isinstance(names, str), f"{names!r}, expected a set of names"
         assert all(isinstance(name, str) for name in names)
 
     def test_options_are_left_alone(self) -> None:
