@@ -7,6 +7,7 @@ network: the entry points of ``pyproject.toml`` are made known as an editable in
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -16,6 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from ensemble_core.recordtypes import CallContext
+from ensemble_core.rules import Firing, Trigger
+from ensemble_core.testing import Story
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugin-tutorial.md"
 _FENCE = re.compile(
@@ -162,3 +167,19 @@ def test_commands_that_are_not_followed_are_those_that_need_the_network() -> Non
     ]
     assert len(shown) == 2
     assert all(re.search(r"^pip install (?!-e)", text, re.M) for text in shown)
+
+
+@pytest.mark.parametrize("kind", [Trigger, Firing, CallContext, Story])
+def test_everything_that_an_authors_code_is_given_has_a_line(kind: type) -> None:
+    """All attributes and methods, and no other, in the order of what one wants to do."""
+    head = f"| | of a `{kind.__name__}"
+    table = PAGE.read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    told = {
+        name
+        for line in table.splitlines()[2:]
+        for name in re.findall(r"`(\w+)(?:\([^`]*\))?`", line.split("|")[1])
+    }
+    names = {name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_"}
+    if kind is Story:
+        names |= {"ensemble", "engine", "now", "decisions", "events"}
+    assert told == names
