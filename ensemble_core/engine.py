@@ -87,6 +87,8 @@ class Engine(Reactions):
     ) -> None:
         super().__init__(ensemble, everything=everything, shared=shared)
         self._strangers = Strangers()
+        #: The metrics after an event that called functions: what these are given.
+        self._view: MetricsView | None = None
         #: The end that the loss of the queue brought about, which a resumed run takes back.
         self._ended_by_loss: Terminate | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -135,6 +137,9 @@ class Engine(Reactions):
 
     def snapshot(self) -> MetricsView:
         """Every metric's value now, safe to hand to another thread."""
+        return self._look() if self._view is None else self._view
+
+    def _look(self) -> MetricsView:
         self.table.fill_gauges()
         return self.metrics.snapshot(self.now)
 
@@ -182,6 +187,11 @@ class Engine(Reactions):
                 self._handlers[type(event)](event)
         except Exception as error:  # a plugin's malformed event: it must not take the run with it
             self._recover(event, error)
+        # Here and not by who asks for it: reading may find a statistic at fault, which is told of
+        # in the same place when the events are replayed.
+        self._view = None
+        if out and any(type(decision) is Call for decision in out):
+            self._view = self._look()
         if self.metrics.problems:
             for problem in self.metrics.problems:
                 self._error(problem)

@@ -20,6 +20,7 @@ from ensemble_core import (
     JobGroup,
     Observer,
     ObserverPlugin,
+    PluginEvent,
     Row,
     Run,
     StatisticPlugin,
@@ -262,11 +263,38 @@ def test_trigger_whose_needs_are_no_names_fails() -> None:
         summary="x",
         build=lambda name, options: Trigger(wakes=("observed",), group=name),
         name_means="group",
-        needs_variables=lambda options: "Converged",  # type: ignore[arg-type, return-value]
+        needs_variables=lambda options: "Converged",
     )
     assert failures(TriggerContract, plugin=record, name="sim") == {
         "test_variables_that_it_needs_are_names"
     }
+
+
+def test_trigger_that_waits_for_an_event_of_its_plugins_own_passes() -> None:
+    record = TriggerPlugin(
+        name="nightly", summary="x", build=lambda name, options: Trigger(wakes=("nightly", "dusk"))
+    )
+    assert failures(TriggerContract, plugin=record) == {"test_waits_for_what_is_reported"}
+    dusk = PluginEvent(1.0, "dusk")
+    assert failures(TriggerContract, plugin=record, wakes=[dusk]) == set()
+
+
+def test_statistic_that_needs_options_that_its_schema_does_not_require_fails() -> None:
+    target = {"description": "x", "type": "number"}
+    schema: dict[str, Any] = {"type": "object", "properties": {"target": target}}
+
+    def build(options: Any) -> Sum:
+        assert options["target"]
+        return Sum()
+
+    record = StatisticPlugin(name="x", summary="x", build=build, options=schema)
+    assert failures(StatisticContract, plugin=record, options={"target": 1}) == {
+        "test_can_be_built_without_options_unless_its_schema_requires_some"
+    }
+    record = StatisticPlugin(
+        name="x", summary="x", build=build, options={**schema, "required": ["target"]}
+    )
+    assert failures(StatisticContract, plugin=record, options={"target": 1}) == set()
 
 
 COUNTER = itertools.count()
@@ -319,6 +347,10 @@ def test_action_that_returns_something_else_fails(outcome: Any) -> None:
         (lambda name, options: Trigger(), "test_builds_a_trigger"),
         (lambda name, options: Trigger(wakes=("start",), every=3.0), "test_builds_a_trigger"),
         (lambda name, options: Trigger(wakes=name), "test_builds_a_trigger"),
+        (
+            lambda name, options: Trigger(wakes=("observe",), group=name),
+            "test_waits_for_what_is_reported",
+        ),
         (
             lambda name, options: Trigger(wakes=("job-finish",)),
             "test_name_is_used_as_the_record_says",

@@ -297,6 +297,20 @@ def test_a_state_with_a_statistic_at_fault_is_kept_and_read_again() -> None:
     assert again.metric("odd.a-duration") is None
 
 
+def test_a_run_with_a_statistic_at_fault_can_be_replayed(tmp_path: Path) -> None:
+    speaks = BELOW.replace("return self.number", 'return "a lot"').replace(
+        ', "required": ["target"]', ""
+    )
+    speaks = speaks.replace('Below(options["target"])', "Below(3)")
+
+    done = run(tmp_path, speaks, WITH_FUNCTION)
+    replayed = CliRunner().invoke(main, ["replay", "last"])
+
+    assert done.exit_code == 0, done.output
+    assert done.output.count("statistic 'below' (plugin 'odd' of odd) is at fault") == 1
+    assert replayed.exit_code == 0, replayed.output
+
+
 @pytest.mark.parametrize("value", [3, 2.5, None, float("nan")])
 def test_numbers_of_any_class_are_values(value: float | None) -> None:
     class Says(Mean):
