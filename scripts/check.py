@@ -159,9 +159,15 @@ def build() -> None:
         print(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
 
 
+def once() -> None:
+    """What the plugins' tests on wheels leave out."""
+    built()
+    pytest("plugins", BIN, ROOT, "-m", "once", "plugins")
+
+
 def everything() -> None:
     built()  # the tests look into the distributions where there are any
-    pytest("tests", BIN, ROOT)
+    pytest("tests", BIN, ROOT, "tests")
 
 
 def wheel(distribution: str) -> Path:
@@ -196,6 +202,8 @@ def alone(name: str, plugin: Path | None) -> None:
     shutil.copy(ROOT / "README.md", folder)
     tests = Path("tests") if plugin is None else Path("plugins", plugin.name, "tests")
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
+    if plugin is not None:
+        shutil.copy(plugin / "README.md", folder / tests.parent)
     # Long tests of what no installation changes ran with everything installed.
     pytest(name, venv / "bin", folder, "-m", "not once", str(tests))
 
@@ -226,8 +234,12 @@ def parts() -> dict[str, tuple[str, Callable[[], object]]]:
         ),
         "build": ("the distributions are built", build),
         "tests": (
-            "tests of the core and of every plugin, with everything installed",
+            "tests of the core, with everything installed",
             everything,
+        ),
+        "plugins": (
+            "tests of plugins that need more than their own wheel, with everything installed",
+            once,
         ),
         "core": (
             "tests of the core, from its wheel, with no plugin installed",
@@ -297,9 +309,9 @@ def last_section() -> None:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
     else:
         print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
-    if RESULTS.closing.keys() & {"tests", "ensemble-flux"}:
+    if RESULTS.closing.keys() & {"plugins", "ensemble-flux"}:
         print(flux())
-    if RESULTS.closing.keys() & {"tests", "ensemble-slurm"}:
+    if RESULTS.closing.keys() & {"plugins", "ensemble-slurm"}:
         print(slurm())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "tests"):
         print(f"{name}: {line}")

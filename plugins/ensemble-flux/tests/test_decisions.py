@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -29,9 +31,9 @@ MEMBERS = {"two-members.yaml"}
 #: Where jobs (or functions) that take different times race one another: there the same decisions
 #: are made, in an order that differs from run to run on any one queue as well.
 RACING = {"custom-action.yaml", "json-lines.yaml", "lammps-melt.yaml", "lammps-sweep.yaml"}
-#: Where time decides how many jobs there are, or which file the next one begins with: there the same
-#: rules fire, for jobs of the same groups.
-TIMED = {"lammps-converge.yaml", "lammps-restart.yaml"}
+#: Where time decides how many jobs there are, which file the next one begins with, or which shape is
+#: quicker: there the same rules fire, for jobs of the same groups.
+TIMED = {"lammps-converge.yaml", "lammps-restart.yaml", "lammps-shape.yaml"}
 
 
 def files() -> list[Path]:

@@ -10,6 +10,8 @@ import pytest
 from ensemble_core import Executor
 from ensemble_core.testing.executor import ExecutorContract
 
+pytestmark = pytest.mark.once
+
 
 class TestOverFlux(ExecutorContract):
     """Brokers that come and go as the service says."""

@@ -17,6 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Cluster
 
+pytestmark = pytest.mark.once
+
 REAL = Path(__file__).resolve().parents[3] / "tests" / "crash" / "real.py"
 SEED, COUNT = (
     int(part) for part in (os.environ.get("ENSEMBLE_CRASH", "") or "1:2").partition(":")[::2]
