@@ -109,7 +109,7 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     code, lines = show(
         programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
-        "-n", str(AT_ONCE), "--dist", "loadfile", *arguments,
+        "-n", str(AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]
@@ -162,7 +162,8 @@ def build() -> None:
 def once() -> None:
     """What the plugins' tests on wheels leave out."""
     built()
-    pytest("plugins", BIN, ROOT, "-m", "once", "plugins")
+    # Few and long: one file of them would keep the others waiting.
+    pytest("plugins", BIN, ROOT, "--dist", "worksteal", "-m", "once", "plugins")
 
 
 def everything() -> None:
