@@ -22,22 +22,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture
-def session(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
-        yield session
-    check(session)
-
-
 def check(session: Session) -> None:
     """Each job that is over was told so once."""
     for job in {event.job for event in session.events if hasattr(event, "job")}:
         assert session.names(str(job)).count("clean") == 1, session.names(str(job))
-
-
-def queue_id(session: Session, job: Job) -> str:
-    return str(session.context(job, "submit")["queue_id"])
 
 
 def problems(session: Session) -> list[str]:
