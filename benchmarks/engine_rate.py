@@ -18,14 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ensemble_core.builtin.statistics import ensemble_metrics
-from ensemble_core.conditions import parse
-from ensemble_core.decisions import Submit
-from ensemble_core.engine import Engine
-from ensemble_core.ensemble import Binder, Ensemble
-from ensemble_core.events import Event, JobEvent, Started
-from ensemble_core.jobs import JobGroup
-from ensemble_core.rules import BoundAction, BoundRule, Trigger
-from ensemble_core.series import StatisticSpec
+from ensemble_core.engine.engine import Engine
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.model.conditions import parse
+from ensemble_core.model.decisions import Submit
+from ensemble_core.model.ensemble import Binder, Ensemble
+from ensemble_core.model.events import Event, JobEvent, Started
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
 GROUPS = [f"group{number}" for number in range(10)]
 #: Paths that rules ask for, by turns, with a threshold that they do not reach.

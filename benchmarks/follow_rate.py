@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ensemble_core import intake
 from ensemble_core.builtin.observers import JsonLines
 from ensemble_core.config import load_text
-from ensemble_core.decisions import Decision
-from ensemble_core.events import Event, Observed
-from ensemble_core.follow import Follower
-from ensemble_core.plugins import discover
-from ensemble_core.runtime import Runtime, Watcher
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Event, Observed
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import Runtime, Watcher
+from ensemble_core.runtime.controller import output_tracking as intake
+from ensemble_core.runtime.tail import Follower
 from ensemble_core.testing import FakeExecutor
 
 #: Writes rows to logs by turns, each with the time of its writing; into the last one, if so asked,

@@ -20,16 +20,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ensemble_core.config import load_text
-from ensemble_core.ensemble import Ensemble
-from ensemble_core.events import Event, JobEvent
-from ensemble_core.executor import Emit, Executor, Run
-from ensemble_core.jobs import Job
-from ensemble_core.journal import NAME, Journal
-from ensemble_core.plugins import discover
-from ensemble_core.recorder import Recorder
-from ensemble_core.recovery import recover
-from ensemble_core.runtime import Runtime, Watcher
-from ensemble_core.storage import shared_storage
+from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.replay import recover
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.runtime.controller import Runtime, Watcher
 
 REGISTRY = discover()
 MAKER = "benchmark"

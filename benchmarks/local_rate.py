@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ensemble_core.builtin.local import LocalExecutor
-from ensemble_core.events import Event, JobEvent
-from ensemble_core.executor import Run
-from ensemble_core.jobs import Job
+from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Run
 
 TRUE = "/bin/true"
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from engine_rate import END, GROUPS, LIFE, ensemble
 
-from ensemble_core.decisions import Submit
-from ensemble_core.engine import Engine
-from ensemble_core.events import JobEvent, Observed, PluginEvent, Started
-from ensemble_core.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.decisions import Submit
+from ensemble_core.model.events import JobEvent, Observed, PluginEvent, Started
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
 WAVE = 1_000
 

@@ -23,12 +23,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from ensemble_service.access import TokenFile
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.server import Settings
 from service_rate import RUN, Server, begin
-
-from ensemble_core.service.access import TokenFile
-from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.proto import ensemble_pb2_grpc as api
-from ensemble_core.service.server import Settings
 
 #: Seconds between two events of a member.
 PERIOD = 0.1

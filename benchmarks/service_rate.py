@@ -28,12 +28,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from ensemble_service.access import TokenFile
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.server import Service, Settings
 
-from ensemble_core.resizer import Resized, Resizer
-from ensemble_core.service.access import TokenFile
-from ensemble_core.service.proto import ensemble_pb2 as pb
-from ensemble_core.service.proto import ensemble_pb2_grpc as api
-from ensemble_core.service.server import Service, Settings
+from ensemble_core.plugin.resizer import Resized, Resizer
 
 MEMBER, RUN = "default/bench", "bench-run"
 #: Requests under way at once; events in one message; messages that may be on their way.

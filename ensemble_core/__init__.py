@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ensemble_core.decisions import Decision, WhenBusy
+    from ensemble_service.client import ServiceClient
+
     from ensemble_core.errors import (
         EnsembleError,
         ExecutorError,
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
         PluginError,
         UsageError,
     )
-    from ensemble_core.events import (
+    from ensemble_core.journal.filesystem import shared_storage
+    from ensemble_core.metrics.series import Statistic, TimedStatistic
+    from ensemble_core.metrics.store import MetricsView
+    from ensemble_core.model.decisions import Decision, WhenBusy
+    from ensemble_core.model.events import (
         Event,
         ExecutorLost,
         JobEvent,
@@ -28,9 +33,12 @@ if TYPE_CHECKING:
         ResizeOutcome,
         Resources,
     )
-    from ensemble_core.executor import Emit, Executor, Run
-    from ensemble_core.formulas import Expression, expression
-    from ensemble_core.hookspecs import (
+    from ensemble_core.model.expressions import Expression, expression
+    from ensemble_core.model.jobs import Job, JobGroup, JobState
+    from ensemble_core.model.rules import Action, Firing, Rule, Trigger
+    from ensemble_core.plugin.discovery import executor_record
+    from ensemble_core.plugin.executor import Emit, Executor, Run
+    from ensemble_core.plugin.hookspecs import (
         ActionPlugin,
         CallContext,
         ExecutorPlugin,
@@ -40,20 +48,13 @@ if TYPE_CHECKING:
         TriggerPlugin,
         hookimpl,
     )
-    from ensemble_core.jobs import Job, JobGroup, JobState
-    from ensemble_core.metrics import MetricsView
-    from ensemble_core.observer import Observer, Row
-    from ensemble_core.plugins import executor_record
-    from ensemble_core.resizer import Resized, Resizer
-    from ensemble_core.rules import Action, Firing, Rule, Trigger
-    from ensemble_core.series import Statistic, TimedStatistic
-    from ensemble_core.service.client import ServiceClient
-    from ensemble_core.storage import shared_storage
+    from ensemble_core.plugin.observer import Observer, Row
+    from ensemble_core.plugin.resizer import Resized, Resizer
 
     __version__: str
 else:
     _HOMES = {
-        "decisions": ("Decision", "WhenBusy"),
+        "model.decisions": ("Decision", "WhenBusy"),
         "errors": (
             "EnsembleError",
             "ExecutorError",
@@ -62,7 +63,7 @@ else:
             "PluginError",
             "UsageError",
         ),
-        "events": (
+        "model.events": (
             "Event",
             "ExecutorLost",
             "JobEvent",
@@ -72,9 +73,9 @@ else:
             "ResizeOutcome",
             "Resources",
         ),
-        "executor": ("Emit", "Executor", "Run"),
-        "formulas": ("Expression", "expression"),
-        "hookspecs": (
+        "plugin.executor": ("Emit", "Executor", "Run"),
+        "model.expressions": ("Expression", "expression"),
+        "plugin.hookspecs": (
             "ActionPlugin",
             "CallContext",
             "ExecutorPlugin",
@@ -84,15 +85,14 @@ else:
             "TriggerPlugin",
             "hookimpl",
         ),
-        "jobs": ("Job", "JobGroup", "JobState"),
-        "metrics": ("MetricsView",),
-        "series": ("Statistic", "TimedStatistic"),
-        "observer": ("Observer", "Row"),
-        "plugins": ("executor_record",),
-        "resizer": ("Resized", "Resizer"),
-        "rules": ("Action", "Firing", "Rule", "Trigger"),
-        "service.client": ("ServiceClient",),
-        "storage": ("shared_storage",),
+        "model.jobs": ("Job", "JobGroup", "JobState"),
+        "metrics.store": ("MetricsView",),
+        "metrics.series": ("Statistic", "TimedStatistic"),
+        "plugin.observer": ("Observer", "Row"),
+        "plugin.discovery": ("executor_record",),
+        "plugin.resizer": ("Resized", "Resizer"),
+        "model.rules": ("Action", "Firing", "Rule", "Trigger"),
+        "journal.filesystem": ("shared_storage",),
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -103,6 +103,8 @@ else:
             from importlib.metadata import version
 
             value = version("ensemble-core")
+        elif name == "ServiceClient":
+            value = import_module("ensemble_service.client").ServiceClient
         elif name in _HOME:
             value = getattr(import_module(f"ensemble_core.{_HOME[name]}"), name)
         else:

@@ -12,7 +12,9 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = "ensemble_core/service/proto"
+#: Where the package of the generated modules begins, and where in it they are.
+PACKAGE = ROOT / "plugins" / "ensemble-service"
+HOME = "ensemble_service/proto"
 #: Each proto with the name it is generated under.
 PROTOS = {
     "protos/ensemble_operator.proto": "ensemble_operator.proto",
@@ -45,15 +47,15 @@ def generate(target: Path) -> None:
 
 def main() -> int:
     if sys.argv[1:] != ["--check"]:
-        generate(ROOT)
+        generate(PACKAGE)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         stale = [
             made.name
             for made in sorted((Path(folder) / HOME).iterdir())
-            if not (ROOT / HOME / made.name).exists()
-            or made.read_bytes() != (ROOT / HOME / made.name).read_bytes()
+            if not (PACKAGE / HOME / made.name).exists()
+            or made.read_bytes() != (PACKAGE / HOME / made.name).read_bytes()
         ]
     if stale:
         print(f"not what the protos give: {', '.join(stale)}; run 'make proto'")

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-CRASH = Path(__file__).resolve().parent.parent / "tests" / "crash"
+CRASH = Path(__file__).resolve().parent.parent / "tests" / "journal" / "crash"
 BAD = ("lost", "doubled", "fired_again", "replay_differences", "other")
 WORDS = {
     "lost": "lost",

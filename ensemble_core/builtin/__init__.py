@@ -1,1 +1,1 @@
-"""The built-ins: triggers, actions, statistics, observers and the local executor, as plugins."""
+"""The built-in triggers, actions, statistics and observers, as plugins."""

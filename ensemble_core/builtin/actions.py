@@ -28,12 +28,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.hookspecs import ActionPlugin, hookimpl
-from ensemble_core.jobs import FIELD_PLACEHOLDER, fill
-from ensemble_core.rules import Firing
+from ensemble_core.model.jobs import FIELD_PLACEHOLDER, fill
+from ensemble_core.model.rules import Firing
+from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
-    from ensemble_core.decisions import Decision
+    from ensemble_core.model.decisions import Decision
 
 __all__ = ["ensemble_actions"]
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.hookspecs import ObserverPlugin, hookimpl
-from ensemble_core.jobs import Job
-from ensemble_core.metrics import VARIABLES
-from ensemble_core.observer import Observer, Row
+from ensemble_core.metrics.store import VARIABLES
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.hookspecs import ObserverPlugin, hookimpl
+from ensemble_core.plugin.observer import Observer, Row
 
 __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "ensemble_observers"]
 

@@ -25,8 +25,8 @@ from functools import partial
 from typing import Any
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.hookspecs import StatisticPlugin, hookimpl
-from ensemble_core.series import Statistic, TimedStatistic
+from ensemble_core.metrics.series import Statistic, TimedStatistic
+from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
 
 __all__ = ["EXACT", "LONGEST", "ensemble_metrics"]
 

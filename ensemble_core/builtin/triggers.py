@@ -1,7 +1,7 @@
 """The built-in triggers, registered through the same hook that a plugin uses.
 
 Each is a record: its options as a JSON Schema, and a function that builds the
-:class:`~ensemble_core.rules.Trigger` which the engine's index understands.
+:class:`~ensemble_core.model.rules.Trigger` which the engine's index understands.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ensemble_core.hookspecs import TriggerPlugin, hookimpl
-from ensemble_core.jobs import RFC21_EVENTS
-from ensemble_core.rules import Trigger
+from ensemble_core.model.jobs import RFC21_EVENTS
+from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.hookspecs import TriggerPlugin, hookimpl
 
 __all__ = ["ensemble_triggers"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.look import Look, clean, shorten
-from ensemble_core.decisions import (
+from ensemble_core.cli.text_style import Look, clean, shorten
+from ensemble_core.model.decisions import (
     AddRule,
     Call,
     Cancel,
@@ -30,8 +30,8 @@ from ensemble_core.decisions import (
     Submit,
     Terminate,
 )
-from ensemble_core.ensemble import Ensemble
-from ensemble_core.events import (
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
     Event,
@@ -39,7 +39,7 @@ from ensemble_core.events import (
     ResizeOutcome,
     TimerElapsed,
 )
-from ensemble_core.jobs import Job
+from ensemble_core.model.jobs import Job
 
 __all__ = ["FAILURES_SHOWN", "Line", "Narrator", "interesting", "spell_status"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ensemble_core.cli.look import clean, look_for
-from ensemble_core.registry import Registry
+from ensemble_core.cli.text_style import clean, look_for
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["discover"]
 
 
 def discover(files: Sequence[str], *, warn: bool = True) -> Registry:
     """The installed plugins and those in ``files``; what is wrong with any is said once."""
-    from ensemble_core import plugins
+    from ensemble_core.plugin import discovery as plugins
 
     registry = plugins.discover(files)
     if warn:

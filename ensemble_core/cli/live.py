@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from ensemble_core.cli.look import Look, is_terminal, shorten, spell_time
 from ensemble_core.cli.summary import group_table
-from ensemble_core.report import GroupReport, Report
+from ensemble_core.cli.text_style import Look, is_terminal, shorten, spell_time
+from ensemble_core.engine.report import GroupReport, Report
 
 __all__ = ["Block", "can_be_live"]
 

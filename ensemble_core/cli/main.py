@@ -36,11 +36,9 @@ COMMANDS: dict[str, str] = {
     "status": "Show how a run stands, or how it ended.",
     "events": "Show what happened in a run, and what was decided.",
     "logs": "Show what a run's jobs wrote.",
-    "plot": "Draw what a run's jobs reported, and where rules fired.",
     "why": "Say why a rule fired, or did not.",
     "replay": "Check a run: decide everything anew from its journal and compare.",
     "clean": "Remove the records of runs that are over.",
-    "member": "Let a queue take part in ensembles that are steered elsewhere.",
     "validate": "Check ensemble files without running anything.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
     "plugins": "List and describe plugins and what they register.",
@@ -49,16 +47,24 @@ COMMANDS: dict[str, str] = {
 }
 
 
+def _of_plugins() -> dict[str, Any]:
+    """Commands of plugins: the entry points of the group ``ensemble.commands``."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group="ensemble.commands")}
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *_of_plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"ensemble_core.cli.{cmd_name}")
+            entry = _of_plugins().get(cmd_name)
+            return None if entry is None else entry.load()
+        module = import_module(f"ensemble_core.cli.commands.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -80,7 +86,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        known = self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             if name.endswith((".yaml", ".yml")):
                 hint = f"Did you mean 'ensemble run {name}'?"
             else:
@@ -113,7 +120,7 @@ class LazyGroup(click.Group):
         except (KeyboardInterrupt, EOFError, click.Abort):
             code = 130
         except EnsembleError as error:
-            from ensemble_core.cli.complaints import complain
+            from ensemble_core.cli.error_format import complain
 
             complain(error)
             code = error.exit_code
@@ -179,7 +186,7 @@ def _fault(error: BaseException) -> NoReturn:
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from ensemble_core.cli.version import text
+        from ensemble_core.cli.commands.version import text
 
         click.echo(text())
         ctx.exit()

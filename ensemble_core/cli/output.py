@@ -20,9 +20,9 @@ from typing import Any, TextIO, cast
 
 from ensemble_core.cli.console import Line, interesting
 from ensemble_core.cli.live import Block
-from ensemble_core.cli.look import is_terminal
-from ensemble_core.decisions import Decision
-from ensemble_core.events import Event
+from ensemble_core.cli.text_style import is_terminal
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Event
 
 __all__ = ["Output"]
 

@@ -9,9 +9,9 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from ensemble_core.cli.look import Look, clean, shorten, spell_time, table
-from ensemble_core.cli.why_words import spell_times
-from ensemble_core.report import GroupReport, Report, RuleReport
+from ensemble_core.cli.text_style import Look, clean, shorten, spell_time, table
+from ensemble_core.cli.why_text import spell_times
+from ensemble_core.engine.report import GroupReport, Report, RuleReport
 
 __all__ = ["group_table", "rule_lines", "summary", "why"]
 

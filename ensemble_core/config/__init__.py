@@ -9,7 +9,7 @@ from typing import Any
 
 from ensemble_core.config.loading import load, load_text
 from ensemble_core.config.schema import compose
-from ensemble_core.registry import Registry
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["load", "load_text", "schema"]
 

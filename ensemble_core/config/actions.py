@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.conditions import EVENT_FIELDS
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.durations import seconds
 from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
-from ensemble_core.formulas import expression
-from ensemble_core.hookspecs import ActionPlugin
-from ensemble_core.jobs import FIELD_PLACEHOLDER
-from ensemble_core.rules import BoundAction, BoundSpec
+from ensemble_core.model.conditions import EVENT_FIELDS
+from ensemble_core.model.expressions import expression
+from ensemble_core.model.jobs import FIELD_PLACEHOLDER
+from ensemble_core.model.rules import BoundAction, BoundSpec
+from ensemble_core.plugin.hookspecs import ActionPlugin
 
 __all__ = ["ACTION_KEYS", "Occasion", "bind_action", "not_asked_for"]
 

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ensemble_core import conditions
-from ensemble_core.conditions import EVENT_FIELDS, Condition
 from ensemble_core.config.actions import Occasion, bind_action, not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.durations import seconds
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
-from ensemble_core.hookspecs import TriggerPlugin
-from ensemble_core.metrics import MetricPath, parse_path
-from ensemble_core.records import OCCASIONS, meant_occasion
-from ensemble_core.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.metrics.store import MetricPath, parse_path
+from ensemble_core.model import conditions
+from ensemble_core.model.conditions import EVENT_FIELDS, Condition
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.plugin.hookspecs import TriggerPlugin
+from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
 
 __all__ = ["bind_rule"]
 

@@ -15,11 +15,11 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.explain import explain
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError, raised_at
-from ensemble_core.hookspecs import ExecutorPlugin, ObserverPlugin
-from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import VARIABLES, MetricPath, parse_path
-from ensemble_core.registry import Registry
-from ensemble_core.series import StatisticSpec
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.plugin.hookspecs import ExecutorPlugin, ObserverPlugin
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["Context", "Known", "cannot_be_built"]
 

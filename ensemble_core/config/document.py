@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, Location
-from ensemble_core.rules import Action, Rule
+from ensemble_core.model.rules import Action, Rule
 
 __all__ = ["Document", "Path", "plain", "shown"]
 

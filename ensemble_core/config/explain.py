@@ -12,7 +12,7 @@ from typing import Any
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, UsageError
-from ensemble_core.registry import Kind, Registry
+from ensemble_core.plugin.registry import Kind, Registry
 
 __all__ = ["explain"]
 

@@ -27,15 +27,15 @@ from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import Validators, defaults
 from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
-from ensemble_core.ensemble import Binder, Ensemble, Limits
 from ensemble_core.errors import EnsembleError, FileErrors
-from ensemble_core.hookspecs import ExecutorPlugin, StatisticPlugin
-from ensemble_core.jobs import JobGroup
-from ensemble_core.metrics import parse_path
-from ensemble_core.records import required_options
-from ensemble_core.registry import Registry
-from ensemble_core.rules import BoundAction, BoundRule
-from ensemble_core.series import StatisticSpec
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.metrics.store import parse_path
+from ensemble_core.model.ensemble import Binder, Ensemble, Limits
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import BoundAction, BoundRule
+from ensemble_core.plugin.hookspecs import ExecutorPlugin, StatisticPlugin
+from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.validation import required_options
 
 __all__ = ["load", "load_text"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import PluginError
-from ensemble_core.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
-from ensemble_core.registry import Registry
+from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["Validators", "compose", "defaults"]
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from ensemble_core.hookspecs import ObserverPlugin
-from ensemble_core.jobs import Job, JobGroup
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.plugin.hookspecs import ObserverPlugin
 
 __all__ = ["shared_files"]
 

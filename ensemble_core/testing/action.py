@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ensemble_core.decisions import Decision
-from ensemble_core.events import Event, JobEvent
-from ensemble_core.hookspecs import ActionPlugin, CallContext
-from ensemble_core.jobs import Job
-from ensemble_core.metrics import MetricsView
-from ensemble_core.rules import Action, Rule
+from ensemble_core.metrics.store import MetricsView
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.model.rules import Action, Rule
+from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_core.testing.fakes import FakeFiring
 from ensemble_core.testing.options import RecordContract
 

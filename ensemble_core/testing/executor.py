@@ -8,9 +8,9 @@ An author's own test file::
         def make_executor(self):
             return MyExecutor()
 
-Each test is one sentence of the contract in :class:`ensemble_core.executor.Executor`. The class
-attributes say what a job's command may be in the queue under test. :class:`Session` is also of use
-on its own: it opens an executor and remembers what it emits.
+Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`. The
+class attributes say what a job's command may be in the queue under test. :class:`Session` is also
+of use on its own: it opens an executor and remembers what it emits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome
-from ensemble_core.executor import Executor, Run
-from ensemble_core.jobs import RFC21_EVENTS, Job
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, ResizeOutcome
+from ensemble_core.model.jobs import RFC21_EVENTS, Job
+from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["ExecutorContract", "Session"]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ensemble_core.builtin.actions import ensemble_actions
-from ensemble_core.decisions import (
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.model.decisions import (
     Call,
     Cancel,
     Decision,
@@ -24,12 +25,11 @@ from ensemble_core.decisions import (
     Terminate,
     WhenBusy,
 )
-from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
-from ensemble_core.executor import Emit, Executor, Run
-from ensemble_core.hookspecs import ActionPlugin
-from ensemble_core.jobs import Job, JobGroup
-from ensemble_core.rules import Action
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.rules import Action
+from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.plugin.hookspecs import ActionPlugin
 
 __all__ = ["FakeExecutor", "FakeFiring"]
 

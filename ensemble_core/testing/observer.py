@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from ensemble_core.hookspecs import ObserverPlugin
-from ensemble_core.jobs import Job
-from ensemble_core.observer import Observer, Row
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.testing.options import RecordContract
 
 __all__ = ["ObserverContract"]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ensemble_core.config.schema import defaults
-from ensemble_core.hookspecs import StatisticPlugin
-from ensemble_core.records import required_options
+from ensemble_core.plugin.hookspecs import StatisticPlugin
+from ensemble_core.plugin.validation import required_options
 from ensemble_core.testing.options import RecordContract
 
 __all__ = ["StatisticContract"]

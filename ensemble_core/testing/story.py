@@ -23,12 +23,12 @@ from functools import cache
 from typing import Any
 
 from ensemble_core.config import load_text
-from ensemble_core.decisions import Cancel, Decision, Fired, Submit, Terminate
-from ensemble_core.engine import Engine
-from ensemble_core.ensemble import Ensemble
-from ensemble_core.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
-from ensemble_core.plugins import discover
-from ensemble_core.registry import Registry
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Terminate
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import Registry
 
 __all__ = ["Story"]
 

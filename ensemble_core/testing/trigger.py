@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.events import (
+from ensemble_core.model.events import (
     CallFailed,
     Event,
     JobEvent,
@@ -17,9 +17,9 @@ from ensemble_core.events import (
     Started,
     TimerElapsed,
 )
-from ensemble_core.hookspecs import TriggerPlugin
-from ensemble_core.records import OCCASIONS, meant_occasion
-from ensemble_core.rules import Trigger
+from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.hookspecs import TriggerPlugin
+from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
 from ensemble_core.testing.options import RecordContract
 
 __all__ = ["TriggerContract"]

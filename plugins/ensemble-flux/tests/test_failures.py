@@ -18,7 +18,7 @@ from ensemble_flux import bindings
 from ensemble_flux.executor import FluxExecutor
 
 from ensemble_core import ExecutorError, Problem, Resources
-from ensemble_core.executor import Run
+from ensemble_core.plugin.executor import Run
 from ensemble_core.testing.executor import Session
 
 Ensemble = Callable[..., Any]

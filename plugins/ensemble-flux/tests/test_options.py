@@ -12,7 +12,7 @@ from ensemble_flux.options import OPTIONS
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
-from ensemble_core.plugins import discover
+from ensemble_core.plugin.discovery import discover
 
 FILE = """jobs:
   - name: a

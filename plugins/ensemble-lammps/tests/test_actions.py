@@ -14,8 +14,8 @@ from ensemble_lammps.outcome import KINDS
 from ensemble_lammps.restarts import MAGIC
 
 from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, MetricsView, Rule
-from ensemble_core.decisions import Call, Log, Submit, Terminate
-from ensemble_core.events import CallReturned, JobEvent, Observed
+from ensemble_core.model.decisions import Call, Log, Submit, Terminate
+from ensemble_core.model.events import CallReturned, JobEvent, Observed
 from ensemble_core.testing import ActionContract, FakeFiring, Story
 
 VARY, CONTINUE, CHECK = actions()

@@ -10,7 +10,7 @@ from ensemble_lammps.thermo import ThermoReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ensemble_core.observer import Row
+from ensemble_core.plugin.observer import Row
 
 MEMORY = "Per MPI rank memory allocation (min/avg/max) = 3.1 | 3.1 | 3.1 Mbytes\n"
 LOOP = "Loop time of 0.5 on 1 procs for 20 steps with 108 atoms\n"

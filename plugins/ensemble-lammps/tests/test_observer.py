@@ -8,9 +8,9 @@ from typing import ClassVar
 import ensemble_lammps
 from ensemble_lammps.observer import unasked
 
-from ensemble_core.hookspecs import ObserverPlugin
-from ensemble_core.jobs import Job
-from ensemble_core.observer import Row
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.plugin.observer import Row
 from ensemble_core.testing import ObserverContract
 
 NAN = float("nan")

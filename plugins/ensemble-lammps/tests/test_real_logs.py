@@ -20,7 +20,7 @@ import pytest
 from ensemble_lammps.facts import FACTS
 from ensemble_lammps.thermo import ThermoReader
 
-from ensemble_core.observer import Row
+from ensemble_core.plugin.observer import Row
 
 HERE = Path(__file__).parent / "logs"
 LOGS = os.environ.get("ENSEMBLE_LAMMPS_LOGS")

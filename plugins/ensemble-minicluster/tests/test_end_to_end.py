@@ -29,7 +29,7 @@ from standin.kinds import FLUX
 PODS = """
 import json, os, threading, urllib.request
 from ensemble_core import ExecutorPlugin, Resources, hookimpl
-from ensemble_core.builtin.local import LocalExecutor
+from ensemble_core.local.executor import LocalExecutor
 
 class Pods(LocalExecutor):
     def open(self, run, emit):
@@ -126,7 +126,7 @@ def test_a_rule_changes_the_size_of_the_minicluster(
             words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
 
-    server = _python("ensemble_core.cli.server")
+    server = _python("ensemble_service.commands.server")
     added = call(*server, "token", "add", "ensemble")
     assert added.returncode == 0, added.stderr
     (tmp_path / "token").write_text(added.stdout)

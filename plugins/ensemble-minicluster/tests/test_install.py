@@ -14,7 +14,7 @@ from ensemble_minicluster.options import OPTIONS, PASSED_ON
 
 from ensemble_core import Executor
 from ensemble_core.config import load_text
-from ensemble_core.plugins import discover
+from ensemble_core.plugin.discovery import discover
 
 HEAVY = ("flux", "grpc", "google.protobuf", "kubernetes", "cryptography", "ensemble_flux.executor")
 
@@ -35,7 +35,7 @@ def test_it_is_never_chosen_by_itself() -> None:
 def test_neither_finding_it_nor_building_a_mock_loads_what_is_heavy() -> None:
     script = f"""
 import sys
-from ensemble_core.plugins import discover
+from ensemble_core.plugin.discovery import discover
 record = discover().lookup("executor", "minicluster")
 record.build({{"mock": True, "compose": "local"}})
 print([name for name in {HEAVY!r} if name in sys.modules])

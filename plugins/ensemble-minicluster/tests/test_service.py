@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from ensemble_minicluster import ensemble_executors
+from ensemble_service.client import ServiceClient
 
 import ensemble_core
 from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
-from ensemble_core.service.client import ServiceClient
 from ensemble_core.testing.executor import Session, wait_until
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
@@ -68,7 +68,7 @@ class Service:
         self.start()
 
     def command(self, *words: str) -> list[str]:
-        script = "from ensemble_core.cli.server import main; main()"
+        script = "from ensemble_service.commands.server import main; main()"
         return [sys.executable, "-c", script, *words, "--state", str(self.folder / "state")]
 
     def _token(self, member: str) -> Path:

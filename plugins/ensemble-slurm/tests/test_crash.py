@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.once
 
-REAL = Path(__file__).resolve().parents[3] / "tests" / "crash" / "real.py"
+REAL = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "real.py"
 SEED, COUNT = (
     int(part) for part in (os.environ.get("ENSEMBLE_CRASH", "") or "1:2").partition(":")[::2]
 )

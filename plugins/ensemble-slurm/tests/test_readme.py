@@ -10,7 +10,7 @@ import pytest
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 
 from ensemble_core.config import load_text
-from ensemble_core.plugins import discover
+from ensemble_core.plugin.discovery import discover
 
 
 def readme() -> str:

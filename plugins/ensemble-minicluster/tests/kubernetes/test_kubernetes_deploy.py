@@ -13,13 +13,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from ensemble_minicluster.kubernetes_plugin import OPTIONS
+from ensemble_service.commands.server import main as ensemble_server
 from looks import Build, on_record, seen
 from standin import Cluster, Operator, definition
 from standin.kinds import FLUX, RBAC, of_definition
 from standin.schema import complete, errors
 
 from ensemble_core.cli.main import main as ensemble
-from ensemble_core.cli.server import main as ensemble_server
 
 pytestmark = pytest.mark.once
 

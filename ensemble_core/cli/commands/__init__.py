@@ -1,0 +1,1 @@
+"""The subcommands of ``ensemble``, one module each, imported when called."""

@@ -1,0 +1,120 @@
+"""``ensemble cancel RUN``: stops a run, whether or not its controller is still there."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+
+import click
+from ensemble_service.commands.connection_options import reaching_options, told
+
+from ensemble_core.cli.kept_run import json_option, run_argument, state_option
+
+__all__ = ["cancel"]
+
+#: Seconds between looks whether the controller has gone.
+_LOOK = 0.2
+
+
+@click.command()
+@run_argument
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
+@click.option(
+    "--leave",
+    is_flag=True,
+    help="Do not wait for jobs that cannot be cancelled now, as of a member that is away: the "
+    "controller leaves at once, and the run can be resumed.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Believe that the controller is gone, where nothing else can tell.",
+)
+@reaching_options
+@state_option
+@json_option
+def cancel(
+    run: str,
+    wait: bool,
+    leave: bool,
+    take_over: bool,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    """Stop a run: cancel its jobs and end it.
+
+    A controller that has the run is asked to stop it, on whichever machine it is. Where none is
+    left, this command takes the run up itself and cancels what its queue still has of it.
+    """
+    from ensemble_core.cli.commands.resume import take_up
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
+
+    def say(told: dict[str, object], text: str) -> None:
+        click.echo(dump(told) if as_json else text)
+
+    folder = find(state_folder(state), run)
+    who = f"{_user()} on {socket.gethostname()}"
+    lock = Lock(folder)
+    if leave and lock.controller() is None:
+        raise UsageError(
+            f"no controller has run {folder.name}: there is nothing to leave",
+            hint="without --leave this command cancels what its queue still has of it",
+            code="no-controller",
+        )
+    if lock.controller() is None or take_over:
+        info = look(folder)
+        if info.state == "ended":
+            said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
+            say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
+            return 0
+        showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
+        reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
+        stop = f"cancelled by {who}"
+        take_up(run, state, showing, reach=reach, take_over=take_over, stop_first=stop)
+        return 0
+    try:
+        (folder / STOP).write_text(f"{who}\n", encoding="utf-8")
+        if leave:
+            (folder / LEAVE).touch()
+    except OSError as error:
+        raise EnsembleError(
+            f"run {folder.name} cannot be told to stop",
+            cause=error.strerror,
+            hint="send its controller SIGTERM: 'ensemble status' says where it is",
+            code="unwritable",
+        ) from error
+    if not wait:
+        say({"tag": folder.name, "state": "stopping"}, f"run {folder.name} was told to stop")
+        return 0
+    while lock.controller() is not None:
+        time.sleep(_LOOK)
+    info = look(folder)
+    if info.state == "ended":
+        said = f"run {folder.name} has ended: {info.reason}"
+    elif leave:
+        said = (
+            f"run {folder.name} was left with jobs that may go on; "
+            f"'ensemble resume {folder.name}' takes it up again"
+        )
+    else:
+        said = (
+            f"the controller of run {folder.name} has gone before the run had ended; "
+            f"'ensemble cancel {folder.name}' cancels what is left of it"
+        )
+    say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
+    return 0 if leave or info.state == "ended" else 1
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"

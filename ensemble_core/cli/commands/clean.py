@@ -1,0 +1,276 @@
+"""``ensemble clean``: removes the records of runs that are over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ensemble_core.cli.kept_run import json_option, put, spell_size, state_option, tags, telling
+
+if TYPE_CHECKING:
+    from ensemble_core.journal.run_store import RunInfo
+
+__all__ = ["clean"]
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """How old, in seconds: ``12h``, ``30d``, ``2w``."""
+    if value is None:
+        return None
+    match = _AGE.fullmatch(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no age: write for example 12h, 30d or 2w")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+@dataclass(slots=True)
+class _Case:
+    """One run that may go."""
+
+    info: RunInfo
+    size: int
+    #: Jobs that the queue may still have.
+    jobs: int = 0
+    #: Why it stays, if it does.
+    kept: str = ""
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=tags)
+@click.option("--ended", is_flag=True, help="Every run that has ended.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also runs that were interrupted, which could be resumed; never running ones.",
+)
+@click.option(
+    "--older-than",
+    "age",
+    callback=_age,
+    metavar="AGE",
+    help="Only runs in which nothing happened for so long: 12h, 30d, 2w. By itself: ended ones.",
+)
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="Say what would be removed, and remove nothing."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, also where jobs may still be queued.")
+@state_option
+@json_option
+def clean(
+    runs: tuple[str, ...],
+    ended: bool,
+    everything: bool,
+    age: float | None,
+    dry_run: bool,
+    yes: bool,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    """Remove the records of runs that are over.
+
+    Say which: runs by name, --ended, --older-than or --all. Removed are the run's journal and what
+    its jobs wrote beside it; output that went elsewhere stays. A run that a controller has is never
+    removed; an interrupted one only by name or with --all. Exit code 1 if something that was named
+    stays.
+    """
+    with telling(as_json):
+        return _clean(runs, ended, everything, age, dry_run, yes, state, as_json)
+
+
+def _clean(
+    names: Sequence[str],
+    ended: bool,
+    everything: bool,
+    age: float | None,
+    dry_run: bool,
+    yes: bool,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.journal.run_store import find, folders, look, state_folder
+
+    if not (names or ended or everything or age is not None):
+        raise click.UsageError(
+            "nothing is removed without being told what: name runs, or say --ended, "
+            "--older-than 30d or --all"
+        )
+    if names and (ended or everything):
+        raise click.UsageError("name runs, or say --ended or --all: not both")
+    home = state_folder(state)
+    found = list(dict.fromkeys(find(home, name) for name in names)) if names else folders(home)
+    chosen = []
+    for folder in found:
+        info = look(folder)
+        kept = _stays(info, bool(names), everything, age)
+        if kept is None:
+            continue
+        chosen.append(_Case(info, _size(folder), 0 if kept else _queued(info), kept))
+    going = [case for case in chosen if not case.kept]
+    if not dry_run and not _agreed(going, yes, as_json):
+        return 1
+    freed = 0
+    for case in chosen:
+        if not case.kept and not dry_run:
+            case.kept = _remove(case.info.folder)
+        if not case.kept:
+            freed += case.size
+        _tell(case, dry_run, as_json)
+    gone = sum(not case.kept for case in chosen)
+    if as_json:
+        total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
+        put(dump({**total, "dry_run": dry_run}))
+    else:
+        word = "would be removed" if dry_run else "removed"
+        put(f"{gone} run{'' if gone == 1 else 's'} {word}, {spell_size(freed)}")
+    return int(any(case.kept for case in chosen))
+
+
+def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
+    """Why a run stays although it was asked for; empty if it may go; ``None`` if nobody asked."""
+    if not named and not everything and info.state != "ended":
+        return None
+    if age is not None and time.time() - _newest(info) < age:
+        return "it is not that old" if named else None
+    if info.state == "running":
+        who = info.controller or {}
+        return f"process {who.get('pid')} on {who.get('host')} has it" if named else None
+    return ""
+
+
+def _newest(info: RunInfo) -> float:
+    """When something happened in the run last."""
+    from ensemble_core.journal.reader import NAME
+
+    if info.ended is not None:
+        return info.ended
+    newest = 0.0
+    for name in (NAME, f"{NAME}-wal"):
+        with contextlib.suppress(OSError):
+            stat = (info.folder / name).stat()
+            if stat.st_size:  # reading makes an empty one
+                newest = max(newest, stat.st_mtime)
+    return newest
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk of all that is in a folder."""
+    total = 0
+    for where, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+    return total
+
+
+def _queued(info: RunInfo) -> int:
+    """How many jobs of a run its queue may still have."""
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.errors import EnsembleError
+
+    if info.state == "new":
+        return 0
+    try:
+        with Past(None, f"{info.folder}{os.sep}") as past:
+            if info.state == "ended" and not (past.journal.sessions()[-1].outcome or {}).get(
+                "left"
+            ):
+                return 0
+            return len(past.recover(compare=False).engine.in_queue())
+    except EnsembleError:
+        return 0  # nothing can be known of it any more
+
+
+def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
+    """Whether these may go: asked for on a terminal, and off it where jobs may still be queued."""
+    if yes or not going:
+        return True
+    from ensemble_core.errors import UsageError
+
+    busy = [case for case in going if case.jobs]
+    for case in busy:
+        click.echo(
+            f"warning: the queue may still have {_jobs(case.jobs)} of run {case.info.tag}: "
+            f"'ensemble cancel {case.info.tag}' ends them; without the record nobody can",
+            err=True,
+        )
+    if sys.stdin is not None and sys.stdin.isatty() and not as_json:
+        size = spell_size(sum(case.size for case in going))
+        number = "1 run" if len(going) == 1 else f"{len(going)} runs"
+        resumable = sum(case.info.state == "interrupted" for case in going)
+        also = f", {resumable} of which could be resumed" if resumable else ""
+        return click.confirm(f"remove {number} ({size}{also})?", err=True)
+    if busy:
+        raise UsageError(
+            f"{len(busy)} of these runs may still have jobs in their queue",
+            hint="cancel them first, or say --yes to forget them",
+            code="jobs-queued",
+        )
+    return True
+
+
+def _remove(folder: Path) -> str:
+    """Remove a run's folder; why that was not possible, or nothing."""
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.reader import NAME
+    from ensemble_core.journal.run_store import Lock
+
+    lock = Lock(folder)
+    try:
+        lock.acquire()  # that nobody resumes it meanwhile
+    except EnsembleError as error:
+        return error.what
+    try:
+        # The journal last: what is left over half-way is still a run that can be cleaned.
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name.startswith(NAME)):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        folder.rmdir()
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    finally:
+        lock.release()
+    return ""
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
+    from ensemble_core.cli.json_lines import dump
+
+    info = case.info
+    if as_json:
+        told = {
+            "type": "run",
+            "tag": info.tag,
+            "state": info.state,
+            "removed": not case.kept and not dry_run,
+            "bytes": case.size,
+            "queued": case.jobs,
+            "kept": case.kept,
+            "folder": str(info.folder),
+        }
+        put(dump(told))
+    elif case.kept:
+        click.echo(f"warning: run {info.tag} stays: {case.kept}", err=True)
+    else:
+        queued = f"  the queue may still have {_jobs(case.jobs)}" if case.jobs else ""
+        put(f"{info.tag}  {info.state}  {spell_size(case.size)}{queued}")

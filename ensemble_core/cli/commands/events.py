@@ -1,0 +1,251 @@
+"""``ensemble events RUN``: what happened in a run and what was decided, as its journal has it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.kept_run import json_option, put, run_argument, state_option, telling
+from ensemble_core.cli.text_style import look_for
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.console import Narrator
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.journal.codec import Row
+    from ensemble_core.journal.reader import Journal
+    from ensemble_core.model.decisions import Decision
+    from ensemble_core.model.ensemble import Ensemble
+
+__all__ = ["events"]
+
+#: Seconds between looks for more.
+_LOOK = 0.3
+#: How many rows that cannot be read, one after the other, are taken for the end of a damaged
+#: journal where its end is not known.
+_GIVEN_UP = 10_000
+
+
+_Cannot = Callable[[int, str, "int | None"], None]
+
+
+@click.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended or was left.")
+@click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
+@click.option(
+    "--decisions/--no-decisions",
+    default=True,
+    help="Whether to show what was decided.  [default: show it]",
+)
+@click.option(
+    "--since",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="SEQ",
+    help="Begin with this event.  [default: the first]",
+)
+@state_option
+@json_option
+def events(
+    run: str,
+    follow: bool,
+    job: str | None,
+    decisions: bool,
+    since: int,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    """Show what happened in a run, and what was decided.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. With --json,
+    one event or decision a line, as of 'ensemble run --json', with the number of its event
+    ('seq'). Of a damaged journal everything is shown that can be read; the exit code is then 1.
+    """
+    from ensemble_core.cli.kept_run import Past
+
+    with telling(as_json), Past(state, run, salvage=True) as past:
+        return _Telling(past, job, decisions, as_json).tell(since, follow)
+
+
+class _Telling:
+    """One journal being told."""
+
+    def __init__(self, past: Past, job: str | None, decisions: bool, as_json: bool) -> None:
+        self._past = past
+        self._job = job
+        self._decisions = decisions
+        self._as_json = as_json
+        self._look = look_for(sys.stdout)
+        self._narrator = None if as_json else self._make_narrator()
+        self._unreadable = 0
+        self._lost_from: int | None = None
+
+    def _make_narrator(self) -> Narrator:
+        from ensemble_core.cli.console import Narrator
+
+        narrator = Narrator(self._ensemble(), self._look, debug=True)
+        # Times are told from the run's first event on, whichever is shown first.
+        try:
+            for row in self._past.journal.rows(0, 1):
+                list(narrator.tell(row.event()))
+        except (ValueError, TypeError, KeyError, self._damage):
+            return narrator
+        return narrator
+
+    @property
+    def _damage(self) -> type[Exception]:
+        from ensemble_core.journal.reader import JournalError
+
+        return JournalError
+
+    def _ensemble(self) -> Ensemble:
+        """The run's ensemble; what little can be known of it where its file cannot be read."""
+        from ensemble_core.errors import EnsembleError
+        from ensemble_core.model.ensemble import Binder, Ensemble
+
+        try:
+            return self._past.loading(self._past.journal.texts()[-1])
+        except (EnsembleError, IndexError) as error:
+            click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
+        return Ensemble(
+            name=self._past.tag,
+            groups={},
+            rules=(),
+            statistics={},
+            binder=Binder(rule=_unbound, action=_unbound, group=_unbound),
+        )
+
+    def tell(self, since: int, follow: bool) -> int:
+        from ensemble_core.journal.run_store import Lock
+
+        lock = Lock(self._past.folder)
+        at = since - 1
+        while True:
+            # Asked first: what a controller wrote before it went is read after that.
+            going = follow and lock.controller() is not None
+            for row in _readable(self._past.journal, at, self._cannot):
+                at = row.seq
+                self._row(row)
+            sys.stdout.flush()
+            if not going:
+                break
+            time.sleep(_LOOK)
+        if not self._unreadable:
+            return 0
+        said = "1 event" if self._unreadable == 1 else f"{self._unreadable:,} events"
+        if self._lost_from is not None:
+            said = f"what there may be from event {self._lost_from} on"
+        click.echo(f"error: {said} of this journal cannot be read: it is damaged", err=True)
+        return 1
+
+    def _cannot(self, seq: int, why: str, until: int | None) -> None:
+        """The events from ``seq`` to ``until`` (``None``: nobody knows) cannot be read."""
+        if until is None:
+            self._lost_from = seq
+        if not self._unreadable:
+            click.echo(f"warning: event {seq} cannot be read: {why}", err=True)
+        self._unreadable += 1
+
+    def _row(self, row: Row) -> None:
+        """Tell one event and what was decided on it, as far as they are asked for."""
+        from ensemble_core.model.decisions import decision_from_dict
+
+        about = self._job is None or row.job == self._job
+        found: list[Decision] = []
+        try:
+            event = row.event()
+            if self._decisions and row.decisions and (about or self._named(row.decisions)):
+                found = [decision_from_dict(each) for each in json.loads(row.decisions)]
+        except (ValueError, TypeError, KeyError) as error:
+            self._cannot(row.seq, str(error), row.seq)
+            return
+        if not about:
+            found = [part for each in found if (part := self._part(each)) is not None]
+        if self._as_json:
+            if about:
+                self._print("event", row, event.to_dict())
+            for decision in found:
+                self._print("decision", row, decision.to_dict())
+            return
+        assert self._narrator is not None
+        number = f"{row.seq:>6} "
+        for item in (*((event,) if about else ()), *found):
+            for line in self._narrator.tell(item):
+                put(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
+                number = " " * len(number)
+
+    def _print(self, kind: str, row: Row, data: dict[str, Any]) -> None:
+        from ensemble_core.cli.json_lines import dump
+
+        put(dump({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
+
+    def _named(self, decisions: str) -> bool:
+        """Whether these decisions may name the job that is asked for."""
+        return json.dumps(self._job) in decisions
+
+    def _part(self, decision: Decision) -> Decision | None:
+        """What of a decision concerns the job that is asked for."""
+        from ensemble_core.model.decisions import Cancel, Submit, Terminate
+
+        if isinstance(decision, Submit):
+            jobs = tuple(job for job in decision.jobs if job.id == self._job)
+            return replace(decision, jobs=jobs) if jobs else None
+        if isinstance(decision, Cancel) and self._job in decision.jobs:
+            return replace(decision, jobs=(self._job,))
+        if isinstance(decision, Terminate) and self._job in decision.cancel:
+            return replace(decision, cancel=(self._job,))
+        return None
+
+
+def _unbound(*_: object) -> Any:
+    from ensemble_core.errors import EnsembleError
+
+    raise EnsembleError("the ensemble file is not known")
+
+
+def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Row]:
+    """The rows after ``after`` that can be read, in order; of the others ``cannot`` is told."""
+    from ensemble_core.journal.reader import JournalError
+
+    at = after
+    while True:
+        try:
+            for row in journal.rows(at):
+                yield row
+                at = row.seq
+            return
+        except JournalError as error:
+            why = error.cause or error.what
+        try:
+            last: int | None = journal.last()
+        except JournalError:
+            last = None
+        # One by one up to the damage and over it, then on as before.
+        bad: list[int] = []
+        for seq in count(at + 1):
+            if (seq > last) if last is not None else len(bad) >= _GIVEN_UP:
+                if last is None:
+                    cannot(at + 1, why, None)
+                for missing in bad if last is not None else ():
+                    cannot(missing, why, missing)
+                return
+            try:
+                rows = list(journal.rows(seq - 1, seq))
+            except JournalError:
+                rows = []
+            if not rows:
+                bad.append(seq)
+                continue
+            for missing in bad:
+                cannot(missing, why, missing)
+            yield rows[0]
+            at = seq
+            if bad:
+                break

@@ -1,0 +1,266 @@
+"""``ensemble plugins``: what is installed, what each plugin registers, and what is broken."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from ensemble_core.cli.options import plugin_option
+
+__all__ = ["plugins"]
+
+
+@click.group()
+def plugins() -> None:
+    """List and describe plugins and what they register."""
+
+
+@plugins.command("list")
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
+    """List every plugin, also the broken ones with the reason."""
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.text_style import clean, look_for, table
+
+    registry = discover(plugins, warn=False)
+    if as_json:
+        listed = [plugin.to_dict() for plugin in registry.plugins]
+        document = {"plugins": listed, "warnings": list(registry.warnings)}
+        click.echo(json.dumps(document, indent=2))
+        return
+    look = look_for(sys.stdout)
+    rows = [("plugin", "distribution", "version", "registers")]
+    broken: list[bool] = [False]
+    indents: list[bool] = [False]
+    for plugin in registry.plugins:
+        told = [
+            f"{kind if len(records) == 1 else kind + 's'}: "
+            f"{', '.join(record.name for record in records)}"
+            for kind, records in plugin.records.items()
+            if records
+        ]
+        if plugin.error is not None:
+            told = [f"broken: {plugin.error}"]
+        first = (plugin.name, plugin.distribution, plugin.version)
+        for number, text in enumerate(_wrapped(told or ["nothing"])):
+            rows.append((*(first if number == 0 else ("", "", "")), clean(text)))
+            broken.append(plugin.error is not None)
+            indents.append(number > 0)
+    lines = table([tuple(clean(cell) for cell in row) for row in rows])
+    click.echo(look.paint(lines[0], "bold"), color=look.color)
+    for line, bad in zip(lines[1:], broken[1:], strict=True):
+        click.echo(look.paint(line, "bad") if bad else line, color=look.color)
+    warned = look_for(sys.stderr)
+    said = {f"{plugin} is broken and left out: {plugin.error}" for plugin in registry.broken}
+    for text in registry.warnings:
+        if text not in said:
+            click.echo(f"{warned.paint('warning:', 'warning')} {clean(text)}", err=True)
+
+
+def _wrapped(texts: list[str]) -> Iterator[str]:
+    """Each text in lines of a width that a table's last column can have."""
+    import shutil
+    import textwrap
+
+    width = max(40, shutil.get_terminal_size((120, 24)).columns - 50)
+    for text in texts:
+        for number, line in enumerate(
+            textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        ):
+            yield line if number == 0 else f"  {line}"
+
+
+@plugins.command("show")
+@click.argument("words", metavar="[KIND] NAME", nargs=-1, required=True)
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
+    """Describe an executor, trigger, action, statistic or observer, with its options.
+
+    Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
+    """
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.plugin.registry import KINDS
+
+    if len(words) > 2:
+        raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
+    name = words[-1]
+    registry = discover(plugins, warn=False)
+    kinds: list[str] = list(KINDS)
+    if len(words) == 2:
+        kind = words[0].lower()
+        kind = kind[:-1] if kind.endswith("s") and kind[:-1] in kinds else kind
+        if kind not in kinds:
+            raise click.UsageError(f"no such kind {words[0]!r}; kinds are {', '.join(kinds)}")
+        kinds = [kind]
+    found = [
+        (kind, record)
+        for kind in KINDS
+        if kind in kinds
+        for record in [_record(registry, kind, name)]
+        if record is not None
+    ]
+    if not found:
+        raise _missing(registry, kinds, name)
+    described = [_describe(registry, kind, record) for kind, record in found]
+    if as_json:
+        click.echo(json.dumps(described, indent=2, default=str))
+        return
+    look = look_for(sys.stdout)
+    for number, document in enumerate(described):
+        if number:
+            click.echo()
+        for line in _lines(document, look):
+            click.echo(line, color=look.color)
+
+
+def _record(registry: Any, kind: str, name: str) -> Any:
+    records = registry.records(kind)
+    if name in records:
+        return records[name]
+    if name in records.clashes:
+        return records[name]  # raises, and says who claims it and how to choose
+    return None
+
+
+def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
+    """The error for a name that nothing has; a plugin's own name leads to what it registers."""
+    from difflib import get_close_matches
+
+    from ensemble_core.errors import UsageError
+
+    for plugin in registry.plugins:
+        if name in (plugin.name, plugin.distribution):
+            if plugin.error is not None:
+                return UsageError(f"{plugin} is broken", cause=plugin.error, code="broken-plugin")
+            names = [record.name for records in plugin.records.values() for record in records]
+            return UsageError(
+                f"{name!r} is a plugin, not something that one registers",
+                hint=f"it registers {', '.join(names) or 'nothing'}",
+                code="not-a-record",
+            )
+    if len(kinds) == 1:
+        hint = registry.explain_missing(kinds[0], name)
+    else:
+        known = {each for kind in kinds for each in registry.records(kind)}
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "'ensemble plugins list' shows all names"
+    what = kinds[0] if len(kinds) == 1 else "executor, trigger, action, statistic or observer"
+    return UsageError(f"there is no {what} named {name!r}", hint=hint, code="no-such-record")
+
+
+def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
+    """A record as plain data."""
+    provider = next(
+        (
+            plugin
+            for plugin in registry.plugins
+            if any(each is record for each in plugin.records.get(kind, ()))
+        ),
+        None,
+    )
+    document: dict[str, Any] = {
+        "kind": kind,
+        "name": record.name,
+        "summary": record.summary,
+        "plugin": getattr(provider, "name", None),
+        "distribution": getattr(provider, "distribution", None),
+        "version": getattr(provider, "version", None),
+    }
+    for key in ("capabilities", "needs", "fields"):
+        if hasattr(record, key):
+            document[key] = sorted(getattr(record, key))
+    for key in ("shared", "priority", "name_means", "timed", "default"):
+        if hasattr(record, key):
+            document[key] = getattr(record, key)
+    if kind == "executor" and record.available is not None:
+        from ensemble_core.cli.executor_choice import _available
+
+        works, detail = _available(record)
+        document["available"], document["available_detail"] = works, detail
+    document["options"] = _plain(record.options)
+    return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
+    from ensemble_core.cli.text_style import clean
+
+    yield look.paint(f"{document['kind']} {document['name']}", "bold")
+    yield f"  {clean(document['summary'])}"
+    yield f"  from {document['distribution']} {document['version']}".rstrip()
+    if "available" in document:
+        detail = f": {clean(document['available_detail'])}" if document["available_detail"] else ""
+        yield f"  {'works here' if document['available'] else 'cannot work here'}{detail}"
+    words = {"capabilities": "can", "needs": "needs an executor that can", "fields": "fields"}
+    for key, word in words.items():
+        if document.get(key):
+            yield f"  {word}: {', '.join(document[key])}"
+    if document.get("name_means"):
+        means = {"group": "a job group", "metric": "a metric's path"}
+        yield f"  name: {means.get(document['name_means'], document['name_means'])}"
+    yield from _option_lines(document["options"], look)
+
+
+def _option_lines(schema: Any, look: Any) -> Iterator[str]:
+    from ensemble_core.cli.text_style import clean
+
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not properties:
+        yield "  no options"
+        return
+    required = schema.get("required", ())
+    yield "  options:"
+    for name, option in properties.items():
+        option = option if isinstance(option, Mapping) else {}
+        notes = [_type(option)]
+        if name in required:
+            notes.append("required")
+        if "default" in option:
+            notes.append(f"default {json.dumps(option['default'])}")
+        for key, word in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "more than"),
+            ("maximum", "at most"),
+            ("exclusiveMaximum", "less than"),
+        ):
+            if key in option:
+                notes.append(f"{word} {option[key]:g}")
+        told = ", ".join(note for note in notes if note)
+        yield f"    {look.paint(name, 'action')}" + (f" ({clean(told)})" if told else "")
+        if option.get("description"):
+            yield f"        {clean(str(option['description']))}"
+
+
+def _type(option: Mapping[str, Any]) -> str:
+    if option.get("x-ensemble") == "action":
+        return "an action, or a list of actions"
+    if option.get("x-ensemble") == "expression":
+        return "texts that begin with = are worked out"
+    if "enum" in option:
+        return "one of " + ", ".join(json.dumps(value) for value in option["enum"])
+    if "const" in option:
+        return json.dumps(option["const"])
+    kind = option.get("type")
+    if isinstance(kind, list):
+        return " or ".join(map(str, kind))
+    if isinstance(kind, str):
+        return kind
+    for key in ("anyOf", "oneOf"):
+        if key in option:
+            found = [_type(part) for part in option[key] if isinstance(part, Mapping)]
+            return " or ".join(dict.fromkeys(each for each in found if each))
+    return ""

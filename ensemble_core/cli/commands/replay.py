@@ -1,0 +1,268 @@
+"""``ensemble replay RUN``: decides everything anew from the journal, and compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.kept_run import (
+    json_option,
+    put,
+    run_argument,
+    state_option,
+    telling,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.text_style import Look
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.engine.report import Report
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.reader import Snapshot
+    from ensemble_core.journal.replay import Difference
+
+__all__ = ["replay"]
+
+#: Events after a snapshot that are decided from there as well.
+_AFTER = 5_000
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--until",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Stop after this event.  [default: the last]",
+)
+@state_option
+@json_option
+def replay(run: str, until: int | None, state: str | None, as_json: bool) -> int:
+    """Check a run: decide everything anew from its journal and compare.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The file is
+    looked at page by page; every event is worked in from the first on, and each decision must be
+    the one that the journal has, to the byte; snapshots must hold what the events lead to. Prints
+    how the run stood then. Exit code 1 where something differs.
+    """
+    from ensemble_core.cli.kept_run import Past
+
+    with telling(as_json), Past(state, run) as past:
+        return _Check(past, until).tell(as_json)
+
+
+class _Check:
+    """One run being decided anew."""
+
+    def __init__(self, past: Past, until: int | None) -> None:
+        journal = past.journal
+        journal.check()
+        self._past = past
+        last = journal.last()
+        self._until = last if until is None else min(until, last)
+        self._engine: Engine | None = None
+        self.report: Report | None = None
+        self.events = 0
+        self.decisions = 0
+        self.difference: Difference | None = None
+        #: The snapshots that were compared, and what was wrong with others.
+        self.snapshots: list[int] = []
+        self.foreign: list[int] = []
+        self.wrong: list[str] = []
+        self._replay()
+
+    def _replay(self) -> None:
+        from ensemble_core.journal.replay import Difference, Replay
+
+        journal = self._past.journal
+        waiting = {each.seq: each for each in journal.snapshots() if each.seq <= self._until}
+        replay = Replay(journal, self._past.loading)
+        try:
+            for row, _, decisions in replay.steps(self._until):
+                self.events += 1
+                self.decisions += len(decisions)
+                if row.seq in waiting:
+                    self._compare(waiting[row.seq], replay.engine)
+        except Difference as error:
+            self.difference = error
+        self._engine = replay.engine
+        self.report = replay.engine.report()
+
+    def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
+        """Whether a snapshot holds the state that the events led to, and decides the same."""
+        from ensemble_core.journal.replay import Difference, Replay
+        from ensemble_core.journal.snapshot import load
+
+        past, seq = self._past, snapshot.seq
+        if snapshot.maker != past.maker:
+            self.foreign.append(seq)
+            return
+        held = [text for text in past.journal.texts() if text.seq < seq]
+        kept = load(snapshot.state, past.loading(held[-1])) if held else None
+        if kept is None:
+            self.wrong.append(f"the snapshot after event {seq} cannot be read")
+            return
+        self.snapshots.append(seq)
+        for name, here, there in (
+            ("counts and rules", engine.report().to_dict(), kept.report().to_dict()),
+            ("metrics", dict(engine.snapshot()), dict(kept.snapshot())),
+            ("jobs", _jobs(engine), _jobs(kept)),
+            ("timers", engine.next_timer(), kept.next_timer()),
+        ):
+            # As text: a value that is not a number equals nothing, not even itself.
+            if repr(here) != repr(there):
+                told = _first_difference(here, there)
+                self.wrong.append(f"the snapshot after event {seq} has other {name}: {told}")
+                return
+        onward = Replay(past.journal, past.loading, after=seq, engine=kept)
+        try:
+            for _ in onward.steps(min(self._until, seq + _AFTER)):
+                pass
+        except Difference as error:
+            self.wrong.append(
+                f"from the snapshot after event {seq} the engine decides otherwise at event "
+                f"{error.row.seq} than the journal says"
+            )
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def tell(self, as_json: bool) -> int:
+        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.text_style import look_for
+
+        if as_json:
+            put(dump(self._data()))
+        else:
+            for line in self._lines(look_for(sys.stdout)):
+                put(line)
+            sys.stdout.flush()
+            self._complain()
+        return 1 if self.difference is not None or self.wrong else 0
+
+    def _data(self) -> dict[str, Any]:
+        difference = self.difference
+        return {
+            "run": self._past.tag,
+            "same": difference is None and not self.wrong,
+            "events": self.events,
+            "decisions": self.decisions,
+            "until": self._until,
+            "snapshots": self.snapshots,
+            "snapshots_of_other_versions": self.foreign,
+            "problems": self.wrong,
+            "difference": None
+            if difference is None
+            else {
+                "seq": difference.row.seq,
+                "event": difference.row.event().to_dict(),
+                "journal": json.loads(difference.row.decisions or "[]"),
+                "engine": json.loads(difference.decided or "[]"),
+                "hint": difference.hint,
+            },
+            "report": None if self.report is None else self.report.to_dict(),
+        }
+
+    def _lines(self, look: Look) -> list[str]:
+        from ensemble_core.cli.summary import group_table, rule_lines
+        from ensemble_core.cli.text_style import clean
+
+        width = width_of(sys.stdout)
+        report = self.report
+        lines = []
+        if report is not None:
+            if report.groups:
+                total = report.groups if len(report.groups) > 1 else None
+                lines += group_table(report.groups, look, width, total)
+            if report.rules:
+                lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+        tag = clean(self._past.tag)
+        if self.difference is not None:
+            said = f"{tag}: as recorded up to event {self.events}, and not after that"
+            return [*lines, look.paint(said, "bad")]
+        said = (
+            f"{tag}: {self.events:,} events led to the same {self.decisions:,} decisions, "
+            "to the byte"
+        )
+        lines.append(look.paint(said, "bad" if self.wrong else "good"))
+        if self.snapshots:
+            after = ", ".join(map(str, self.snapshots))
+            lines.append(f" snapshots after event {after} compared")
+        if self.foreign:
+            after = ", ".join(map(str, self.foreign))
+            lines.append(f" snapshots after event {after} are of other versions: not compared")
+        return lines
+
+    def _complain(self) -> None:
+        from ensemble_core.cli.error_format import complain
+        from ensemble_core.errors import EnsembleError
+
+        for problem in self.wrong:
+            complain(
+                EnsembleError(
+                    problem,
+                    hint="a resume would go on from it; please report this with the journal",
+                )
+            )
+        if self.difference is not None:
+            complain(_readably(self.difference))
+
+
+def _jobs(engine: Engine) -> list[tuple[object, ...]]:
+    return [
+        (name, record.state, record.outcome, record.seen, record.cancelling, record.rows)
+        for name, record in engine.in_queue()
+    ]
+
+
+def _first_difference(here: object, there: object) -> str:
+    """Where two values of one shape differ, in a few words."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        for key in dict.fromkeys([*here, *there]):
+            if repr(here.get(key)) != repr(there.get(key)):
+                return f"{key}: {_first_difference(here.get(key), there.get(key))}"
+    if isinstance(here, list) and isinstance(there, list):
+        for place, (one, other) in enumerate(zip(here, there, strict=False)):
+            if repr(one) != repr(other):
+                return f"{place}: {_first_difference(one, other)}"
+        return f"{len(here)} by the events, {len(there)} in it"
+    return f"{here!r} by the events, {there!r} in it"
+
+
+def _readably(difference: Difference) -> EnsembleError:
+    """A difference with its event, and both lists of decisions side by side."""
+    from ensemble_core.engine.rule_trace import event_words
+    from ensemble_core.errors import EnsembleError
+
+    row = difference.row
+    journal: list[Any] = json.loads(row.decisions or "[]")
+    engine: list[Any] = json.loads(difference.decided or "[]")
+    lines = []
+    for place in range(max(len(journal), len(engine))):
+        one = journal[place] if place < len(journal) else None
+        other = engine[place] if place < len(engine) else None
+        if one == other:
+            lines.append(f"  both     {_short(one)}")
+            continue
+        lines += [f"  journal  {_short(one)}", f"  engine   {_short(other)}"]
+    if journal == engine:
+        lines.append(f"  the same decisions, written otherwise: {row.decisions}")
+        lines.append(f"  and now: {difference.decided}")
+    return EnsembleError(
+        f"at event {row.seq} ({event_words(row.event())}) the engine decides otherwise than the "
+        "journal says",
+        cause="\n".join(["decisions:", *lines]),
+        hint=difference.hint,
+        code="different",
+    )
+
+
+def _short(decision: Any) -> str:
+    if decision is None:
+        return "-"
+    text = json.dumps(decision)
+    return text if len(text) <= 400 else f"{text[:399]}…"

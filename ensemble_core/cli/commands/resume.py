@@ -1,0 +1,242 @@
+"""``ensemble resume RUN``: goes on with a run whose controller was stopped or killed."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from ensemble_service.commands.connection_options import reaching_options, told
+
+from ensemble_core.cli.kept_run import run_argument, state_option, telling
+from ensemble_core.cli.options import check_showing, showing_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.journal.reader import Text
+    from ensemble_core.model.ensemble import Ensemble
+
+__all__ = ["resume"]
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Go on with the ensemble file as it is now, although it has changed.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Believe that the controller is gone, where nothing else can tell.",
+)
+@reaching_options
+@state_option
+@showing_options
+def resume(
+    run: str,
+    accept_changes: bool,
+    take_over: bool,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    state: str | None,
+    debug: bool,
+    quiet: bool,
+    as_json: bool,
+    progress: bool | None,
+) -> int:
+    """Go on with a run whose controller was stopped or killed.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The queue is
+    asked what became of each job that was not over; only what never arrived is submitted. The exit
+    code is the run's, as of 'ensemble run'.
+
+    A run that uses the ensemble service looks for it where it was, unless another --host or --port
+    is given.
+    """
+    check_showing(debug=debug, quiet=quiet, as_json=as_json)
+    look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
+    reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
+    with telling(as_json):
+        return take_up(
+            run, state, look, reach=reach, accept_changes=accept_changes, take_over=take_over
+        )
+
+
+def take_up(
+    run: str,
+    state: str | None,
+    look: dict[str, Any],
+    *,
+    reach: Mapping[str, object] | None = None,
+    accept_changes: bool = False,
+    take_over: bool = False,
+    stop_first: str | None = None,
+) -> int:
+    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left.
+    ``reach`` is where the ensemble service is now, as far as that was said."""
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.journal.reader import NAME, migrate
+    from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
+
+    folder = find(state_folder(state), run)
+    lock = Lock(folder)
+    lock.acquire(take_over=take_over)
+    try:
+        # What an earlier controller was asked. At once: from here on it is this one that is asked,
+        # and to read a long history takes a while.
+        for asked in (STOP, LEAVE):
+            with contextlib.suppress(OSError):
+                (folder / asked).unlink()
+        migrate(folder / NAME)
+        with Past(state, str(folder)) as past:
+            return _take_up(past, lock, look, reach or {}, accept_changes, stop_first)
+    finally:
+        lock.release()
+
+
+def _take_up(
+    past: Past,
+    lock: Any,
+    look: dict[str, Any],
+    reach: Mapping[str, object],
+    accept_changes: bool,
+    stop_first: str | None,
+) -> int:
+    from ensemble_core.cli.executor_choice import Choice, build, read_options
+    from ensemble_core.cli.run_control import Kept
+    from ensemble_core.cli.run_session import Showing
+    from ensemble_core.errors import UsageError
+    from ensemble_core.journal.writer import Recorder
+
+    sessions = past.journal.sessions()
+    outcome = sessions[-1].outcome if sessions else None
+    if outcome is not None and outcome.get("over"):
+        raise UsageError(
+            f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
+            cause=str(outcome.get("reason") or "") or None,
+            hint="'ensemble run' starts it anew; 'ensemble status' shows how it went",
+            code="run-ended",
+        )
+    if not past.journal.texts():
+        raise UsageError(
+            f"run {past.tag} was killed before it began: nothing happened in it",
+            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            code="never-began",
+        )
+    past.journal.check_if_small()
+    if stop_first is None:
+        past.journal.check_newest()
+    about = past.journal.about
+    _go_to(str(about.get("cwd", ".")), past.tag)
+    changed = None if stop_first is not None else _changed(past, accept_changes)
+    record = past.registry.lookup("executor", str(past.executor["name"]))
+    options = dict(past.executor.get("options", {}))
+    if reach:
+        if "ca" in reach or "insecure" in reach:  # they exclude each other
+            options = {key: options[key] for key in options if key not in ("ca", "insecure")}
+        options = read_options(record, (), {**options, **reach})
+    executor = build(past.registry, record, options)
+    recovered = past.recover(compare=stop_first is None, pending=changed is None)
+    ensemble: Ensemble = recovered.ensemble
+    # Whoever leaves last tidies the file up, and that is to be the one who writes.
+    past.journal.close()
+    recorder = Recorder(past.journal.path)
+    try:
+        kept = Kept(past.folder, lock, recorder, past.registry)
+        if changed is not None:
+            ensemble = past.loading(changed)
+            _adopt(recovered.engine, ensemble)
+            recorder.text(changed.file, changed.text, changed.overrides)
+        kept.begin()
+        choice = Choice(str(past.executor["name"]), record, "", "as the run began", options)
+        showing = Showing(ensemble, choice, **look)
+        return showing.run(
+            past.registry,
+            executor,
+            Path(str(about.get("output") or past.folder / "output")),
+            past.tag,
+            kept,
+            engine=recovered.engine,
+            stop_first=stop_first,
+        )
+    finally:
+        recorder.close()
+
+
+def _adopt(engine: Engine, ensemble: Ensemble) -> None:
+    """Go on with a changed file; say which rules can have no effect any more."""
+    for rule in engine.adopt(ensemble):
+        click.echo(
+            f"warning: rule {rule}, which joined while the run was under way, speaks of what the "
+            "changed file does not have: it is gone",
+            err=True,
+        )
+    for state in engine.rules.states.values():
+        if engine.events and "start" in state.rule.trigger.wakes and not state.fired:
+            click.echo(
+                f"warning: rule {state.rule.id} waits for the start, which is over: it never fires",
+                err=True,
+            )
+
+
+def _go_to(folder: str, tag: str) -> None:
+    """Relative paths of jobs start at the folder in which the run was started."""
+    from ensemble_core.errors import UsageError
+
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the folder in which run {tag} was started cannot be entered: {folder}",
+            cause=error.strerror,
+            hint="make it again: its jobs' relative paths start there",
+            code="no-folder",
+        ) from error
+
+
+def _changed(past: Past, accept: bool) -> Text | None:
+    """The ensemble file as it is now, if it differs from what the run goes by.
+
+    Raises :class:`UsageError` with the differences where they are not accepted.
+    """
+    from ensemble_core.config.source import read
+    from ensemble_core.errors import EnsembleError, UsageError
+    from ensemble_core.journal.reader import Text
+
+    text = past.journal.texts()[-1]
+    try:
+        now = read(text.file)
+    except EnsembleError as error:
+        click.echo(f"warning: the run goes on with the file as it was: {error}", err=True)
+        return None
+    if now == text.text:
+        return None
+    lines = difflib.unified_diff(
+        text.text.splitlines(),
+        now.splitlines(),
+        f"{text.file} (as the run goes by it)",
+        f"{text.file} (as it is now)",
+        lineterm="",
+        n=2,
+    )
+    for line in lines:
+        click.echo(line, err=True)
+    if not accept:
+        raise UsageError(
+            f"{text.file} has changed since run {past.tag} read it",
+            hint="--accept-changes goes on with the file as it is now; jobs and counts stay as "
+            "they are, and rules that say the same go on where they stood",
+            code="file-changed",
+        )
+    return Text(past.journal.last(), text.file, now, text.overrides)

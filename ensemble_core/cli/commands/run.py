@@ -1,0 +1,155 @@
+"""``ensemble run FILE``: puts a run together, shows it, and ends with its exit code."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from ensemble_service.commands.connection_options import reaching_options
+
+from ensemble_core.cli.kept_run import state_option, telling
+from ensemble_core.cli.options import (
+    check_showing,
+    executor_option,
+    plugin_option,
+    set_option,
+    showing_options,
+)
+
+if TYPE_CHECKING:
+    from ensemble_core.model.ensemble import Ensemble
+
+__all__ = ["run"]
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@executor_option
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the executor; 'ensemble plugins show NAME' describes them.",
+)
+@click.option("--slots", type=int, metavar="N", help="Cores to run on (executor local).")
+@click.option("--min-slots", type=int, metavar="N", help="Fewest slots that shrink may leave.")
+@click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
+@reaching_options
+@click.option(
+    "--name", metavar="NAME", help="The members' namespace (remote), or the MiniCluster's own name."
+)
+@click.option("--mock", is_flag=True, help="Rehearse without the ensemble service (minicluster).")
+@set_option
+@plugin_option
+@showing_options
+@click.option(
+    "--output",
+    "folder",
+    metavar="DIR",
+    type=click.Path(),
+    help="Keep jobs' output in a folder of this run's own below DIR."
+    "  [default: beside the run's journal]",
+)
+@state_option
+@click.option(
+    "--no-journal",
+    is_flag=True,
+    help="Keep no record: the run cannot be looked at later, nor resumed.",
+)
+def run(
+    file: str,
+    executor: str | None,
+    options: tuple[str, ...],
+    slots: int | None,
+    min_slots: int | None,
+    max_slots: int | None,
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    name: str | None,
+    mock: bool,
+    overrides: tuple[str, ...],
+    plugins: tuple[str, ...],
+    debug: bool,
+    quiet: bool,
+    as_json: bool,
+    progress: bool | None,
+    folder: str | None,
+    state: str | None,
+    no_journal: bool,
+) -> int:
+    """Run an ensemble file.
+
+    The exit code is 0 when all went well, 1 when jobs failed and no rule concerned itself with
+    that, 2 for a wrong file or command line, 130 after Ctrl-C, and otherwise what the file's
+    terminate action says. The first Ctrl-C cancels the jobs, another leaves at once.
+
+    Every event and decision goes into a journal: a run whose controller was killed is taken up
+    again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
+    """
+    from ensemble_core import config
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.executor_choice import build, choose, read_options
+    from ensemble_core.cli.run_control import Kept
+    from ensemble_core.cli.run_session import Showing
+    from ensemble_core.config.source import read
+    from ensemble_core.journal.run_store import fit, state_folder
+    from ensemble_core.runtime.controller import new_tag
+
+    check_showing(debug=debug, quiet=quiet, as_json=as_json)
+    with telling(as_json):
+        registry = discover(plugins)
+        choice = choose(registry, executor)
+        named = {
+            "slots": slots,
+            "min_slots": min_slots,
+            "max_slots": max_slots,
+            "host": host,
+            "port": port,
+            "token_file": token_file,
+            "ca": ca,
+            "insecure": insecure or None,
+            "name": name,
+            "mock": mock or None,
+        }
+        chosen = read_options(choice.record, options, named)
+        choice = replace(choice, options=dict(chosen))
+        text = read(file)
+        ensemble = config.load_text(
+            text, registry, file=file, executor=choice.record, overrides=list(overrides)
+        )
+        if choice.record.members:
+            chosen.setdefault("members", members_of(ensemble))
+        built = build(registry, choice.record, chosen)
+        showing = Showing(
+            ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
+        )
+        tag = new_tag(fit(ensemble.name))
+        home = state_folder(state)
+        output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
+        if no_journal:
+            return showing.run(registry, built, output, tag)
+        about = {
+            "tag": tag,
+            "name": ensemble.name,
+            "file": os.path.abspath(file),
+            "executor": {"name": choice.name, "options": dict(chosen)},
+            "plugins": [os.path.abspath(plugin) for plugin in plugins],
+            "cwd": os.getcwd(),
+            "output": str(output),
+            "shared": built.shared,
+        }
+        with Kept.new(home, about, registry, text, list(overrides)) as kept:
+            return showing.run(registry, built, output, tag, kept)
+
+
+def members_of(ensemble: Ensemble) -> list[str]:
+    """The members that job groups name; an empty name where a group names none."""
+    return sorted({group.executor or "" for group in ensemble.groups.values()})

@@ -1,0 +1,122 @@
+"""``ensemble runs``: the runs that are kept, oldest first."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ensemble_core.cli.kept_run import json_option, put, spell_when, state_option, telling, width_of
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.text_style import Look
+    from ensemble_core.journal.run_store import RunInfo
+
+__all__ = ["runs", "spell_length"]
+
+_SHOWN = 20
+_HEADS = ("run", "state", "exit", "began", "length", "events", "file")
+_RIGHT = (False, False, True, False, True, True, False)
+#: By which order columns go when the terminal is narrow.
+_GOES = ("file", "began", "events", "length")
+_STYLES = {"running": "good", "interrupted": "warning", "unreadable": "bad", "new": "dim"}
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help=f"List more than the newest {_SHOWN}.")
+@state_option
+@json_option
+def runs(everything: bool, state: str | None, as_json: bool) -> int:
+    """List the runs that are kept, newest last.
+
+    A run is 'running' while a controller has it, 'ended' once its end was reached, and
+    'interrupted' if its controller was stopped or killed before that: 'ensemble resume' goes on
+    with it. A 'new' one was killed before anything happened. With --json, one object a line for
+    every run.
+    """
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.journal.run_store import all_runs, folders, look, state_folder
+
+    with telling(as_json):
+        home = state_folder(state)
+        if as_json:
+            for info in all_runs(home):
+                put(dump({"type": "run", **info.to_dict()}))
+            return 0
+        found = folders(home)
+    if not found:
+        click.echo(f"no runs are kept in {home / 'runs'}", err=True)
+        return 0
+    shown = found if everything else found[-_SHOWN:]
+    style = look_for(sys.stdout)
+    if len(shown) < len(found):
+        earlier = len(found) - len(shown)
+        put(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
+    for line in _table([look(folder) for folder in shown], style, width_of(sys.stdout)):
+        put(line)
+    return 0
+
+
+def spell_length(info: RunInfo) -> str:
+    """How long a run took, or has taken so far; a dash where nobody knows."""
+    from ensemble_core.cli.text_style import spell_time
+
+    if info.began is None:
+        return "-"
+    if info.state == "running":
+        return spell_time(max(0.0, time.time() - info.began))
+    return "-" if info.ended is None else spell_time(max(0.0, info.ended - info.began))
+
+
+def _table(infos: list[RunInfo], style: Look, width: int | None) -> list[str]:
+    from ensemble_core.cli.text_style import clean, table
+
+    rows = [
+        (
+            clean(info.tag),
+            info.state,
+            "" if info.exit_code is None else str(info.exit_code),
+            spell_when(info.began)[:-3] if info.began is not None else "-",
+            spell_length(info),
+            str(info.events),
+            clean(_short(info.file)) or clean(info.problem.partition("\n")[0]),
+        )
+        for info in infos
+    ]
+    kept = list(range(len(_HEADS)))
+    longest = max(len(row[0]) for row in rows)
+    while True:
+        shown = [[row[column] for column in kept] for row in (_HEADS, *rows)]
+        lines = table(shown, right=[_RIGHT[column] for column in kept])
+        over = 0 if width is None else max(len(line) for line in lines) - width
+        goes = next((_HEADS.index(name) for name in _GOES if _HEADS.index(name) in kept), None)
+        if over <= 0 or (goes is None and longest <= 12):
+            break
+        if goes is not None:
+            kept.remove(goes)
+        else:
+            longest = max(12, longest - over)
+            rows = [(_ends(row[0], longest, style), *row[1:]) for row in rows]
+    lines[0] = style.paint(lines[0], "bold")
+    for place, info in enumerate(infos, 1):
+        kind = _STYLES.get(info.state) or ("bad" if info.exit_code else None)
+        if kind is not None:
+            lines[place] = style.paint(lines[place], kind)
+    return lines
+
+
+def _short(file: str) -> str:
+    """A file as it is best known from here."""
+    if not file:
+        return ""
+    near = os.path.relpath(file)
+    return near if len(near) < len(file) and not near.startswith("../..") else file
+
+
+def _ends(tag: str, width: int, style: Look) -> str:
+    """The end of a tag, which is what tells runs apart."""
+    return tag if len(tag) <= width else style.ellipsis + tag[len(tag) - width + 1 :]

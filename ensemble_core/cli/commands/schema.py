@@ -1,0 +1,34 @@
+"""``ensemble schema``: the JSON Schema of ensemble files, with the installed plugins' options."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ensemble_core.cli.options import plugin_option
+
+__all__ = ["schema"]
+
+
+@click.command()
+@click.option(
+    "--indent",
+    type=click.IntRange(0, 16),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Spaces of indentation; 0 prints one line.",
+)
+@plugin_option
+def schema(indent: int, plugins: tuple[str, ...]) -> None:
+    """Print the JSON Schema of ensemble files, for editors.
+
+    Options of installed plugins are part of it. An editor with a YAML language server uses it by
+    a first line such as "# yaml-language-server: $schema=ensemble.schema.json".
+    """
+    from ensemble_core import config
+    from ensemble_core.cli.discovery import discover
+
+    composed = config.schema(discover(plugins))
+    click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

@@ -1,0 +1,223 @@
+"""``ensemble status RUN``: how a run stands, or how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.kept_run import (
+    json_option,
+    put,
+    run_argument,
+    spell_size,
+    spell_when,
+    state_option,
+    telling,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.text_style import Look
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.reader import Session
+    from ensemble_core.journal.run_store import RunInfo
+
+__all__ = ["status"]
+
+#: Controllers that are shown one by one; of more, the first and the last.
+_SESSIONS_SHOWN = 6
+
+
+@click.command()
+@run_argument
+@state_option
+@json_option
+def status(run: str, state: str | None, as_json: bool) -> int:
+    """Show how a run stands, or how it ended.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. Shows who
+    controls it, where its journal is, the controllers that it has had, and its job groups and
+    rules as 'ensemble run' does at the end.
+    """
+    from ensemble_core.cli.kept_run import Past
+
+    with telling(as_json), Past(state, run) as past:
+        return _tell(past, as_json)
+
+
+def _tell(past: Past, as_json: bool) -> int:
+    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.run_store import look
+
+    info = look(past.folder)
+    engine: Engine | None = None
+    trouble: EnsembleError | None = None
+    try:
+        engine = past.recover(compare=False).engine
+    except EnsembleError as error:  # what is known without the engine is shown all the same
+        trouble = error
+    if as_json:
+        put(dump(_data(past, info, engine, trouble)))
+    else:
+        for line in _lines(past, info, engine, look_for(sys.stdout)):
+            put(line)
+    if trouble is None:
+        return 0
+    if as_json:
+        return trouble.exit_code
+    raise trouble
+
+
+def _last_event(past: Past) -> float | None:
+    """When the newest event was."""
+    last = past.journal.last()
+    return next((row.time for row in past.journal.rows(last - 1, last)), None) if last else None
+
+
+def _size(past: Past) -> int:
+    path = past.journal.path
+    total = 0
+    for each in (path, path.with_name(path.name + "-wal")):
+        try:
+            total += each.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _data(
+    past: Past, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
+) -> dict[str, Any]:
+    journal = past.journal
+    return {
+        **info.to_dict(),
+        "executor": dict(past.executor),
+        "journal": {"path": str(journal.path), "mode": journal.mode, "bytes": _size(past)},
+        "last_event": _last_event(past),
+        "output": journal.about.get("output"),
+        "sessions": [
+            {
+                "number": session.number,
+                "after": session.seq,
+                "began": session.began,
+                "ended": session.ended,
+                "host": session.host,
+                "pid": session.pid,
+                "versions": dict(session.versions),
+                "outcome": None if session.outcome is None else dict(session.outcome),
+            }
+            for session in journal.sessions()
+        ],
+        "active": None if engine is None else len(engine.active()),
+        "report": None if engine is None else engine.report().to_dict(),
+        "error": None if trouble is None else trouble.to_dict(),
+    }
+
+
+def _lines(past: Past, info: RunInfo, engine: Engine | None, style: Look) -> list[str]:
+    from ensemble_core.cli.commands.runs import spell_length
+    from ensemble_core.cli.summary import group_table, rule_lines
+    from ensemble_core.cli.text_style import clean
+
+    width = width_of(sys.stdout)
+    lines = [style.paint(f"{clean(past.tag)}: {_standing(info)}", _style(info))]
+    length = spell_length(info)
+    took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
+    lines.append(f" file        {clean(info.file)}")
+    options = ", ".join(f"{k}={v}" for k, v in dict(past.executor.get("options", {})).items())
+    lines.append(
+        f" executor    {clean(info.executor)}" + (f" ({clean(options)})" if options else "")
+    )
+    lines.append(f" began       {spell_when(info.began)}{took}")
+    if info.controller is not None:
+        who = info.controller
+        since = spell_when(who.get("since"))
+        lines.append(f" controller  process {who.get('pid')} on {who.get('host')}, since {since}")
+    if info.reason:
+        lines.append(f" reason      {clean(info.reason)}")
+    journal = past.journal
+    lines.append(f" journal     {clean(str(journal.path))}")
+    kept = f"journal mode {journal.mode}, {spell_size(_size(past))}"
+    lines.append(f" events      {info.events:,}{_age(past, info)} ({kept})")
+    output = journal.about.get("output")
+    if output:
+        lines.append(f" output      {clean(str(output))}")
+    lines += _sessions(journal.sessions(), info, style)
+    if engine is not None:
+        report = engine.report()
+        if report.groups:
+            total = report.groups if len(report.groups) > 1 else None
+            lines += group_table(report.groups, style, width, total)
+        if report.rules:
+            lines += [style.paint(" rules", "bold"), *rule_lines(report.rules, style, width)]
+    if info.state in ("interrupted", "new"):
+        active = len(engine.active()) if engine is not None else 0
+        jobs = f" ({active} job{'' if active == 1 else 's'} not over)" if active else ""
+        lines.append(f" to go on with this run{jobs}: ensemble resume {clean(past.tag)}")
+    return lines
+
+
+def _standing(info: RunInfo) -> str:
+    if info.state == "ended":
+        return f"ended, exit code {info.exit_code}"
+    return {"new": "interrupted before anything happened"}.get(info.state, info.state)
+
+
+def _style(info: RunInfo) -> str:
+    if info.state == "ended":
+        return "bad" if info.exit_code else "good"
+    return "good" if info.state == "running" else "warning"
+
+
+def _age(past: Past, info: RunInfo) -> str:
+    from ensemble_core.cli.text_style import spell_time
+
+    last = _last_event(past)
+    if last is None:
+        return ""
+    if info.state == "running":
+        return f", the last {spell_time(max(0.0, time.time() - last))} ago"
+    return f", the last at {spell_when(last)}"
+
+
+def _sessions(sessions: list[Session], info: RunInfo, style: Look) -> list[str]:
+    """The controllers that a run has had, where there was more than one or it was cut off."""
+    from ensemble_core.cli.text_style import clean, table
+
+    if len(sessions) < 2 and info.state == "ended":
+        return []
+    shown = sessions
+    if len(sessions) > _SESSIONS_SHOWN:
+        shown = [*sessions[:2], *sessions[2 - _SESSIONS_SHOWN :]]
+    rows = []
+    for session in shown:
+        if session is sessions[-1] and info.state == "running":
+            how = "in control"
+        elif session.outcome is None:
+            how = "was killed"
+        else:
+            over = session.outcome.get("over")
+            code = session.outcome.get("exit_code")
+            how = f"ended the run, exit code {code}" if over else "left"
+            reason = str(session.outcome.get("reason") or "")
+            how += f": {reason}" if reason and not over else ""
+        rows.append(
+            (
+                str(session.number),
+                f"{clean(session.host)} {session.pid}",
+                spell_when(session.began),
+                f"after event {session.seq}",
+                clean(how).replace("\n", " "),
+            )
+        )
+    lines = table(rows, right=[True], indent=" ")
+    if len(shown) < len(sessions):
+        lines.insert(2, f" {style.ellipsis} {len(sessions) - len(shown)} more; --json has them all")
+    return [style.paint(" controllers", "bold"), *lines]

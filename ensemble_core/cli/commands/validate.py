@@ -1,0 +1,103 @@
+"""``ensemble validate FILE…``: everything that can be known of a file without running it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from typing import Any
+
+import click
+
+from ensemble_core.cli.options import executor_option, plugin_option, set_option
+
+__all__ = ["validate"]
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+@executor_option
+@plugin_option
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def validate(
+    files: tuple[str, ...],
+    executor: str | None,
+    plugins: tuple[str, ...],
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Check ensemble files without running anything.
+
+    Every error of every file is shown as FILE:LINE:COLUMN, with what to do about it. Whether an
+    executor can do what the rules ask of it is checked with --executor only. Exit code 2 if
+    anything is wrong.
+    """
+    collects = gc.isenabled()
+    gc.disable()  # all that is made here lives to the end, which is soon
+    try:
+        return _check(files, executor, plugins, overrides, as_json)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _check(
+    files: tuple[str, ...],
+    executor: str | None,
+    plugins: tuple[str, ...],
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    from ensemble_core import config
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.error_format import explain, flatten
+    from ensemble_core.cli.text_style import clean, look_for
+    from ensemble_core.errors import EnsembleError
+
+    registry = discover(plugins)
+    record = registry.lookup("executor", executor) if executor is not None else None
+    look, warned = look_for(sys.stdout), look_for(sys.stderr)
+    documents: list[dict[str, Any]] = []
+    wrong = 0
+    for file in files:
+        try:
+            ensemble = config.load(file, registry, executor=record, overrides=list(overrides))
+        except EnsembleError as error:
+            errors = flatten(error)
+            wrong += len(errors)
+            documents.append(
+                {"file": file, "valid": False, "errors": [each.to_dict() for each in errors]}
+            )
+            if not as_json:
+                sources: dict[str, list[str]] = {}
+                for each in errors:
+                    click.echo(explain(each, warned, sources), err=True)
+            continue
+        groups, rules = len(ensemble.groups), len(ensemble.rules)
+        documents.append(
+            {
+                "file": file,
+                "valid": True,
+                "name": ensemble.name,
+                "groups": list(ensemble.groups),
+                "rules": [rule.id for rule in ensemble.rules],
+                "warnings": list(ensemble.warnings),
+                "errors": [],
+            }
+        )
+        if not as_json:
+            for text in ensemble.warnings:
+                click.echo(f"{warned.paint('warning:', 'warning')} {clean(text)}", err=True)
+            valid = look.paint("valid", "good")
+            click.echo(f"{clean(file)}: {valid}: {_of(groups, 'job group')}, {_of(rules, 'rule')}")
+    if as_json:
+        click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
+    elif wrong:
+        bad = sum(not document["valid"] for document in documents)
+        click.echo(f"{_of(wrong, 'error')} in {_of(bad, 'file')}", err=True)
+    return 2 if wrong else 0
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,230 @@
+"""Which executor a run uses, and its options from the command line.
+
+``--executor`` decides; otherwise the one of highest priority that can work here. Options come as
+text and are read as the executor's JSON Schema says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import UsageError
+from ensemble_core.plugin.hookspecs import ExecutorPlugin, ResizerPlugin
+from ensemble_core.plugin.registry import Registry
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.executor import Executor
+
+__all__ = ["Choice", "build", "choose", "read_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The executor of a run: its name here, its record, and why it was taken.
+
+    ``options`` are those that were set for it.
+    """
+
+    name: str
+    record: ExecutorPlugin
+    detail: str
+    why: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        # What its record says of the surroundings is not what it was told to use instead.
+        told = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        detail = f" ({told or self.detail})" if told or self.detail else ""
+        return f"executor {self.name}{detail}: {self.why}"
+
+
+def choose(registry: Registry, name: str | None) -> Choice:
+    """The executor to use. Raises :class:`UsageError` where there is none, with the reasons."""
+    if name is not None:
+        record = registry.lookup("executor", name)
+        works, detail = _available(record)
+        # Who names one may know more than it does, and its options may make it work: if not, it
+        # says so itself when it is opened.
+        return Choice(name, record, detail if works else "", "chosen with --executor")
+    asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
+    for each, record in registry.executors.items():
+        # A record may be listed under more than one name: its shortest comes first.
+        if all(record is not other for other, _, _ in asked.values()):
+            asked[each] = (record, *_available(record))
+    able = [each for each, (_, works, _) in asked.items() if works]
+    if not able:
+        reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())
+        raise UsageError(
+            "no executor can work here",
+            cause=reasons or "none is installed",
+            hint="'ensemble plugins list' shows what is installed, and what is broken",
+            code="no-executor",
+        )
+    best = max(able, key=lambda each: asked[each][0].priority)
+    record, _, detail = asked[best]
+    if len(able) == 1:
+        others = ", ".join(
+            f"{each}: {reason or 'not available'}"
+            for each, (_, works, reason) in asked.items()
+            # One that is only there for those who name it lacks nothing.
+            if not works and f"--executor {each}" not in reason
+        )
+        why = f"the only one that can work here ({others})" if others else "the only one installed"
+    else:
+        others = ", ".join(each for each in able if each != best)
+        why = f"preferred to {others}; --executor chooses another"
+    return Choice(best, record, detail, why)
+
+
+def build(registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]) -> Executor:
+    """The executor of a record with these options. Raises :class:`UsageError` where it does not
+    take them."""
+    from ensemble_core.plugin.discovery import looking_in
+
+    try:
+        with looking_in(registry):
+            return record.build(options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"executor {record.name!r} does not take these options",
+            cause=str(error),
+            hint=f"'ensemble plugins show executor {record.name}' describes them",
+            code="bad-option",
+        ) from error
+
+
+def _available(record: ExecutorPlugin) -> tuple[bool, str]:
+    if record.available is None:
+        return True, ""
+    try:
+        works, detail = record.available()
+    except Exception as error:  # a plugin's fault is a reason not to use it, not to fail
+        return False, f"{type(error).__name__}: {error}"
+    return bool(works), str(detail or "")
+
+
+def read_options(
+    record: ExecutorPlugin | ResizerPlugin, given: Iterable[str], named: Mapping[str, object]
+) -> dict[str, Any]:
+    """The options of an executor or a resizer from ``-o KEY=VALUE`` and from options with a name of
+    their own.
+
+    Raises :class:`UsageError` for what its schema does not allow.
+    """
+    whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
+    schema = _plain(record.options)
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    closed = schema.get("additionalProperties") is False or not schema
+    options: dict[str, Any] = {}
+    for name, value in named.items():
+        if value is None:
+            continue
+        if name not in properties:
+            raise UsageError(
+                f"--{name.replace('_', '-')} means nothing to {whose}",
+                hint=_offer(name, properties),
+                code="unknown-option",
+            )
+        options[name] = value
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError(
+                f"option {text!r} is not of the form KEY=VALUE",
+                hint=_offer(key, properties),
+                code="bad-option",
+            )
+        if key not in properties and key.replace("-", "_") in properties:
+            key = key.replace("-", "_")
+        if key not in properties and closed:
+            raise UsageError(
+                f"{whose} has no option {key!r}",
+                hint=_offer(key, properties),
+                code="unknown-option",
+            )
+        if key in options:
+            raise UsageError(f"option {key!r} is given twice", code="bad-option")
+        options[key] = _read(value, properties.get(key, {}))
+    _check(whose, schema, options)
+    return options
+
+
+def _offer(name: str, properties: Mapping[str, Any]) -> str:
+    if not properties:
+        return "it has no options"
+    near = get_close_matches(name.replace("-", "_"), properties, 1)
+    return f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(properties)}"
+
+
+def _read(text: str, schema: Any) -> object:
+    """The value that the text stands for, by what the schema allows."""
+    types = _types(schema)
+    word = text.strip().lower()
+    if "boolean" in types and word in ("true", "false", "yes", "no", "on", "off"):
+        return word in ("true", "yes", "on")
+    if "null" in types and word in ("null", "none", ""):
+        return None
+    for name, convert in (("integer", int), ("number", float)):
+        if name in types:
+            try:
+                return convert(text)
+            except ValueError:
+                continue
+    if types & {"array", "object"}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            if "string" not in types and "array" in types:
+                return [_read(part.strip(), schema.get("items", {})) for part in text.split(",")]
+    return text
+
+
+def _types(schema: Any) -> set[str]:
+    if not isinstance(schema, Mapping):
+        return {"string"}
+    found: set[str] = set()
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        found.add(kind)
+    elif isinstance(kind, list):
+        found.update(kind)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for part in schema.get(key, ()):
+            found |= _types(part)
+    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    for value in (*schema.get("enum", ()), *((schema["const"],) if "const" in schema else ())):
+        found.add(names.get(type(value), "null"))
+    return found or {"string"}
+
+
+def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
+    if not schema:
+        return
+    import jsonschema_rs
+
+    problems = []
+    for error in jsonschema_rs.validator_for(schema).iter_errors(options):
+        path = ".".join(str(part) for part in error.instance_path)
+        problems.append(f"{path}: {error.message}" if path else error.message)
+    if problems:
+        shown = whose.replace("'", "")
+        raise UsageError(
+            f"wrong options for {whose}",
+            cause="; ".join(sorted(problems)),
+            hint=f"'ensemble plugins show {shown}' describes them",
+            code="bad-option",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Mappings of any kind as dicts, sequences as lists: what the validator takes."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(inner) for inner in value]
+    return value

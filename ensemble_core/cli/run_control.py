@@ -1,0 +1,149 @@
+"""A run's journal and lock, as the commands that control a run hold them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import EnsembleError
+
+if TYPE_CHECKING:
+    from ensemble_core.journal.run_store import Lock
+    from ensemble_core.journal.writer import Recorder
+    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.runtime.controller import Outcome
+
+__all__ = ["Kept", "watching"]
+
+#: Seconds between looks whether another process asked the run to stop.
+_LOOK = 0.5
+
+
+class Kept:
+    """A run that this process controls and keeps: its folder, its lock and its journal's writer.
+
+    Use it with ``with``: the lock is let go at the end, whatever happens.
+    """
+
+    def __init__(self, folder: Path, lock: Lock, recorder: Recorder, registry: Registry) -> None:
+        from ensemble_core.cli.kept_run import versions
+        from ensemble_core.journal.filesystem import shared_storage
+        from ensemble_core.journal.replay import maker_of
+
+        self.folder = folder
+        self.recorder = recorder
+        self._lock = lock
+        self._nothing = False
+        self._versions = versions(registry)
+        self.maker = maker_of(self._versions)
+        #: Where the executor keeps what it needs to find its jobs again.
+        self.executor_folder = folder / "executor"
+        #: The kind of network file system that the journal lies on, if it does.
+        self.storage = shared_storage(folder)
+
+    @classmethod
+    def new(
+        cls,
+        state: Path,
+        about: Mapping[str, Any],
+        registry: Registry,
+        text: str,
+        overrides: Sequence[str],
+    ) -> Kept:
+        """Begin to keep a run. Raises :class:`JournalError`; then nothing is left behind."""
+        from ensemble_core.journal.reader import NAME
+        from ensemble_core.journal.run_store import Lock, new_folder
+        from ensemble_core.journal.writer import Recorder
+
+        folder = new_folder(state, str(about["tag"]))
+        lock = Lock(folder)
+        try:
+            lock.acquire()
+            recorder = Recorder(folder / NAME)
+            try:
+                recorder.describe({**about, "created": time.time()})
+                recorder.text(str(about["file"]), text, overrides)
+                kept = cls(folder, lock, recorder, registry)
+                kept.begin()
+            except BaseException:
+                recorder.close()
+                raise
+        except BaseException:
+            lock.release()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return kept
+
+    def begin(self) -> None:
+        """Write down that this process controls the run from now on."""
+        self.recorder.begin(time.time(), self._versions)
+
+    def end(self, outcome: Outcome | None) -> str | None:
+        """Write down how the run was left; what went wrong with that, if anything did."""
+        if outcome is None and not self.recorder.seq:
+            self._nothing = True  # the queue could not be opened: nothing ever happened
+            return None
+        if outcome is None:
+            said: dict[str, Any] = {"over": False, "reason": "the controller failed"}
+        else:
+            said = {
+                "over": outcome.over,
+                "exit_code": outcome.exit_code,
+                "reason": outcome.reason,
+                "natural": outcome.natural,
+                "left": outcome.left > 0,
+            }
+        try:
+            self.recorder.end(time.time(), said)
+        except EnsembleError as error:
+            return (
+                f"the end of this run could not be written down: {error}\n"
+                f"  to go on from what is on record: ensemble resume {self.folder.name}"
+            )
+        return None
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.recorder.close()
+        if self._nothing:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def watching(kept: Kept | None, stop: Callable[[str, bool], None]) -> Iterator[None]:
+    """Call ``stop`` when somebody asks the run to stop with ``ensemble cancel``; again, and telling
+    it so, where it is not to wait for what cannot be cancelled."""
+    if kept is None:
+        yield
+        return
+    from ensemble_core.journal.run_store import leave_asked, stop_asked
+
+    over = threading.Event()
+    folder = kept.folder
+
+    def watch() -> None:
+        who: str | None = None
+        while not over.wait(_LOOK):
+            if who is None:
+                who = stop_asked(folder)
+                if who is not None:
+                    stop(f"cancelled by {who}", False)
+            elif leave_asked(folder):
+                stop(f"cancelled by {who}", True)
+                return
+
+    thread = threading.Thread(target=watch, name="ensemble-stop", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(1.0)

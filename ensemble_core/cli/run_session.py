@@ -1,0 +1,307 @@
+"""A run and everything that shows it: the console, the live table, JSON lines, the summary.
+
+What ``ensemble run`` and ``ensemble resume`` have in common once it is known what is to run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.console import Line
+    from ensemble_core.cli.executor_choice import Choice
+    from ensemble_core.cli.live import Block
+    from ensemble_core.cli.output import Output
+    from ensemble_core.cli.run_control import Kept
+    from ensemble_core.cli.text_style import Look
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.model.decisions import Decision
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.model.events import Event
+    from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.runtime.controller import Outcome
+
+__all__ = ["Showing"]
+
+#: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
+READER_GONE = 141
+
+_USUAL_SIZE = os.terminal_size((80, 24))
+
+
+class Showing:
+    """One run and everything that shows it."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        choice: Choice,
+        *,
+        debug: bool,
+        quiet: bool,
+        as_json: bool,
+        progress: bool | None,
+    ) -> None:
+        from ensemble_core.cli.console import Narrator
+        from ensemble_core.cli.text_style import look_for
+
+        self._ensemble = ensemble
+        self._choice = choice
+        self._quiet = quiet
+        self._as_json = as_json
+        #: The time of the event that decisions follow from.
+        self._now = 0.0
+        self._out: TextIO = sys.stdout
+        self._err: TextIO = sys.stderr
+        self._look: Look = look_for(self._out)
+        self._narrator = Narrator(
+            ensemble,
+            self._look,
+            look_for(self._err),
+            debug=(debug or ensemble.debug) and not quiet and not as_json,
+        )
+        self._block = self._make_block(progress)
+        self._left = False
+
+    def _make_block(self, progress: bool | None) -> Block | None:
+        from ensemble_core.cli.live import Block, can_be_live
+        from ensemble_core.cli.text_style import look_for
+
+        if progress is False or self._quiet or self._as_json:
+            return None
+        if not can_be_live(self._out):
+            if progress:
+                warning = look_for(self._err).paint("warning:", "warning")
+                click.echo(f"{warning} --progress needs a terminal to keep a table on", err=True)
+            return None
+        return Block(self._look, self._size)
+
+    def _size(self) -> os.terminal_size:
+        try:
+            size = os.get_terminal_size(self._out.fileno())
+        except (OSError, ValueError):
+            return _USUAL_SIZE
+        # A terminal that was never told its size says 0.
+        return size if size.columns > 0 and size.lines > 0 else _USUAL_SIZE
+
+    def run(
+        self,
+        registry: Registry,
+        executor: Executor,
+        folder: Path,
+        tag: str,
+        kept: Kept | None = None,
+        *,
+        engine: Engine | None = None,
+        stop_first: str | None = None,
+    ) -> int:
+        """Run to the end, or go on with ``engine``; the exit code.
+
+        ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
+        why the run is taken up only to be stopped.
+        """
+        from ensemble_core.cli.interrupts import Interrupts
+        from ensemble_core.cli.output import Output
+        from ensemble_core.cli.run_control import watching
+        from ensemble_core.cli.text_style import is_terminal
+        from ensemble_core.runtime.controller import Runtime
+
+        output = Output(
+            self._tell,
+            self._out,
+            self._err,
+            block=self._block,
+            lossy=not self._as_json,
+            prints_to_stderr=self._as_json,
+            on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
+        )
+        feed = make_feed(output, everything=self._as_json or self._narrator.debug)
+        runtime = Runtime(
+            self._ensemble,
+            executor,
+            actions=registry.actions,
+            observers=registry.observers,
+            watchers=[feed],
+            folder=folder,
+            tag=tag,
+            name=self._choice.name,
+            recorder=kept.recorder if kept is not None else None,
+            maker=kept.maker if kept is not None else "",
+            state=kept.executor_folder if kept is not None else None,
+            engine=engine,
+        )
+        if engine is not None:
+            feed.active.update(engine.active())
+            for record in engine.table.records.values():
+                self._narrator.know(record.job, record.files)
+        if stop_first is not None:
+            runtime.stop_first(stop_first)
+
+        def stop(reason: str, exit_code: int, again: bool) -> None:
+            ending = runtime.engine.ended is not None
+            if again:
+                self._left = True
+                output.say("leaving at once", error=True)
+            elif exit_code != READER_GONE:
+                count = len(feed.active)
+                jobs = f"{count} job{'' if count == 1 else 's'}"
+                doing = f"cancelling {jobs}" if count else "no job is active"
+                note = f"stopping: {doing} (Ctrl-C again to leave at once)"
+                if self._block is not None:
+                    self._block.note = note
+                # A terminal shows "^C" where the cursor was: write over it.
+                output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
+            # The run's second stop leaves at once: one that is ending anyway is let end.
+            if again or not ending:
+                runtime.stop(reason, exit_code)
+
+        with output:
+            self._begin(output, tag, kept, engine)
+            outcome = None
+            try:
+                with Interrupts(stop), watching(kept, lambda who, again: stop(who, 130, again)):
+                    if self._block is not None:
+                        self._block.begin()
+                    outcome = runtime.run()
+            finally:
+                if kept is not None:
+                    problem = kept.end(outcome)
+                    if problem is not None:
+                        self._warn(output, problem)
+            lines = self._end(outcome, str(folder) if folder.is_dir() else None)
+            if kept is not None and not outcome.over and not self._as_json:
+                lines.append(f"  to go on with this run: ensemble resume {tag}")
+            output.close(lines, patience=2.0 if self._left else None)
+        if self._left and any(
+            thread.is_alive() and not thread.daemon and thread is not threading.main_thread()
+            for thread in threading.enumerate()
+        ):
+            os._exit(outcome.exit_code)  # a user's function that never returns would hold us
+        return outcome.exit_code
+
+    def _tell(self, item: Event | Decision) -> Iterator[Line]:
+        from ensemble_core.cli.console import Line
+        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.model.events import Event
+
+        if self._as_json:
+            kind = "event" if isinstance(item, Event) else "decision"
+            self._now = getattr(item, "timestamp", self._now)
+            yield Line(dump({"kind": kind, "timestamp": self._now, **item.to_dict()}))
+        for line in self._narrator.tell(item):
+            if line.error or not (self._quiet or self._as_json):
+                yield line
+
+    def _warn(self, output: Output, text: str) -> None:
+        from ensemble_core.cli.text_style import clean, look_for
+
+        output.say(f"{look_for(self._err).paint('warning:', 'warning')} {clean(text)}", error=True)
+
+    def _begin(self, output: Output, tag: str, kept: Kept | None, engine: Engine | None) -> None:
+        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.text_style import clean
+
+        for text in self._ensemble.warnings:
+            self._warn(output, text)
+        if self._as_json:
+            about: dict[str, Any] = {
+                "type": "run",
+                "tag": tag,
+                "name": self._ensemble.name,
+                "file": self._ensemble.file,
+                "executor": self._choice.name,
+                "groups": list(self._ensemble.groups),
+                "rules": [rule.id for rule in self._ensemble.rules],
+                "journal": str(kept.recorder.path) if kept is not None else None,
+                "resumed_after": engine.events if engine is not None else None,
+            }
+            output.say(dump(about))
+        elif not self._quiet:
+            output.say(self._look.paint(clean(str(self._choice)), "dim"))
+            if engine is not None:
+                active = len(engine.active())
+                said = (
+                    f"run {tag} goes on after event {engine.events}, "
+                    f"with {active} job{' that was' if active == 1 else 's that were'} not over"
+                )
+                output.say(self._look.paint(said, "dim"))
+            if kept is not None and kept.storage is not None:
+                said = f"journal on {kept.storage}: without shared memory, with a rollback file"
+                output.say(self._look.paint(said, "dim"))
+
+    def _end(self, outcome: Outcome, kept: str | None) -> list[str]:
+        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.summary import summary
+        from ensemble_core.cli.text_style import is_terminal
+
+        if self._quiet:
+            return []
+        if self._as_json:
+            report = outcome.report.to_dict()
+            ending = {
+                "type": "summary",
+                "tag": outcome.tag,
+                "name": self._ensemble.name,
+                "exit_code": outcome.exit_code,
+                "reason": outcome.reason,
+                "natural": outcome.natural,
+                "seconds": outcome.seconds,
+                "output": kept,
+            }
+            return [dump({**ending, **report})]
+        return summary(
+            outcome.report,
+            name=self._ensemble.name,
+            reason=outcome.reason,
+            exit_code=outcome.exit_code,
+            seconds=outcome.seconds,
+            look=self._look,
+            width=self._size().columns if is_terminal(self._out) else None,
+            kept=kept,
+        )
+
+
+def make_feed(output: Output, *, everything: bool) -> Any:
+    """The watcher that hands a run's events and decisions to the output thread.
+
+    Made here, because the runtime is imported only when something is run.
+    """
+    from ensemble_core.cli.console import interesting
+    from ensemble_core.engine.report import Report
+    from ensemble_core.model.decisions import Submit
+    from ensemble_core.model.events import JobEvent
+    from ensemble_core.runtime.controller import Watcher
+
+    class Feed(Watcher):
+        """Called on the engine's thread: each call is a few instructions."""
+
+        wants_ticks = output.block is not None
+
+        def __init__(self) -> None:
+            #: Our ids of the jobs that are in the queue, for who asks how many there are.
+            self.active: set[str] = set()
+
+        def event(self, event: Event) -> None:
+            if isinstance(event, JobEvent) and event.name == "clean":
+                self.active.discard(event.job)
+            if everything or interesting(event):
+                output.put(event)
+
+        def decision(self, decision: Decision) -> None:
+            if isinstance(decision, Submit):
+                self.active.update(job.id for job in decision.jobs)
+            output.put(decision)
+
+        def tick(self, report: Report) -> None:
+            if output.block is not None:
+                output.block.report = report
+
+    return Feed()

@@ -1,0 +1,460 @@
+"""The engine's job table: the jobs that are not over yet, and each group's standing.
+
+A job is in the table from the decision to submit it until its ``clean`` event; of one that is over
+nothing is kept but the counts. That a late event belongs to such a job is known from its index.
+Written by the engine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from ensemble_core.engine.rule_index import RuleIndex, Watch
+from ensemble_core.metrics.store import VARIABLES, MetricStore
+from ensemble_core.model.events import JobEvent
+from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
+
+__all__ = ["GroupState", "JobRecord", "JobTable", "Link", "Strangers", "exit_code"]
+
+Outcome = Literal["success", "failed", "cancelled"]
+
+#: The state that an event brings a job to (RFC 21).
+_STATE_AFTER: dict[str, JobState] = {
+    "submit": JobState.NEW,
+    "validate": JobState.DEPEND,
+    "depend": JobState.PRIORITY,
+    "priority": JobState.SCHED,
+    "alloc": JobState.RUN,
+    "start": JobState.RUN,
+    "finish": JobState.CLEANUP,
+    "clean": JobState.INACTIVE,
+}
+
+#: Events that a job has at most once, as bits: a second one is an echo and changes nothing.
+_ONCE: dict[str, int] = {
+    name: 1 << bit
+    for bit, name in enumerate(
+        ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
+    )
+}
+
+
+def exit_code(status: int) -> int:
+    """The exit code as a shell reports it: 128 + signal for a job that a signal ended.
+
+    >>> exit_code(256), exit_code(9)
+    (1, 137)
+    """
+    signal = status & 0x7F
+    return 128 + signal if signal else (status >> 8) & 0xFF
+
+
+_DURATION = {"success": "duration.success", "failed": "duration.failed"}
+_OUTCOME_OCCASION = {"success": "job-success", "failed": "job-fail", "cancelled": "job-cancel"}
+#: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
+_STATE_OCCASION = {
+    JobState.SCHED: "job-sched",
+    JobState.RUN: "job-run",
+    JobState.CLEANUP: "job-cleanup",
+    JobState.INACTIVE: "job-inactive",
+}
+#: What an event does: its bit, the state it leads to, and the occasions it makes without and with
+#: the change of state.
+_STEPS: dict[str, tuple[int, JobState | None, tuple[str, ...], tuple[str, ...]]] = {
+    name: (
+        _ONCE.get(name, 0),
+        _STATE_AFTER.get(name),
+        (f"job-{name}",),
+        (f"job-{name}", _STATE_OCCASION[_STATE_AFTER[name]])
+        if _STATE_AFTER.get(name) in _STATE_OCCASION
+        else (f"job-{name}",),
+    )
+    for name in RFC21_EVENTS
+    if name != "exception"
+}
+_QUEUE = {state: f"queue.{state.name.lower()}" for state in JobState}
+
+
+class Link(NamedTuple):
+    """One firing in a chain of firings that caused one another.
+
+    ``depth`` counts the firings since a job last finished; ``finishes`` says when that was.
+    """
+
+    rule: str
+    parent: Link | None
+    depth: int
+    finishes: int
+
+    def names(self) -> list[str]:
+        """The rules of the chain, first to last."""
+        link: Link | None = self
+        found: list[str] = []
+        while link is not None and link.finishes == self.finishes:
+            found.append(link.rule)
+            link = link.parent
+        return found[::-1]
+
+
+class JobRecord:
+    """A job that is not over yet."""
+
+    __slots__ = (
+        "cancelling",
+        "concern",
+        "exception",
+        "files",
+        "finished",
+        "job",
+        "link",
+        "newest",
+        "note",
+        "outcome",
+        "queue_id",
+        "refused",
+        "rows",
+        "seen",
+        "started",
+        "state",
+        "status",
+        "submitted",
+    )
+
+    def __init__(self, job: Job, submitted: float, link: Link | None) -> None:
+        self.job = job
+        self.state = JobState.NEW
+        self.submitted = submitted
+        self.started: float | None = None
+        self.finished: float | None = None
+        self.status: int | None = None
+        self.exception: str | None = None
+        self.note = ""
+        self.outcome: Outcome | None = None
+        self.queue_id: object = None
+        self.seen = 0
+        self.link = link
+        #: Whether a rule that concerns itself with failure matched an event of this job.
+        self.concern = False
+        #: Whether the executor was told to cancel it.
+        self.cancelling = False
+        #: Whether it then could not be.
+        self.refused = False
+        #: When its newest event was; 0 before the first.
+        self.newest = 0.0
+        #: The context of its ``start``, which says where its output is, and, of an observed job,
+        #: the rows read so far by observer.
+        self.files: Mapping[str, Any] | None = None
+        self.rows: dict[str, int] | None = None
+
+
+class GroupState:
+    """One group's standing. ``waiting`` are its jobs without resources, oldest first."""
+
+    __slots__ = ("group", "next_index", "running", "waiting")
+
+    def __init__(self, group: JobGroup) -> None:
+        self.group = group
+        self.next_index = 0
+        self.waiting: dict[str, JobRecord] = {}
+        self.running = 0
+
+    def ages(self, now: float) -> Iterator[float]:
+        """How long each waiting job has waited so far, in seconds."""
+        for record in self.waiting.values():
+            yield max(0.0, now - record.submitted)
+
+
+class JobTable:
+    """The jobs that are not over, by our id, and what is counted of all of them.
+
+    Every change is handed to the metrics, and every metric that a rule waits for to the index.
+    """
+
+    def __init__(
+        self, groups: Mapping[str, JobGroup], metrics: MetricStore, index: RuleIndex
+    ) -> None:
+        self.groups = {name: GroupState(group) for name, group in groups.items()}
+        self.records: dict[str, JobRecord] = {}
+        self.submitted = 0
+        self.finishes = 0
+        #: Whether the executor itself reports the gauges ``queue.*`` and ``waiting.nodes``.
+        self.queue_reported = False
+        self._metrics = metrics
+        self._index = index
+        self._states = [0] * len(JobState)
+        self._waiting_nodes = 0
+
+    def adopt(
+        self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
+    ) -> None:
+        """Go on with a changed file. A group that it defines as before keeps what rules set."""
+        self._index = index
+        for name, group in groups.items():
+            state = self.groups.get(name)
+            if state is None:
+                self.groups[name] = GroupState(group)
+            elif before.get(name) != group:
+                state.group = group
+
+    def add(self, jobs: Iterable[Job], now: float, link: Link | None) -> None:
+        """These jobs are about to be submitted."""
+        for job in jobs:
+            record = self.records[job.id] = JobRecord(job, now, link)
+            self.groups[job.group].waiting[job.id] = record
+            self.submitted += 1
+            self._count(job.group, "submitted")
+            self._states[JobState.NEW] += 1
+            self._waiting_nodes += job.nodes
+        self._touch("waiting.nodes", self._waiting_nodes)
+
+    def knows(self, job: str) -> bool:
+        """Whether this was ever a job of ours, so that its event is late and not a stranger's."""
+        group, _, index = job.rpartition(".")
+        state = self.groups.get(group)
+        return state is not None and index.isdecimal() and int(index) < state.next_index
+
+    def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
+        """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
+        name = event.name
+        record.newest = event.timestamp
+        step = _STEPS.get(name)
+        if step is None:
+            if name == "exception":
+                self._except(record, event)
+            return (f"job-{name}",)
+        bit, state, occasions, moving = step
+        if bit:
+            if record.seen & bit:
+                return None
+            record.seen |= bit
+        if name == "start":
+            self._start(record, event.timestamp)
+            record.files = event.context
+        elif name == "submit":
+            record.submitted = event.timestamp
+            record.queue_id = event.context.get("queue_id")
+        elif name == "finish":
+            status = event.context.get("status", 0)
+            record.status = status if isinstance(status, int) else None
+            record.finished = event.timestamp
+            self.finishes += 1
+            occasions = (*occasions, self._outcome(record))
+            moving = (*moving, occasions[-1])
+        elif name == "clean":
+            if record.outcome is None:
+                occasions = (*occasions, self._outcome(record))
+                moving = (*moving, occasions[-1])
+            del self.records[record.job.id]
+        if state is not None and state > record.state:
+            self._move(record, state)
+            return moving
+        return occasions
+
+    def _except(self, record: JobRecord, event: JobEvent) -> None:
+        if event.context.get("severity", 0) == 0 and record.exception is None:
+            record.exception = str(event.context.get("type", ""))
+            record.note = str(event.context.get("note", ""))
+            status = event.context.get("status")
+            if record.status is None and isinstance(status, int):
+                record.status = status  # of a job that could not be launched: 126 or 127
+
+    def _start(self, record: JobRecord, now: float) -> None:
+        record.started = now
+        group = self.groups[record.job.group]
+        if group.waiting.pop(record.job.id, None) is not None:
+            group.running += 1
+            self._waiting_nodes -= record.job.nodes
+            self._touch("waiting.nodes", self._waiting_nodes)
+            if now >= record.submitted:
+                self._record(record.job.group, "pending", now - record.submitted, now)
+
+    def _outcome(self, record: JobRecord) -> str:
+        """Decide and count how a job ended; the occasion that this is."""
+        name = record.job.group
+        group = self.groups[name]
+        if group.waiting.pop(record.job.id, None) is not None:
+            self._waiting_nodes -= record.job.nodes
+            self._touch("waiting.nodes", self._waiting_nodes)
+        else:
+            group.running -= 1
+        if record.exception == "cancel":
+            record.outcome = "cancelled"
+            self._count(name, "cancelled")
+        else:
+            good = record.exception is None and record.status == 0
+            record.outcome = "success" if good else "failed"
+            self._count(name, "finished")
+            self._count(name, record.outcome)
+            if record.started is not None and record.finished is not None:
+                duration = record.finished - record.started
+                if duration >= 0:
+                    self._record(name, "duration", duration, record.finished)
+                    told_apart = _DURATION[record.outcome]
+                    self._record(name, told_apart, duration, record.finished)
+        return _OUTCOME_OCCASION[record.outcome]
+
+    def _move(self, record: JobRecord, state: JobState) -> None:
+        states = self._states
+        before = record.state
+        states[before] -= 1
+        states[state] += 1
+        record.state = state
+        if self._index.gauges and not self.queue_reported:
+            self._touch(_QUEUE[before], states[before])
+            self._touch(_QUEUE[state], states[state])
+
+    def _count(self, group: str, counter: str) -> None:
+        self._metrics.counts[group][counter] += 1
+        watch = self._index.counts.get((group, counter))
+        if watch is not None:
+            self._index.touched.append(watch)
+
+    def _record(self, group: str, variable: str, value: float, now: float) -> None:
+        if value - value != 0.0:
+            return  # the metric does not change, so no rule that waits for it is to look
+        key = (group, variable)
+        series = self._metrics.series.get(key)
+        if series is not None:
+            series.record(value, now)
+            watches = self._index.series.get(key)
+            if watches is not None:
+                self._index.touched += watches
+
+    def forget(self, record: JobRecord) -> None:
+        """A job that never reached an executor is cancelled: it is over at once."""
+        record.exception = "cancel"
+        self._outcome(record)
+        self._move(record, JobState.INACTIVE)
+        del self.records[record.job.id]
+
+    def observe(
+        self, record: JobRecord, observer: str, values: Mapping[str, float], now: float
+    ) -> None:
+        """Take a row that an observer read in the job's output."""
+        group = record.job.group
+        if record.rows is None:
+            record.rows = {}
+        record.rows[observer] = record.rows.get(observer, 0) + 1
+        for variable, value in values.items():
+            if variable.partition(".")[0] in VARIABLES:
+                continue  # the group's own; no output may mix into them
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                continue  # an observer's slip: a wrong value is worse than a missing one
+            if self._metrics.everything and number - number == 0.0:
+                self._metrics.add(group, variable)
+            self._record(group, variable, number, now)
+
+    def _touch(self, gauge: str, value: float) -> None:
+        watch: Watch | None = self._index.gauges.get(gauge)
+        if watch is not None and not self.queue_reported:
+            self._metrics.gauges[gauge] = value
+            self._index.touched.append(watch)
+
+    def fill_gauges(self) -> None:
+        """Bring the gauges of the queue up to date, for somebody who reads all of them."""
+        if not self.queue_reported:
+            for state, gauge in _QUEUE.items():
+                if state is not JobState.NEW:
+                    self._metrics.gauges[gauge] = self._states[state]
+            self._metrics.gauges["waiting.nodes"] = self._waiting_nodes
+
+    def fields(self, record: JobRecord) -> dict[str, Any]:
+        """What a condition may know of this job."""
+        job = record.job
+        fields: dict[str, Any] = {
+            **job.parameters,
+            "job": job.id,
+            "group": job.group,
+            "index": job.index,
+        }
+        if record.queue_id is not None:
+            fields["queue_id"] = record.queue_id
+        if record.started is not None:
+            fields["pending"] = record.started - record.submitted
+        if record.status is not None:
+            fields["status"] = record.status
+            fields["exit_code"] = exit_code(record.status)
+            if record.started is not None and record.finished is not None:
+                fields["duration"] = record.finished - record.started
+        if record.exception is not None:
+            fields["type"] = record.exception
+            fields["note"] = record.note
+        return fields
+
+    @staticmethod
+    def described(record: JobRecord) -> dict[str, Any]:
+        """The job itself as plain data, for functions and slow actions: what it runs, where, and
+        how it ended, as far as that is known."""
+        job, files = record.job, record.files or {}
+        # What a keeper of jobs says of it; another place may mean another folder by a relative one.
+        workdir = files.get("workdir") or job.workdir
+        known: dict[str, Any] = {
+            "job": job.id,
+            "group": job.group,
+            "index": job.index,
+            "command": list(job.command),
+            "workdir": workdir if isinstance(workdir, str) and workdir.startswith("/") else None,
+            "parameters": dict(job.parameters),
+            "nodes": job.nodes,
+            "tasks": job.tasks,
+            "started": record.started,
+        }
+        if record.outcome is not None:
+            known["outcome"] = record.outcome
+        return known
+
+
+class _Stranger:
+    """A job of somebody else's that is not over yet."""
+
+    __slots__ = ("ended", "exception", "state", "status")
+
+    def __init__(self) -> None:
+        self.state = JobState.NEW
+        self.exception: str | None = None
+        self.status: int | None = None
+        self.ended = False
+
+
+class Strangers:
+    """What is derived of other people's jobs, for rules that see the whole queue.
+
+    Nothing of a job is kept once it is over, and nothing at all while no rule asks.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Stranger] = {}
+
+    def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The occasions that an event makes, and what conditions may know of the job."""
+        job = self._jobs.get(event.job)
+        if job is None:
+            job = self._jobs[event.job] = _Stranger()
+        name, context = event.name, event.context
+        occasions = [f"job-{name}"]
+        state = _STATE_AFTER.get(name)
+        if state is not None and state > job.state:
+            job.state = state
+            if state in _STATE_OCCASION:
+                occasions.append(_STATE_OCCASION[state])
+        if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
+            job.exception = str(context.get("type", ""))
+        elif name == "finish":
+            status = context.get("status")
+            job.status = status if isinstance(status, int) else None
+        if name in ("finish", "clean") and not job.ended:
+            job.ended = True
+            if job.exception == "cancel":
+                occasions.append(_OUTCOME_OCCASION["cancelled"])
+            else:
+                good = job.exception is None and job.status == 0
+                occasions.append(_OUTCOME_OCCASION["success" if good else "failed"])
+        if name == "clean":
+            del self._jobs[event.job]
+        fields: dict[str, Any] = {**context, "name": name, "job": event.job}
+        if job.status is not None:
+            fields.update(status=job.status, exit_code=exit_code(job.status))
+        return tuple(dict.fromkeys(occasions)), fields

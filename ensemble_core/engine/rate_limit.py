@@ -1,0 +1,78 @@
+"""Submits at no more than so many a second: the guard ``limits.submits_per_second``.
+
+A bucket of tokens holds one second's worth. Jobs that find none wait here, in order; the engine
+lets them go when the time has come. Used by the engine alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from ensemble_core.model.jobs import Job
+
+__all__ = ["Pacer"]
+
+
+class Pacer:
+    """Holds jobs back so that at most ``rate`` a second are let go; ``None`` holds none."""
+
+    __slots__ = ("_last", "_rate", "_size", "_tokens", "held")
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._size = max(1.0, rate or 1.0)
+        self._tokens = self._size
+        self._last: float | None = None
+        #: Jobs that wait for their turn, with the rule and firing that submitted them.
+        self.held: deque[tuple[Job, str | None, int]] = deque()
+
+    def adopt(self, rate: float | None) -> None:
+        """Go on at another rate."""
+        self._rate = rate
+        self._size = max(1.0, rate or 1.0)
+        self._tokens = min(self._tokens, self._size)
+
+    def _refill(self, now: float) -> None:
+        if self._rate is not None:
+            if self._last is not None and now > self._last:
+                self._tokens = min(self._size, self._tokens + (now - self._last) * self._rate)
+            self._last = now if self._last is None else max(self._last, now)
+
+    def pass_through(
+        self, jobs: Sequence[Job], rule: str | None, firing: int, now: float
+    ) -> tuple[Job, ...]:
+        """The jobs that may go now; the others are held."""
+        if self._rate is None:
+            return tuple(jobs)
+        self._refill(now)
+        free = 0 if self.held else min(len(jobs), int(self._tokens + 1e-9))
+        self._tokens -= free
+        self.held.extend((job, rule, firing) for job in jobs[free:])
+        return tuple(jobs[:free])
+
+    def release(self, now: float) -> list[tuple[Job, str | None, int]]:
+        """The held jobs whose turn has come."""
+        self._refill(now)
+        count = min(len(self.held), int(self._tokens + 1e-9))
+        self._tokens -= count
+        return [self.held.popleft() for _ in range(count)]
+
+    def due(self, now: float) -> float | None:
+        """When the next held job may go; ``None`` if none is held."""
+        if not self.held or self._rate is None:
+            return None
+        due = now + max(0.0, 1.0 - self._tokens) / self._rate
+        # The wait may be too short to show beside a time of today: time must go on all the same.
+        return max(due, math.nextafter(now, math.inf))
+
+    def drop(self, jobs: Collection[str]) -> list[str]:
+        """Forget these held jobs; those that were held, in order."""
+        if not self.held:
+            return []
+        wanted = set(jobs)
+        dropped = [job.id for job, _, _ in self.held if job.id in wanted]
+        if dropped:
+            self.held = deque(item for item in self.held if item[0].id not in wanted)
+        return dropped

@@ -1,0 +1,286 @@
+"""All rules of a run: which are live, which failures they concern, why one never fired.
+
+Keeps the states of rules and the index in step: a rule that is exhausted, switched off or cut is
+out of the index, one that is switched on again is back. Used by the engine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.engine.report import RuleReport
+from ensemble_core.engine.rule_index import RuleIndex, RuleState
+from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.store import MetricPath, MetricStore, parse_path
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.rules import BoundRule
+
+__all__ = ["RuleBook", "chain_text"]
+
+
+#: Why a rule is switched off, where nothing else is said.
+_CHAIN = "it belonged to a chain of firings that fed itself"
+
+
+class RuleBook:
+    """The rules of one run. ``states`` are all of them by id, in order."""
+
+    def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
+        self.index = RuleIndex(metrics)
+        self.states: dict[str, RuleState] = {}
+        self._ensemble = ensemble
+        self._metrics = metrics
+        self._paths: dict[str, MetricPath | None] = {}
+        self._failure_rules: list[RuleState] = []
+        #: Whether a rule sees the whole queue, so that events of strangers' jobs matter.
+        self.strangers = False
+        for rule in ensemble.rules:
+            self._add(RuleState(rule, len(self.states)))
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def _add(self, state: RuleState) -> None:
+        rule = state.rule
+        if rule.id in self.states:
+            raise EnsembleError(
+                f"there is a rule {rule.id!r} already",
+                hint="give the new rule another id, or none",
+                code="duplicate-rule",
+            )
+        for path in _paths(rule):
+            parsed = None if path is None else self.path(path)
+            if parsed is not None:
+                self._metrics.keep(parsed)
+        if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
+            raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
+        self.states[rule.id] = state
+        self.strangers = self.strangers or rule.queue_scope
+        if rule.concerns_failure:
+            self._failure_rules.append(state)
+        if state.live:
+            self._enter(state)
+
+    def _enter(self, state: RuleState) -> None:
+        metric = state.rule.trigger.metric
+        if state.rule.trigger.every is None:
+            self.index.add(state, None if metric is None else self.path(metric))
+
+    def _leave(self, state: RuleState) -> None:
+        if state.rule.trigger.every is None:
+            self.index.discard(state)
+
+    def join(self, spec: Mapping[str, Any]) -> RuleState:
+        """Add a rule while the run is under way. Raises :class:`EnsembleError`."""
+        rule = self._ensemble.binder.rule(spec, self._free_id())
+        if "start" in rule.trigger.wakes:
+            raise EnsembleError(
+                f"rule {rule.id!r} waits for the start, which is over",
+                hint="return the action itself instead of a rule",
+                code="start-is-over",
+            )
+        state = RuleState(rule, len(self.states))
+        self._add(state)
+        return state
+
+    def _free_id(self) -> str:
+        """An id for a rule that has none of its own."""
+        number = len(self.states) + 1
+        while f"rule-{number}" in self.states:
+            number += 1
+        return f"rule-{number}"
+
+    def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
+        """Go on with a changed file; the new states of rules that stay, by the ids of the old, and
+        the names of those that had joined and cannot stay.
+
+        A rule is the same if it has the same ``id``, or, where it has none of its own, says the
+        same. Rules that joined while the run was under way stay, as far as the new file lets them.
+        """
+        earlier, own = self.states, {rule.id for rule in self._ensemble.rules}
+        named = {name: state for name, state in earlier.items() if "id" in state.rule.spec}
+        unnamed = [state for name, state in earlier.items() if name not in named and name in own]
+        self._ensemble = ensemble
+        self.index = RuleIndex(self._metrics)
+        self.states, self._paths, self._failure_rules = {}, {}, []
+        self.strangers = False
+        stayed: dict[int, RuleState] = {}
+        dropped: list[str] = []
+
+        def take(state: RuleState, before: RuleState | None) -> None:
+            if before is not None:
+                state.carry(before)
+                stayed[id(before)] = state
+            self._add(state)
+            if before is not None and state.watch is not None:
+                state.first_update = state.watch.updates - before.looked_at
+
+        for rule in ensemble.rules:
+            if "id" in rule.spec:
+                before = named.get(rule.id)
+            else:
+                same = (state for state in unnamed if state.rule.spec == rule.spec)
+                before = next(same, None)
+                if before is not None:
+                    unnamed.remove(before)
+            take(RuleState(rule, len(self.states)), before)
+        for name, state in earlier.items():
+            if name in own or id(state) in stayed:
+                continue
+            if name in self.states:  # a rule of the file has the place that was free when it joined
+                name = self._free_id()
+            try:
+                rule = ensemble.binder.rule(state.rule.spec, name)
+                take(RuleState(rule, len(self.states)), state)
+            except EnsembleError:
+                dropped.append(state.rule.id)  # it speaks of what the new file does not have
+        return stayed, dropped
+
+    def switch(self, rule_id: str, enabled: bool) -> RuleState | None:
+        """Switch a rule on or off; the state if that made it live."""
+        state = self.states.get(rule_id)
+        if state is None:
+            raise EnsembleError(f"there is no rule {rule_id!r}", code="no-such-rule")
+        was_live = state.live
+        state.enabled = enabled
+        if was_live and not state.live:
+            self._leave(state)
+        elif state.live and not was_live:
+            self._enter(state)
+            return state
+        return None
+
+    def fired(self, state: RuleState, now: float) -> None:
+        """Count a firing, and begin the rule's backoff."""
+        rule = state.rule
+        state.fired += 1
+        state.skip = rule.backoff
+        if rule.backoff_seconds:
+            state.not_before = now + rule.backoff_seconds
+        if not state.live:
+            self._leave(state)
+
+    def cut(self, state: RuleState, why: str = _CHAIN) -> None:
+        """Switch a rule off for good."""
+        if state.live:
+            self._leave(state)
+        state.cut, state.why_cut = True, why
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def path(self, text: str) -> MetricPath | None:
+        """A metric's path, read once; ``None`` where there is no such metric."""
+        if text not in self._paths:
+            try:
+                self._paths[text] = parse_path(
+                    text, self._ensemble.groups, self._ensemble.statistics
+                )
+            except EnsembleError:
+                self._paths[text] = None
+        return self._paths[text]
+
+    def intervals(self) -> Iterator[RuleState]:
+        """Live rules that fire every so many seconds."""
+        for state in self.states.values():
+            if state.rule.trigger.every is not None and state.live:
+                yield state
+
+    def touch_what_moves(self) -> None:
+        """A heartbeat: look at every metric that moves with time and that a rule waits for."""
+        touched = self.index.touched
+        for watch in self.index.watches.values():
+            if watch.size and watch not in touched and self._metrics.moves_with_time(watch.path):
+                touched.append(watch)
+
+    def awaits_failures(self, group: str) -> bool:
+        """Whether a live rule waits for a metric of this group's failures: a threshold, below which
+        they are tolerated."""
+        return any(
+            state.live and state.watch is not None and state.rule.failure_group in (None, group)
+            for state in self._failure_rules
+        )
+
+    def waits(self, occasion: str) -> bool:
+        """Whether a live rule waits for this occasion."""
+        return occasion in self.index.occasions
+
+    def waits_for_resize(self) -> bool:
+        """Whether the answer to a resize request, or the nodes it brings, may wake a live rule."""
+        return any(
+            self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
+        ) or any(watch.size for watch in self.index.gauges.values())
+
+    def waits_for_time(self, now: float, *, shared: bool) -> bool:
+        """Whether some live rule may still fire although no job is active.
+
+        ``shared``: others use the queue, so that its gauges move without us.
+        """
+        if any(True for _ in self.intervals()):
+            return True
+        if not self._ensemble.heartbeat:
+            return False
+        if self.waits("heartbeat"):
+            return True
+        for watch in self.index.watches.values():
+            if not watch.size:
+                continue
+            path = watch.path
+            if self._metrics.is_timed(path) and self._metrics.get(path, now) is not None:
+                return True
+            if path.kind == "gauge" and shared:
+                return True
+        return False
+
+    def report(self, now: float) -> tuple[RuleReport, ...]:
+        """Every rule, and why it did not fire."""
+        for watch in self.index.watches.values():
+            if watch.unread:
+                watch.last, watch.unread = watch.read(now), False
+        return tuple(self._report(state) for state in self.states.values())
+
+    def _report(self, state: RuleState) -> RuleReport:
+        rule, watch = state.rule, state.watch
+        woken = state.looked_at
+        return RuleReport(
+            id=rule.id,
+            label=rule.label or rule.id,
+            fired=state.fired,
+            repetitions=rule.repetitions,
+            woken=woken,
+            refused=state.refused,
+            last_value=None if watch is None else watch.last,
+            last_seen=state.seen,
+            when=rule.condition.text if rule.condition else "",
+            enabled=state.enabled,
+            state=self._standing(state, woken),
+            cut=state.why_cut,
+            spec=rule.spec,
+        )
+
+    @staticmethod
+    def _standing(state: RuleState, woken: int) -> Any:
+        if state.fired:
+            return "fired"
+        if state.cut:
+            return "cut"
+        if not state.enabled:
+            return "disabled"
+        return "condition false" if woken else "never woken"
+
+
+def _paths(rule: BoundRule) -> Iterator[str | None]:
+    """The metrics that a rule speaks of."""
+    yield rule.trigger.metric
+    if rule.condition is not None:
+        yield from sorted(rule.condition.metrics)
+    for action in rule.actions:
+        for each in action.flat():
+            yield from sorted(each.metrics)
+
+
+def chain_text(rules: Sequence[str]) -> str:
+    """Rules as people list them; the middle of a long chain is left out."""
+    shown = list(rules)
+    if len(shown) > 12:
+        shown = [*shown[:4], "…", *shown[-4:]]
+    return " → ".join(shown)

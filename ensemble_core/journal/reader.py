@@ -1,0 +1,422 @@
+"""The durable record of a run: every event, what was decided on it, and where the run stood.
+
+One SQLite file per run. ``recorder.Recorder`` writes it, :class:`Journal` reads it; both go through
+what is defined here. Events are numbered from 1 in the order in which the engine took them. Those
+that were written together are one row of the table ``events``: ``first`` and ``last`` are their
+numbers, ``list`` is a JSON list with ``[time, type, job, name, data, decisions]`` for each, cut off
+after the last that is not null; ``decisions`` are the engine's answer. What a row says was decided
+is on disk before any of it is performed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.codec import Row, rows_of
+from ensemble_core.journal.filesystem import shared_storage
+
+__all__ = [
+    "NAME",
+    "PERFORMED",
+    "Journal",
+    "JournalError",
+    "Session",
+    "Snapshot",
+    "Text",
+    "connect",
+    "migrate",
+    "storable",
+    "words",
+]
+
+#: The file's name in the run's folder.
+NAME = "journal.db"
+
+#: Beside it: the newest event of which something was performed, as text. Not synced, so it may be
+#: behind after a power cut, but it is never ahead of what is on disk.
+PERFORMED = "performed"
+
+#: "Ense" in a database's header: that this is a journal and no other program's file.
+_APPLICATION = 0x456E7365
+
+#: What brings a journal from each version to the next; the first makes it. Never changed, only
+#: added to: ``PRAGMA user_version`` says how many of these a file has seen.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE texts (seq INTEGER PRIMARY KEY, file TEXT, text TEXT NOT NULL,
+        overrides TEXT NOT NULL);
+    CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
+        host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
+        outcome TEXT);
+    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL);
+    CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
+        state BLOB NOT NULL);
+    """,
+)
+
+#: Journals up to this size (bytes) are checked whole when they are opened to be written.
+_CHECKED_WHOLE = 32 << 20
+
+
+class JournalError(EnsembleError):
+    """A journal that cannot be opened, read or written, in words for the run's owner."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The ensemble file as it held for the events after ``seq``, with ``--set`` overrides."""
+
+    seq: int
+    file: str
+    text: str
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One controller's time with the run: from ``began`` to ``ended`` (seconds since the epoch;
+    ``None``: it runs, or was killed). ``outcome`` says how it ended, as plain data."""
+
+    number: int
+    seq: int
+    began: float
+    host: str
+    pid: int
+    versions: Mapping[str, str]
+    ended: float | None
+    outcome: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine's state after event ``seq``; ``maker`` says what can read it."""
+
+    seq: int
+    maker: str
+    state: bytes
+
+
+def storable(name: str) -> str | bytes:
+    """A file's name as a column may have it: as it is, or its bytes where it is no text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
+
+
+def words(error: BaseException, path: Path) -> JournalError:
+    """What SQLite or the system says of a journal, as an error that says what to do."""
+    text = str(error)
+    name = getattr(error, "sqlite_errorname", "")
+    if isinstance(error, OSError):
+        text = error.strerror or text
+    if "FULL" in name or "full" in text or "No space" in text or "quota" in text.lower():
+        hint = "free some space, or name another folder with --state"
+        return JournalError(f"no space for the journal {path}", cause=text, hint=hint, code="full")
+    unreadable = (
+        isinstance(error, (ValueError, TypeError, AttributeError))
+        or "malformed" in text
+        or "decode" in text
+    )
+    if unreadable or "CORRUPT" in name or "NOTADB" in name or "not a database" in text:
+        return JournalError(
+            f"the journal is damaged: {path}",
+            cause=text,
+            hint="'ensemble events' shows what can still be read of it; the jobs' own output and "
+            "the queue's records are not touched by this",
+            code="corrupt",
+        )
+    if "READONLY" in name or "CANTOPEN" in name or "readonly" in text or isinstance(error, OSError):
+        return JournalError(
+            f"the journal cannot be opened or written: {path}",
+            cause=text,
+            hint="name a folder that can be written with --state or ENSEMBLE_STATE, or run "
+            "without a record with --no-journal",
+            code="unwritable",
+        )
+    return JournalError(f"the journal cannot be used: {path}", cause=text, code="journal")
+
+
+def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
+    """Open a journal's database; with ``salvage`` also one that is cut off. Raises what SQLite
+    raises."""
+    try:
+        return _open(path, "rwc" if write else "ro", salvage)
+    except sqlite3.OperationalError as error:
+        refused = "readonly" in str(error) or "unable to open" in str(error)
+        if write or not refused or _in_use(path):
+            raise
+        # Whoever reads writes beside it, which others' folders and read-only media do not let.
+        return _open(path, "ro&immutable=1", salvage)
+
+
+def _in_use(path: Path) -> bool:
+    """Whether what was written last may not be in the file itself yet, or only half of it."""
+    for ending in ("-wal", "-journal"):
+        try:
+            if path.with_name(path.name + ending).stat().st_size > 0:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
+    write = mode == "rwc"
+    # Made in one thread and used by another, one after the other: never by two at once.
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=30.0,
+        check_same_thread=False,
+    )
+    try:
+        if salvage and not write:
+            # Without this, SQLite reads nothing of a file that is shorter than it says it is.
+            connection.execute("PRAGMA writable_schema=ON")
+        # Before anything is set: what is not ours, or is from a newer version, is not touched.
+        _check_kind(connection, path, write=write)
+        if write:
+            shared = shared_storage(path.parent)
+            connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
+            # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
+            connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
+        _check_version(connection, path, write=write)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def migrate(path: Path) -> None:
+    """Bring a journal of an older format up to date. Raises :class:`JournalError`."""
+    try:
+        connect(path, write=True).close()
+    except (sqlite3.Error, OSError) as error:
+        raise words(error, path) from error
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    """Refuse what is no journal, and one that this version does not know."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (tables or not write) and application != _APPLICATION:
+        raise JournalError(
+            f"this is no journal of a run: {path}",
+            cause="it is empty" if not tables else "another program's database",
+            code="no-journal",
+        )
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"the journal was written by a newer Ensemble: {path}",
+            cause=f"its format is {version}, this version knows {len(MIGRATIONS)}",
+            hint="use the version that wrote it, or a later one",
+            code="newer-journal",
+        )
+
+
+def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < len(MIGRATIONS):
+        if not write:
+            raise JournalError(
+                f"the journal is of an older format ({version}): {path}",
+                hint="'ensemble resume' brings it up to date; the version that wrote it can "
+                "look at it as it is",
+                code="older-journal",
+            )
+        for number in range(version, len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
+                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
+            )
+
+
+def digest(state: bytes) -> str:
+    return hashlib.sha256(state).hexdigest()
+
+
+class Journal:
+    """A journal that is read: of a run that is over, was cut off, or goes on.
+
+    Raises :class:`JournalError` where the file is missing, damaged or from a newer version. With
+    ``salvage`` a damaged one is opened as long as SQLite can make anything of it; ``about`` may
+    then be incomplete.
+    """
+
+    def __init__(self, path: Path, *, salvage: bool = False) -> None:
+        self.path = path
+        if not path.is_file():
+            raise JournalError(f"there is no journal {path}", code="no-journal")
+        with self._reading():
+            self._connection = connect(path, write=False, salvage=salvage)
+        self.about: dict[str, Any] = {}
+        try:
+            with self._reading():
+                for key, value in self._connection.execute("SELECT key, value FROM about"):
+                    self.about[key] = json.loads(value)
+        except JournalError:
+            if not salvage:
+                self.close()
+                raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        # A damaged value may be of any type, or nothing.
+        except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as error:
+            raise words(error, self.path) from error
+
+    def _query(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(sql, values)
+
+    @property
+    def tag(self) -> str:
+        return str(self.about.get("tag", self.path.parent.name))
+
+    @property
+    def mode(self) -> str:
+        """SQLite's journal mode: ``wal``, or ``truncate`` on a network file system."""
+        with self._reading():
+            return str(self._connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+    def last(self) -> int:
+        """The number of events; 0 for none."""
+        with self._reading():
+            found = self._query("SELECT last FROM events ORDER BY first DESC LIMIT 1").fetchone()
+            return int(found[0]) if found else 0
+
+    def rows(
+        self, after: int = 0, until: int | None = None, job: str | None = None
+    ) -> Iterator[Row]:
+        """The events with ``after < seq <= until``, in order; only those of ``job`` if given.
+
+        Read in portions, so that a run that goes on is not held up. Raises
+        :class:`JournalError` where one is missing or cannot be read.
+        """
+        limit = until if until is not None else 1 << 62
+        mark = json.dumps(job)
+        while True:
+            with self._reading():
+                found = self._query(
+                    "SELECT first, last, list FROM events WHERE first <= ? AND first >= coalesce("
+                    "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
+                    (limit, after + 1),
+                ).fetchall()
+                lists = [(int(first), int(last), str(text)) for first, last, text in found]
+            before = after
+            for first, last, text in lists:
+                if last <= after:
+                    continue
+                if first > after + 1:
+                    raise JournalError(
+                        f"the journal is damaged: {self.path}",
+                        cause=f"event {after + 1} is missing",
+                        code="corrupt",
+                    )
+                start, after = after, last
+                if job is not None and mark not in text:
+                    continue
+                with self._reading():
+                    rows = rows_of(first, last, text)
+                for row in rows:
+                    if start < row.seq <= limit and (job is None or row.job == job):
+                        yield row
+            if after == before or after >= limit:
+                return
+
+    def texts(self) -> list[Text]:
+        """The ensemble file of this run, in its versions, oldest first."""
+        with self._reading():
+            return [
+                Text(int(seq), os.fsdecode(file or ""), str(text), tuple(json.loads(overrides)))
+                for seq, file, text, overrides in self._connection.execute(
+                    "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
+                )
+            ]
+
+    def sessions(self) -> list[Session]:
+        """The controllers that this run has had, oldest first."""
+        with self._reading():
+            return [
+                Session(
+                    int(number),
+                    int(seq),
+                    float(began),
+                    str(host),
+                    int(pid),
+                    dict(json.loads(versions)),
+                    None if ended is None else float(ended),
+                    dict(json.loads(outcome)) if outcome else None,
+                )
+                for number, seq, began, host, pid, versions, ended, outcome in self._query(
+                    "SELECT number, seq, began, host, pid, versions, ended, outcome"
+                    " FROM sessions ORDER BY number"
+                )
+            ]
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots that are whole, newest first."""
+        with self._reading():
+            found = self._connection.execute(
+                "SELECT seq, maker, digest, state FROM snapshots ORDER BY seq DESC"
+            ).fetchall()
+        for seq, maker, checksum, state in found:
+            if isinstance(state, bytes) and digest(state) == checksum:
+                yield Snapshot(seq, maker, state)
+
+    def check(self) -> None:
+        """Look at every page of the file. Raises :class:`JournalError`; takes as long as reading
+        the whole of it."""
+        with self._reading():
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {found}")
+
+    def check_newest(self) -> None:
+        """Raises :class:`JournalError` where something was performed that is not on record (any
+        more): who went on from here would do it again."""
+        try:
+            performed = int(self.path.with_name(PERFORMED).read_bytes() or b"0")
+        except (OSError, ValueError):
+            return
+        last = self.last()
+        if performed > last:
+            raise JournalError(
+                f"the newest part of the journal is missing: {self.path}",
+                cause=f"it ends with event {last}, but what was decided at event {performed} was "
+                f"carried out already; {self.path.name}-wal was removed, damaged or not copied",
+                hint="put that file back; without it a resume would submit jobs again that the "
+                "queue has. 'ensemble cancel' cancels those that are known here",
+                code="cut-short",
+            )
+
+    def check_if_small(self) -> None:
+        """:meth:`check`, where that takes no time worth mentioning."""
+        if self.path.stat().st_size <= _CHECKED_WHOLE:
+            self.check()

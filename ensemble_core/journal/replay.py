@@ -1,0 +1,162 @@
+"""From a journal back to the engine: the state in which a run was left, and whether it is right.
+
+The engine is pure, so the same events bring it to the same place; each event's decisions are
+compared, to the byte, with those that the journal has. From the newest snapshot for a run that is
+taken up again, from the first event for a replay. Used by the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.codec import Row, decisions_text
+from ensemble_core.journal.reader import Journal, JournalError, Text
+from ensemble_core.journal.snapshot import FORMAT, load
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event
+
+__all__ = ["Difference", "Recovered", "Replay", "maker_of", "recover"]
+
+#: Gives the checked ensemble for a text of the journal.
+Loading = Callable[[Text], Ensemble]
+
+
+def maker_of(versions: Mapping[str, str]) -> str:
+    """What can read a snapshot: the format and the versions of everything that is in one."""
+    parts = [f"{name}={version}" for name, version in sorted(versions.items())]
+    return " ".join([f"format={FORMAT}", *parts])
+
+
+class Difference(JournalError):
+    """The engine decides otherwise than the journal says that it did."""
+
+    exit_code = 1
+
+    def __init__(self, row: Row, decided: str | None, versions: str) -> None:
+        super().__init__(
+            f"at event {row.seq} the engine decides otherwise than the journal says",
+            cause=f"journal: {row.decisions or '[]'}\n         engine:  {decided or '[]'}",
+            hint=f"the run was made with {versions}; use the same versions",
+            code="different",
+        )
+        self.row = row
+        self.decided = decided
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The engine after event ``seq``. ``replayed`` is how many events were handled for that."""
+
+    engine: Engine
+    ensemble: Ensemble
+    seq: int
+    replayed: int
+
+
+class Replay:
+    """Handles a journal's events anew, one by one. ``engine`` stands after the newest of them.
+
+    ``compare`` holds each decision to what the journal has, and raises :class:`Difference`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        loading: Loading,
+        *,
+        after: int = 0,
+        engine: Engine | None = None,
+        compare: bool = True,
+        make: Callable[[Ensemble, bool], Engine] | None = None,
+    ) -> None:
+        self._journal = journal
+        self._loading = loading
+        self._compare = compare
+        texts = journal.texts()
+        #: Versions of the file that hold for events to come. A snapshot at ``after`` was made with
+        #: those of before: a change at that very event came later.
+        self._texts = [text for text in texts[1:] if text.seq >= after]
+        self.seq = after
+        if engine is None:
+            if not texts:
+                raise JournalError(
+                    f"the journal has no ensemble file: {journal.path}", code="corrupt"
+                )
+            ensemble = loading(texts[0])
+            shared = bool(journal.about.get("shared"))
+            engine = Engine(ensemble, shared=shared) if make is None else make(ensemble, shared)
+        self.engine = engine
+
+    def steps(
+        self, until: int | None = None, *, pending: bool = True
+    ) -> Iterator[tuple[Row, Event, list[Decision]]]:
+        """Each event with what the engine decides on it; then, with ``pending``, a change of the
+        file that no event came after yet."""
+        for row in self._journal.rows(self.seq, until):
+            while self._texts and self._texts[0].seq < row.seq:
+                self.engine.adopt(self._loading(self._texts.pop(0)))
+            try:
+                event = row.event()
+            except (ValueError, TypeError, KeyError) as error:
+                raise JournalError(
+                    f"the journal is damaged: {self._journal.path}",
+                    cause=f"event {row.seq} cannot be read: {error}",
+                    code="corrupt",
+                ) from error
+            decisions = self.engine.handle(event)
+            if self._compare:
+                decided = decisions_text(decisions)
+                if decided != row.decisions:
+                    raise Difference(row, decided, _versions_at(self._journal, row.seq))
+            self.seq = row.seq
+            yield row, event, decisions
+        while pending and self._texts and (until is None or self._texts[0].seq <= until):
+            self.engine.adopt(self._loading(self._texts.pop(0)))
+
+
+def _versions_at(journal: Journal, seq: int) -> str:
+    then = [session for session in journal.sessions() if session.seq < seq]
+    versions = then[-1].versions if then else {}
+    return ", ".join(f"{name} {version}" for name, version in versions.items()) or "other versions"
+
+
+def recover(
+    journal: Journal,
+    loading: Loading,
+    maker: str,
+    *,
+    compare: bool = True,
+    pending: bool = True,
+) -> Recovered:
+    """The engine as the journal left it: from the newest snapshot that ``maker`` can read.
+
+    ``pending`` false leaves out a change of the file that no event came after, for whoever puts
+    another in its place: it was never in force, and the journal will not have it any more.
+
+    Raises :class:`JournalError` where the journal is damaged, :class:`Difference` where the engine
+    does not come to the same decisions, and what ``loading`` raises.
+    """
+    texts = journal.texts()
+    for snapshot in journal.snapshots():
+        if snapshot.maker != maker:
+            continue
+        held = [text for text in texts if text.seq < snapshot.seq]
+        if not held:
+            continue
+        try:
+            ensemble = loading(held[-1])
+        except EnsembleError:
+            continue
+        engine = load(snapshot.state, ensemble)
+        if engine is None:
+            continue
+        replay = Replay(journal, loading, after=snapshot.seq, engine=engine, compare=compare)
+        count = sum(1 for _ in replay.steps(pending=pending))
+        return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)
+    replay = Replay(journal, loading, compare=compare)
+    count = sum(1 for _ in replay.steps(pending=pending))
+    return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)

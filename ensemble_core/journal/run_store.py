@@ -1,0 +1,403 @@
+"""The runs that are kept: where they are, how one is found by name, and who controls it.
+
+Each run has a folder of its own below ``STATE/runs``, named by its tag: the journal, the lock of
+its controller, what the executor keeps, and the output of jobs that said nothing of where theirs
+goes. Used by the command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.reader import NAME, Journal, JournalError
+
+__all__ = [
+    "LEAVE",
+    "STOP",
+    "Lock",
+    "RunInfo",
+    "all_runs",
+    "find",
+    "fit",
+    "folders",
+    "leave_asked",
+    "look",
+    "new_folder",
+    "state_folder",
+    "stop_asked",
+]
+
+_LOCK = "lock"
+#: A file of this name in a run's folder asks its controller to stop.
+STOP = "stop"
+#: And one of this name not to wait for what cannot be cancelled now.
+LEAVE = "leave"
+#: Seconds that a lock may be held by those who only look at it.
+_PATIENCE = 0.5
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def state_folder(given: str | os.PathLike[str] | None) -> Path:
+    """The folder below which runs are kept: ``given``, or ``ENSEMBLE_STATE``, or the user's own."""
+    named = given or os.environ.get("ENSEMBLE_STATE")
+    if named:
+        return Path(named).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_state_path("ensemble").absolute()
+
+
+def fit(name: str) -> str:
+    """An ensemble's name as the name of a folder may be."""
+    return _UNFIT.sub("-", name).strip(".-") or "run"
+
+
+def new_folder(state: Path, tag: str) -> Path:
+    """Make the folder of a new run. Raises :class:`JournalError` where that cannot be done."""
+    folder = state / "runs" / tag
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise JournalError(
+            f"no folder can be made for this run: {folder}",
+            cause=error.strerror or str(error),
+            hint="name another place with --state or ENSEMBLE_STATE, or run without a record with "
+            "--no-journal",
+            code="no-state",
+        ) from error
+    return folder
+
+
+# -- who controls a run ----------------------------------------------------------------------------
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _born(pid: int) -> int | None:
+    """When a process of this machine started (ticks since boot); ``None`` if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def _lock_patiently(descriptor: int) -> None:
+    """Lock a file for ourselves. Who only looks whether it is locked holds it for a moment."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+class Lock:
+    """That one controller at a time has a run. Held until :meth:`release` or the process's end.
+
+    The file names its holder, so that who is refused knows where to look. Where the file system
+    knows no locks (Lustre without ``flock``), what it says of the holder decides.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / _LOCK
+        self._descriptor: int | None = None
+
+    def acquire(self, *, take_over: bool = False) -> None:
+        """Take the run. Raises :class:`JournalError` naming the controller that has it.
+
+        ``take_over`` believes the user, where nothing else can tell, that a controller on another
+        machine is gone.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalError(
+                f"the lock of this run cannot be opened: {self.path}",
+                cause=error.strerror or str(error),
+                code="unwritable",
+            ) from error
+        try:
+            try:
+                _lock_patiently(descriptor)
+                locked = True
+            except BlockingIOError:
+                raise self._refusal(self.holder()) from None
+            except OSError:
+                locked = False  # this file system has no locks
+            if not locked and not take_over:
+                holder = self.holder()
+                if holder is not None and self._may_live(holder):
+                    raise self._refusal(holder)
+            me = {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "born": _born(os.getpid()),
+                "boot": _boot(),
+                "since": time.time(),
+                "locked": locked,
+            }
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(me).encode(), 0)
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, OSError):
+                raise JournalError(
+                    f"the lock of this run cannot be written: {self.path}",
+                    cause=error.strerror or str(error),
+                    hint="free some space, or name another folder with --state",
+                    code="full",
+                ) from error
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let the run go."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def holder(self) -> Mapping[str, Any] | None:
+        """What the lock says of who has it, or had it when it was killed."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def controller(self) -> Mapping[str, Any] | None:
+        """The controller that has this run now, ``None`` if there is none."""
+        holder = self.holder()
+        if holder is None:
+            return None
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return holder
+        except OSError:
+            return holder if self._may_live(holder) else None
+        finally:
+            os.close(descriptor)
+        return holder if not holder.get("locked", True) and self._may_live(holder) else None
+
+    @staticmethod
+    def _may_live(holder: Mapping[str, Any]) -> bool:
+        """Whether this controller may still be there, as far as this machine can tell."""
+        if holder.get("host") != socket.gethostname():
+            return True
+        if holder.get("boot") != _boot():
+            return False
+        born = _born(int(holder.get("pid", 0)))
+        return born is not None and born == holder.get("born")
+
+    def _refusal(self, holder: Mapping[str, Any] | None) -> JournalError:
+        who = "another controller"
+        hint = "'ensemble cancel' stops it"
+        if holder is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
+            who = f"process {holder.get('pid')} on {holder.get('host')} since {since}"
+            if holder.get("host") != socket.gethostname() and not holder.get("locked", True):
+                hint += "; if it is gone for certain, --take-over takes the run from it"
+        return JournalError(
+            f"run {self.path.parent.name} is controlled by {who}", hint=hint, code="locked"
+        )
+
+
+def stop_asked(folder: Path) -> str | None:
+    """Who asked this run's controller to stop, if somebody did."""
+    try:
+        return (folder / STOP).read_text(encoding="utf-8").strip() or "somebody"
+    except OSError:
+        return None
+
+
+def leave_asked(folder: Path) -> bool:
+    """Whether the controller is not to wait for what cannot be cancelled now."""
+    return os.path.exists(folder / LEAVE)
+
+
+# -- finding runs ----------------------------------------------------------------------------------
+
+State = Literal["running", "ended", "interrupted", "new", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """One run in a list. Times are seconds since the epoch.
+
+    ``running``: a controller has it. ``ended``: its end was reached. ``interrupted``: its
+    controller is gone and it can be resumed. ``new``: killed before anything happened.
+    ``unreadable``: ``problem`` says why.
+    """
+
+    tag: str
+    folder: Path
+    state: State
+    name: str = ""
+    file: str = ""
+    executor: str = ""
+    began: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    events: int = 0
+    controller: Mapping[str, Any] | None = None
+    problem: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain data."""
+        return {
+            "tag": self.tag,
+            "state": self.state,
+            "name": self.name,
+            "file": self.file,
+            "executor": self.executor,
+            "began": self.began,
+            "ended": self.ended,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            "events": self.events,
+            "controller": dict(self.controller) if self.controller else None,
+            "problem": self.problem,
+            "folder": str(self.folder),
+        }
+
+
+def look(folder: Path) -> RunInfo:
+    """What a run's folder tells of it without reading its history."""
+    controller = Lock(folder).controller()
+    try:
+        with Journal(folder / NAME) as journal:
+            about, sessions, events = journal.about, journal.sessions(), journal.last()
+    except EnsembleError as error:
+        state: State = "running" if controller else "unreadable"
+        return RunInfo(
+            tag=folder.name, folder=folder, state=state, controller=controller, problem=str(error)
+        )
+    last = sessions[-1] if sessions else None
+    outcome = last.outcome if last is not None else None
+    if controller is not None:
+        state = "running"
+    elif outcome is not None and outcome.get("over"):
+        state = "ended"
+    else:
+        state = "interrupted" if events else "new"
+    return RunInfo(
+        tag=folder.name,
+        folder=folder,
+        state=state,
+        name=str(about.get("name", "")),
+        file=str(about.get("file", "")),
+        executor=str(about.get("executor", {}).get("name", "")),
+        began=sessions[0].began if sessions else None,
+        ended=last.ended if last is not None and state != "running" else None,
+        exit_code=outcome.get("exit_code") if outcome and state == "ended" else None,
+        reason=str(outcome.get("reason", "")) if outcome and state != "running" else "",
+        events=events,
+        controller=controller,
+    )
+
+
+def folders(state: Path) -> list[Path]:
+    """The folders of runs, oldest first."""
+    try:
+        found = [
+            entry.name
+            for entry in os.scandir(state / "runs")
+            if entry.is_dir() and (state / "runs" / entry.name / NAME).exists()
+        ]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(
+            f"the folder of runs cannot be read: {state / 'runs'}",
+            cause=error.strerror or str(error),
+            code="no-state",
+        ) from error
+    # By the time in the tag where there is one; a folder's own time changes with its files.
+    stamps = Counter(map(_stamp, found))
+
+    def age(name: str) -> tuple[str, float, str]:
+        stamp = _stamp(name)
+        return stamp, _created(state / "runs" / name) if stamps[stamp] > 1 else 0.0, name
+
+    return [state / "runs" / name for name in sorted(found, key=age)]
+
+
+def _stamp(tag: str) -> str:
+    match = re.search(r"(\d{8}T\d{6})", tag)
+    return match.group(1) if match else ""
+
+
+def _created(folder: Path) -> float:
+    """When a run was made, for those that began in the same second."""
+    try:
+        with Journal(folder / NAME) as journal:
+            return float(journal.about.get("created", 0.0))
+    except (EnsembleError, TypeError, ValueError):
+        return 0.0
+
+
+def all_runs(state: Path) -> Iterator[RunInfo]:
+    """Every run below a state folder, oldest first."""
+    for folder in folders(state):
+        yield look(folder)
+
+
+def find(state: Path, name: str) -> Path:
+    """The folder of a run: by its tag, by the beginning or the end of its tag if that fits one run
+    only, ``last`` for the newest, or by the folder itself. Raises :class:`UsageError`."""
+    runs = folders(state)
+    if name == "last" and runs:
+        return runs[-1]
+    if os.sep in name or name in (".", ".."):
+        folder = Path(name).absolute()
+        if folder.name == NAME:
+            folder = folder.parent
+        if (folder / NAME).exists():
+            return folder
+        raise UsageError(f"there is no run in {folder}", code="no-such-run")
+    for folder in runs:
+        if folder.name == name:
+            return folder
+    fitting = [r for r in runs if r.name.startswith(name) or r.name.endswith(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        shown = ", ".join(run.name for run in fitting[-5:])
+        raise UsageError(
+            f"{len(fitting)} runs are called {name!r}",
+            hint=f"say which: {shown}; or 'last' for the newest run of all",
+            code="ambiguous-run",
+        )
+    near = get_close_matches(name, [run.name for run in runs], 1)
+    hint = f"did you mean {near[0]}?" if near else "'ensemble runs' lists them"
+    raise UsageError(f"there is no run {name!r} in {state / 'runs'}", hint=hint, code="no-such-run")

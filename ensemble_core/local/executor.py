@@ -1,0 +1,228 @@
+"""The local executor: runs jobs as processes of this machine, within slots.
+
+A plugin, loaded by the entry point ``local``. What a user can count on:
+
+- A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs from its start to
+  its end. The machine is one node; ``nodes`` only sets how many tasks there are by default. A job
+  that could never have its cores or GPUs fails at once, with a note that says what to do.
+- Its ``tasks`` copies of the command start together, each in a session of its own, with
+  ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_RUN`` (the run's tag),
+  ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT`` in the environment. They are copies,
+  not ranks of one MPI program: variables of an outer MPI launcher are taken away, so that an MPI
+  program starts as a single process, or starts its own with ``mpirun``. Where GPUs are configured,
+  ``CUDA_VISIBLE_DEVICES`` names those of the task, and is ``-1`` where it has none.
+- Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in, first out.
+  A smaller job may pass one that does not fit yet, but not without end (see ``local_queue``).
+- The command is looked for on the job's own ``PATH``. ``workdir`` is made if it is missing; a
+  relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` start
+  at the workdir; a file is emptied when the run first writes to it and appended to after that, so
+  jobs may share one. Output that no file is named for is kept in the run's folder as
+  ``JOB.out`` and ``JOB.err``; an empty one is removed when the job ends. Standard input is empty.
+- A job's status is that of the task with the highest exit code, a signal counting as 128 and its
+  number. When a task is killed by a signal, the others have ``grace`` seconds to end by themselves
+  and are then ended. A task that merely exits with an error does not disturb the others.
+- A job that is cancelled, or passes its ``duration``, gets SIGTERM, and SIGKILL ``grace`` seconds
+  later: all of it, also what it put into the background, into another session, or cleared of its
+  environment. The same happens to what a job leaves running when it ends: as in a queue, nothing
+  outlives its job.
+- ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
+  no job: free slots go first, the others as jobs end.
+
+Jobs are children of a process of the run's own, its *keeper* (``local_keeper``), so that they go on
+when the controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
+started as before. The keeper ends once no job is left. Where the run is kept (``Run.state``), a
+later controller finds all of them again, also those that are over, with their exit codes. If the
+keeper itself is killed, jobs that wait are queued again, and those that ran are waited for and then
+reported as ``lost``: nobody is left who could know their exit codes. No job is ever run twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
+
+if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
+    from ensemble_core.local.supervisor_client import Line
+    from ensemble_core.model.decisions import WhenBusy
+
+__all__ = ["LocalExecutor", "ensemble_executors"]
+
+OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Cores for jobs; default: those this process may use.",
+        },
+        "min_slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Slots that shrink leaves; default 1.",
+        },
+        "max_slots": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Slots that grow may reach; default: slots, so that grow is denied.",
+        },
+        "gpus": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "GPUs for jobs; default: those in CUDA_VISIBLE_DEVICES, or none.",
+        },
+        "grace": {
+            "type": "number",
+            "minimum": 0,
+            "description": "Seconds between SIGTERM and SIGKILL; default 5.",
+        },
+    },
+}
+
+
+class LocalExecutor(Executor):
+    """Runs jobs on this machine; see the module for what it promises.
+
+    Raises :class:`UsageError` where the options contradict one another.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "reattach", "detach"}
+    )
+
+    def __init__(
+        self,
+        *,
+        slots: int | None = None,
+        min_slots: int | None = None,
+        max_slots: int | None = None,
+        gpus: int | None = None,
+        grace: float = 5.0,
+    ) -> None:
+        if slots is None:
+            # Bounds alone move the default into them: `--max-slots 1` on eight cores is one slot.
+            size = max(machine_cores(), min_slots or 1)
+            size = size if max_slots is None else min(size, max_slots)
+        else:
+            size = slots
+        smallest = 1 if min_slots is None else min_slots
+        largest = size if max_slots is None else max_slots
+        if not 1 <= smallest <= size <= largest:
+            raise UsageError(
+                f"min_slots {smallest}, slots {size} and max_slots {largest} are not in order",
+                hint="choose 1 <= min_slots <= slots <= max_slots",
+                code="bad-option",
+            )
+        self._sizes = (size, smallest, largest)
+        self._gpus = visible_gpus(gpus, os.environ)
+        self._grace = grace
+        self._line: Line | None = None
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self._line is not None:
+            raise ExecutorError("the local executor is open already", code="already-open")
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            raise ExecutorError(
+                "the current folder has been removed",
+                hint="change to a folder that exists and run again",
+                code="no-folder",
+            ) from None
+        from ensemble_core.local.protocol import VERSION
+        from ensemble_core.local.supervisor_client import Line
+
+        hello = {
+            "version": VERSION,
+            "tag": run.tag,
+            "clock": [run.clock(), time.monotonic()],
+            "environment": {
+                os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()
+            },
+            "folder": folder,
+            "output": os.path.join(folder, run.folder),
+            "state": None if run.state is None else os.path.realpath(run.state),
+            "slots": list(self._sizes),
+            "gpus": list(self._gpus),
+            "grace": self._grace,
+        }
+        line = Line(run, emit, hello)
+        line.open()
+        self._line = line
+
+    def _opened(self) -> Line:
+        if self._line is None:
+            raise ExecutorError("the local executor is not open", code="not-open")
+        if self._line.lost is not None:
+            raise self._line.broken()
+        return self._line
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        line = self._opened()
+        names = {job.id for job in jobs}
+        twice = names & line.ids
+        if len(names) != len(jobs) or twice:
+            known = sorted(twice) or sorted(
+                name for name in names if sum(job.id == name for job in jobs) > 1
+            )
+            raise ExecutorError(
+                f"job {known[0]} was submitted already",
+                hint="give each job an id of its own",
+                code="duplicate-job",
+            )
+        line.submit(jobs)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._opened().ask("cancel", list(jobs))
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        self._opened().ask("resize", request, delta, when_busy)
+
+    def resources(self) -> Mapping[str, float]:
+        if self._line is None:
+            return Slots(*self._sizes, self._gpus).gauges()
+        return dict(self._line.gauges)
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        return self._opened().reattach(jobs)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        self._opened().ask("forget", list(jobs))
+
+    def close(self) -> None:
+        """Leave the jobs to the keeper; those that were told to end already are killed at once."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+def _build(options: Mapping[str, Any]) -> Executor:
+    return LocalExecutor(**options)
+
+
+def _available() -> tuple[bool, str]:
+    cores = machine_cores()
+    return True, f"{cores} core{'s' if cores != 1 else ''} on this machine"
+
+
+@hookimpl
+def ensemble_executors() -> Iterable[ExecutorPlugin]:
+    """The executor ``local``."""
+    return [
+        ExecutorPlugin(
+            name="local",
+            summary="Runs jobs as processes of this machine, within slots",
+            build=_build,
+            capabilities=LocalExecutor.capabilities,
+            options=OPTIONS,
+            available=_available,
+        )
+    ]

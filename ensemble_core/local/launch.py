@@ -1,0 +1,381 @@
+"""Starting the processes of a job: environment, folder, command, output, and the spawn itself.
+
+The keeper's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
+process, in the folder of the job, which it makes this process's own.
+
+What is wrong with one job is raised as :class:`LaunchError`; what may pass (no process or file
+descriptor left) as :class:`Busy`, and the same launch may be tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Run
+
+__all__ = ["LINEAGE", "Busy", "LaunchError", "Launcher", "Prepared"]
+
+#: Which runs' jobs a process descends from, ``TAG:JOB`` separated by spaces, outermost first. It
+#: is how a job's processes are known again, also in a run that is itself a job.
+LINEAGE = b"ENSEMBLE_LINEAGE"
+
+#: Seconds by which a file server's clock may be behind.
+_SKEW = 60.0
+#: Errors of a system that is short of something for now.
+_SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
+#: What Python changes for itself and what a job must find as it was.
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT)
+#: Left by an outer launcher; with these an MPI program would look for a server that is not there.
+_OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
+
+
+class LaunchError(Exception):
+    """A job that cannot be started, in words for its user.
+
+    ``kind`` is the type of the job's exception (``exec``, ``workdir``, ``output``), ``code`` the
+    exit code by which a shell would report it.
+    """
+
+    def __init__(self, note: str, kind: str = "exec", code: int = 126) -> None:
+        super().__init__(note)
+        self.note = note
+        self.kind = kind
+        self.code = code
+
+
+class Busy(Exception):
+    """The machine is short of something; the same launch may work later."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Everything of a job's launch that its tasks share. ``kept`` are the files that the run keeps
+    for the job, which need not stay if they are empty."""
+
+    path: bytes
+    words: list[bytes]
+    environment: dict[bytes, bytes]
+    workdir: str
+    stdout: str
+    stderr: str
+    kept: tuple[str, ...]
+    out: int
+    err: int
+
+    def close(self) -> None:
+        """Close this process's copies of the output files."""
+        if self.out >= 0:
+            os.close(self.out)
+        if self.err not in (-1, self.out):
+            os.close(self.err)
+        self.out = self.err = -1
+
+
+def _above_standard(fd: int) -> int:
+    """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+class Launcher:
+    """Starts tasks for one run; the process's working directory is its own.
+
+    ``began`` is when the run's first keeper came (seconds since the epoch), where that was an
+    earlier one: files that were written since are not emptied.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        environment: Mapping[bytes, bytes],
+        folder: str,
+        began: float | None = None,
+    ) -> None:
+        self._began = began
+        self._written: set[int] = set()
+        self._found: dict[tuple[str, bytes, str], bytes] = {}
+        self.serve(run, environment, folder)
+        self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def serve(self, run: Run, environment: Mapping[bytes, bytes], folder: str) -> None:
+        """Start jobs from now on as this controller would."""
+        self._run = run
+        self._folder = folder
+        self._base = {
+            key: value
+            for key, value in environment.items()
+            if not key.decode("ascii", "replace").startswith(_OUTER_LAUNCHER)
+        }
+        self._base[b"ENSEMBLE_RUN"] = os.fsencode(run.tag)
+        self._lineage = (self._base.get(LINEAGE, b"") + b" " + os.fsencode(run.tag)).lstrip() + b":"
+        self._kept_folder_made = False
+        self._here: str | None = None
+
+    def close(self) -> None:
+        os.close(self._null)
+
+    def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
+        """Folder, command, environment and open output files of a job.
+
+        Raises :class:`LaunchError` or :class:`Busy`; then nothing is left open.
+        """
+        if not job.command or not job.command[0]:
+            raise LaunchError("the command is empty", code=127)
+        workdir = self._folder
+        if job.workdir is not None:
+            workdir = os.path.normpath(os.path.join(workdir, job.workdir))
+        self._enter(workdir)
+        try:
+            environment = self._environment(job, gpus_configured)
+            path = self._resolve(job.command[0], environment, workdir)
+            words = [os.fsencode(word) for word in job.command]
+        except ValueError as error:  # a character that the file system's encoding does not have
+            raise LaunchError(f"the command or environment cannot be encoded: {error}") from None
+        out_path, out_kept = self._output_path(job, job.stdout, "out", workdir)
+        err_path, err_kept = self._output_path(job, job.stderr, "err", workdir)
+        out = self._open(out_path, out_kept)
+        try:
+            err = out if err_path == out_path else self._open(err_path, err_kept)
+        except BaseException:
+            os.close(out)
+            raise
+        kept = tuple(
+            path for path, is_kept in ((out_path, out_kept), (err_path, err_kept)) if is_kept
+        )
+        return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
+
+    def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
+        """Start one task in a session of its own; its process id.
+
+        ``gpus`` are those of this task. Raises :class:`LaunchError` or :class:`Busy`.
+        """
+        environment = prepared.environment
+        environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
+        if gpus:
+            environment[b"CUDA_VISIBLE_DEVICES"] = os.fsencode(",".join(gpus))
+            environment.setdefault(b"CUDA_DEVICE_ORDER", b"PCI_BUS_ID")
+        try:
+            try:
+                return self._spawn(prepared.path, prepared.words, environment, prepared)
+            except FileNotFoundError:
+                # The file that was found before may have gone, and another be next on the PATH.
+                self._found.clear()
+                path = self._resolve(job.command[0], environment, prepared.workdir)
+                if path == prepared.path:
+                    raise
+                prepared.path = path
+                return self._spawn(path, prepared.words, environment, prepared)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                # A script without a first line "#!": as every shell does, try it as a shell's.
+                words = [b"/bin/sh", prepared.path, *prepared.words[1:]]
+                return self._spawn(b"/bin/sh", words, environment, prepared)
+        except OSError as error:
+            raise self._spawn_error(error, job, prepared) from error
+        except ValueError as error:
+            raise LaunchError(f"the command or environment is not usable: {error}") from None
+
+    def _spawn(
+        self, path: bytes, words: list[bytes], environment: dict[bytes, bytes], prepared: Prepared
+    ) -> int:
+        self._enter(prepared.workdir)
+        return os.posix_spawn(
+            path,
+            words,
+            environment,
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, self._null, 0),
+                (os.POSIX_SPAWN_DUP2, prepared.out, 1),
+                (os.POSIX_SPAWN_DUP2, prepared.err, 2),
+            ),
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_RESET,
+        )
+
+    def _spawn_error(self, error: OSError, job: Job, prepared: Prepared) -> Exception:
+        name = job.command[0]
+        if error.errno in _SHORT:
+            return Busy(_reason(error))
+        if error.errno == errno.E2BIG:
+            return LaunchError(
+                f"{name}: the arguments and environment are too long for this system; pass long"
+                " lists in a file"
+            )
+        if isinstance(error, FileNotFoundError):
+            if os.path.exists(os.path.join(prepared.workdir, os.fsdecode(prepared.path))):
+                return LaunchError(
+                    f"{name}: the program is there, but the interpreter that it names (its first"
+                    " line, or its dynamic loader) is not",
+                    code=127,
+                )
+            return LaunchError(f"{name}: the program has gone", code=127)
+        return LaunchError(f"{name}: cannot be run: {_reason(error)}")
+
+    def _enter(self, workdir: str) -> None:
+        """Make the folder if need be, and make it this process's."""
+        if workdir == self._here and workdir == self._folder:
+            return
+        try:
+            try:
+                os.chdir(workdir)
+            except FileNotFoundError:
+                self._make_folder(workdir)
+                os.chdir(workdir)
+        except OSError as error:
+            self._here = None
+            if error.errno in _SHORT:
+                raise Busy(_reason(error)) from error
+            raise LaunchError(
+                f"the workdir {workdir} cannot be entered: {_reason(error)}", "workdir"
+            ) from error
+        except ValueError as error:
+            raise LaunchError(f"the workdir {workdir!r} is no path: {error}", "workdir") from error
+        self._here = workdir
+
+    def _make_folder(self, workdir: str) -> None:
+        try:
+            os.makedirs(workdir, exist_ok=True)
+        except OSError as error:
+            if error.errno in _SHORT:
+                raise Busy(_reason(error)) from error
+            raise LaunchError(
+                f"the workdir {workdir} cannot be made: {_reason(error)}", "workdir"
+            ) from error
+        except ValueError as error:
+            raise LaunchError(f"the workdir {workdir!r} is no path: {error}", "workdir") from error
+
+    def _environment(self, job: Job, gpus_configured: bool) -> dict[bytes, bytes]:
+        environment = dict(self._base)
+        if gpus_configured and not job.gpus_per_task:
+            environment[b"CUDA_VISIBLE_DEVICES"] = b"-1"
+        for key, value in job.environment.items():
+            environment[os.fsencode(key)] = os.fsencode(value)
+        name = os.fsencode(job.id)
+        environment[b"ENSEMBLE_JOB_ID"] = name
+        environment[b"ENSEMBLE_GROUP"] = os.fsencode(job.group)
+        environment[b"ENSEMBLE_INDEX"] = b"%d" % job.index
+        environment[b"ENSEMBLE_RUN"] = self._base[b"ENSEMBLE_RUN"]
+        environment[b"ENSEMBLE_TASK_COUNT"] = b"%d" % job.tasks
+        environment[LINEAGE] = self._lineage + name
+        return environment
+
+    def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:
+        """The file that ``name`` means, found as a shell finds it on the job's own ``PATH``."""
+        search = environment.get(b"PATH", os.fsencode(os.defpath))
+        in_workdir = "/" in name
+        key = (name, search, workdir if in_workdir else "")
+        found = self._found.get(key)
+        if found is not None:
+            return found
+        folders = [""] if in_workdir else os.fsdecode(search).split(os.pathsep)
+        refused: str | None = None
+        for folder in folders:
+            path = os.path.join(workdir, folder, name)
+            try:
+                mode = os.stat(path).st_mode
+            except PermissionError:
+                refused = refused or f"{path}: permission denied"
+                continue
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISDIR(mode):
+                refused = refused or f"{path} is a folder, not a program"
+            elif not os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+                refused = refused or f"{path} is not executable (chmod +x makes it so)"
+            else:
+                encoded = os.fsencode(path)
+                # What depends on the job's folder is not remembered: it would grow with the jobs.
+                if not in_workdir and all(os.path.isabs(item) for item in folders):
+                    self._found[key] = encoded
+                return encoded
+        if refused is not None:
+            raise LaunchError(f"{name}: {refused}", code=126)
+        if in_workdir:
+            note = f"{name}: no such file (looked for {os.path.join(workdir, name)})"
+        else:
+            note = f"{name}: command not found on the job's PATH"
+            if os.path.exists(os.path.join(workdir, name)):
+                note += f"; the job's folder has one: write ./{name}"
+        raise LaunchError(note, code=127)
+
+    def _output_path(
+        self, job: Job, wanted: str | None, kind: str, workdir: str
+    ) -> tuple[str, bool]:
+        if wanted is not None:
+            return os.path.normpath(os.path.join(workdir, wanted)), False
+        name = job.id.replace("/", "_").replace("\0", "_")
+        return f"{self._kept_folder()}/{name}.{kind}", True
+
+    def _kept_folder(self) -> str:
+        folder = os.path.join(self._folder, self._run.folder)
+        if not self._kept_folder_made:
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                if error.errno in _SHORT:
+                    raise Busy(_reason(error)) from error
+                raise LaunchError(
+                    f"the run's folder {folder} cannot be made: {_reason(error)}", "output"
+                ) from error
+            self._kept_folder_made = True
+        return folder
+
+    def _open(self, path: str, kept: bool) -> int:
+        """Open an output file for appending; the first time in this run it is emptied.
+
+        So what an earlier run left is not taken for this one's, and jobs that share a file add to
+        it. A device or a pipe is left as it is.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+        mark = hash(path)
+        if kept or (mark not in self._written and not self._written_since(path)):
+            flags |= os.O_TRUNC
+        if not kept:
+            flags |= os.O_NONBLOCK  # a named pipe that nobody reads must not stop every job
+        try:
+            try:
+                fd = os.open(path, flags, 0o666)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                fd = os.open(path, flags, 0o666)
+            fd = _above_standard(fd)
+            if not kept:
+                fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+        except OSError as error:
+            if error.errno in _SHORT:
+                raise Busy(_reason(error)) from error
+            raise LaunchError(
+                f"the output file {path} cannot be opened: {_reason(error)}", "output"
+            ) from error
+        except ValueError as error:
+            raise LaunchError(f"the output file {path!r} is no path: {error}", "output") from error
+        if not kept:
+            self._written.add(mark)
+        return fd
+
+    def _written_since(self, path: str) -> bool:
+        """Whether a file was written during this run before this keeper was there to know."""
+        if self._began is None:
+            return False
+        try:
+            return os.stat(path).st_mtime > self._began - _SKEW
+        except (OSError, ValueError):
+            return False

@@ -1,0 +1,376 @@
+"""The keeper's memory on disk: every event of a run's local jobs, in the order they were told.
+
+A file of JSON lines in the run's state folder, written with plain ``write`` calls: it outlives
+every process, though not a power cut, which no job outlives either. The keeper's thread owns one
+:class:`Ledger`; what an earlier keeper left is read when it is opened. Beside the events of jobs
+(see ``local_wire``) there are:
+
+- ``["v",VERSION,TAG,BEGAN]`` first, ``["k",HOST,BOOT,PID]`` for each keeper that came;
+- ``["l",ID]`` a job is about to be spawned that was put off before, ``["u",ID]`` it was put off
+  and nothing of it was spawned (``alloc`` says the first of a job that was never put off);
+- ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]`` a resize was answered;
+- ``["f",[ID,…]]`` forget these jobs, ``["t",TIME]`` the newest time of what was forgotten.
+
+A last line that was cut off counts as not written. A file that is mostly forgotten is written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.local.protocol import VERSION, decode, line, line_job, line_time
+
+__all__ = ["Ledger", "Past"]
+
+NAME, LOCK = "local.log", "local.lock"
+#: Bytes below which a file is not worth writing anew.
+SMALL = 4 << 20
+#: Seconds between tries to write while the disk refuses.
+RETRY = 1.0
+#: Seconds for which a lock that is held is waited for.
+_LOCK_WAIT = 2.0
+#: Answered resize requests that are remembered; a run asks again for its last only.
+_REQUESTS = 1000
+
+
+class Past:
+    """What the ledger tells of a job that is not over.
+
+    ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
+    when the machine had been up for ``up`` seconds.
+    """
+
+    __slots__ = ("data", "fatal", "gpus", "launched", "names", "pids", "started", "up")
+
+    def __init__(self) -> None:
+        self.data: Mapping[str, Any] | None = None
+        self.names: set[str] = set()
+        self.fatal = False
+        self.gpus: tuple[str, ...] = ()
+        self.launched = False
+        self.pids: tuple[int, ...] = ()
+        self.started = 0.0
+        self.up = 0.0
+
+    def take(self, message: list[Any]) -> None:
+        name, context = message[3], message[4]
+        self.names.add(name)
+        if name == "submit":
+            self.data = message[5] if len(message) > 5 else None
+        elif name == "alloc":
+            self.gpus = tuple(context.get("gpus", ()))
+            self.launched = True
+        elif name == "start":
+            self.started = message[2]
+            if len(message) > 6:
+                self.up, self.pids = message[5], tuple(message[6])
+        elif name == "exception":
+            self.fatal = self.fatal or context.get("severity") == 0
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _locked(fd: int) -> bool:
+    """Take the lock, which a keeper that is just ending may hold for a moment yet."""
+    deadline = time.monotonic() + _LOCK_WAIT
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        except OSError:
+            return True  # a file system without locks; the socket's name still lets only one be
+        else:
+            return True
+
+
+class Ledger:
+    """One run's ledger, open for appending. Raises :class:`ExecutorError` where it cannot be.
+
+    ``past`` are the jobs that were not over when it was opened, ``newest`` the time of the newest
+    event, ``size`` the slots after the last resize and ``requests`` the outcomes of resizes.
+    ``began`` is when the first keeper of the run opened it, ``None`` if this is the first, and
+    ``rebooted`` whether the machine was started anew since the last. ``failing`` says why it cannot
+    be written now.
+    """
+
+    def __init__(self, folder: str, tag: str, now: float) -> None:
+        self.path = os.path.join(folder, NAME)
+        self.past: dict[str, Past] = {}
+        self.newest = 0.0
+        self.size: int | None = None
+        self.requests: dict[str, str] = {}
+        self.began: float | None = None
+        self.rebooted = False
+        self.unreadable = 0
+        self.failing: str | None = None
+        self._tag = tag
+        self._sizes: dict[str, int] = {}
+        self._buffer: list[bytes] = []
+        self._retry = 0.0
+        self._total = self._dead = 0
+        self._not_before = SMALL
+        self._fd = self._lock = -1
+        self._now = now
+        self._keeper: list[Any] = ["k", os.uname().nodename, _boot(), os.getpid()]
+        try:
+            self._open(folder)
+        except OSError as error:
+            self.close()
+            raise ExecutorError(
+                f"the record of the run's jobs cannot be written: {self.path}",
+                cause=_words(error),
+                hint="make room there, or keep the run's state elsewhere with --state",
+                code="no-ledger",
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        lock = os.path.join(folder, LOCK)
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _locked(self._lock):
+            raise ExecutorError(
+                "another keeper watches over this run's jobs",
+                cause=f"{lock} is locked, from another machine or container",
+                hint="resume the run where it was started",
+                code="busy-run",
+            )
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._read()
+        if self.began is None:
+            self._buffer.append(line(["v", VERSION, self._tag, self._now]))
+        self._buffer.append(line(self._keeper))
+        self._write()
+
+    def _read(self) -> None:
+        keeper: list[Any] | None = None
+        whole = 0
+        with open(self.path, "rb") as file:
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                whole += len(raw)
+                try:
+                    message = decode(raw.decode("ascii"))
+                    if message[0] == "k":
+                        keeper = message
+                    else:
+                        self._take(message, len(raw))
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    self.unreadable += 1
+                    self._dead += len(raw)
+        if whole != os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, whole)
+        self._total = whole
+        if keeper is None:
+            return
+        _, host, boot, *_ = keeper
+        if host != self._keeper[1] and self.past:
+            raise ExecutorError(
+                f"{len(self.past)} jobs of this run may still run on {host}",
+                cause=f"this is {self._keeper[1]}, from where they can neither be seen nor ended",
+                hint=f"resume the run on {host}; if that machine is gone for good, remove "
+                f"{self.path}",
+                code="other-machine",
+            )
+        self.rebooted = bool(boot) and boot != self._keeper[2]
+
+    def _take(self, message: list[Any], length: int) -> None:
+        kind = message[0]
+        if kind == "e":
+            name = message[1]
+            self.newest = max(self.newest, message[2])
+            past = self.past.get(name)
+            if past is None:
+                past = self.past[name] = Past()
+            past.take(message)
+            self._sizes[name] = self._sizes.get(name, 0) + length
+            if message[3] == "clean":
+                del self.past[name]
+        elif kind in "lu":
+            if message[1] in self.past:
+                self.past[message[1]].launched = kind == "l"
+        elif kind == "f":
+            self._dead += length
+            for name in message[1]:
+                self.past.pop(name, None)
+                self._dead += self._sizes.pop(name, 0)
+        elif kind == "z":
+            self.newest = max(self.newest, message[1])
+            self.size = message[4]
+            self._remember(message[2], message[3])
+        elif kind == "t":
+            self.newest = max(self.newest, message[1])
+        elif kind == "v":
+            if message[1] > VERSION:
+                raise ExecutorError(
+                    f"{self.path} is from a newer version of Ensemble",
+                    hint="resume the run with the version that it was started with",
+                    code="newer-version",
+                )
+            if message[2] != self._tag:
+                raise ExecutorError(
+                    f"{self.path} is of another run: {message[2]}",
+                    hint="give each run a state folder of its own",
+                    code="other-run",
+                )
+            self.began = message[3]
+
+    def _remember(self, request: str, outcome: str) -> None:
+        self.requests[request] = outcome
+        if len(self.requests) > _REQUESTS:
+            del self.requests[next(iter(self.requests))]
+
+    def close(self) -> None:
+        for fd in (self._fd, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock = -1
+
+    # Writing.
+
+    def add(self, job: str, text: bytes) -> None:
+        """An event of a job; it is on disk after the next :meth:`flush` that succeeds."""
+        self._buffer.append(text)
+        self._sizes[job] = self._sizes.get(job, 0) + len(text)
+
+    def about_to_spawn(self, job: str) -> None:
+        self.add(job, line(["l", job]))
+
+    def put_off(self, job: str) -> None:
+        """Nothing of the job was spawned; it may be started by a later keeper."""
+        self.add(job, line(["u", job]))
+
+    def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
+        """A resize was answered."""
+        self.size = size
+        self._remember(request, outcome)
+        self._buffer.append(line(["z", when, request, outcome, size, reason]))
+
+    def flush(self, newest: float = 0.0) -> bool:
+        """Write what was added, the newest of it from ``newest``; whether all of it is written."""
+        self.newest = max(self.newest, newest)
+        if not self._buffer:
+            return self.failing is None
+        if self.failing is not None and time.monotonic() < self._retry:
+            return False
+        try:
+            self._write()
+        except OSError as error:
+            self.failing = _words(error)
+            self._retry = time.monotonic() + RETRY
+            return False
+        self.failing = None
+        return True
+
+    def _write(self) -> None:
+        data = memoryview(b"".join(self._buffer))
+        try:
+            while data:
+                count = os.write(self._fd, data)
+                self._total += count
+                data = data[count:]
+        finally:
+            # What was written in part is gone on with, so that no line is torn.
+            self._buffer = [bytes(data)] if data else []
+
+    # Remembering and forgetting.
+
+    def knows(self, job: str) -> bool:
+        return job in self._sizes
+
+    def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
+        """The events of these jobs that are newer than the time given, in order."""
+        torn = b""
+        with open(self.path, "rb") as file:
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    torn = raw  # its end is still to be written
+                elif _newer(raw, wanted):
+                    yield raw
+        for raw in (torn + b"".join(self._buffer)).splitlines(keepends=True):
+            if _newer(raw, wanted):
+                yield raw
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Remember nothing of these jobs, which are over."""
+        known = [name for name in jobs if name in self._sizes]
+        if not known:
+            return
+        text = line(["f", known])
+        self._buffer.append(text)
+        self._dead += len(text) + sum(self._sizes.pop(name) for name in known)
+        if self._total > self._not_before and self._dead * 2 > self._total and self.flush():
+            self._compact()
+
+    def _compact(self) -> None:
+        """Write the file anew, without what is forgotten."""
+        fresh = self.path + ".new"
+        try:
+            fd = os.open(
+                fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            try:
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(line(["v", VERSION, self._tag, self.began or self._now]))
+                    file.write(line(["t", self.newest]))
+                    file.write(line(self._keeper))
+                    file.writelines(self._kept())
+                total = os.fstat(fd).st_size
+                os.replace(fresh, self.path)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError:
+            # No room for both; the old one goes on, and it is tried again when it has grown.
+            self._not_before = self._total + SMALL
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            return
+        os.close(self._fd)
+        self._fd, self._total, self._dead = fd, total, 0
+        self._not_before = SMALL
+
+    def _kept(self) -> Iterator[bytes]:
+        with open(self.path, "rb") as file:
+            for raw in file:
+                try:
+                    text = raw.decode("ascii")
+                    name = line_job(text)
+                    if name is None and text.startswith(('["l"', '["u"')):
+                        name = decode(text)[1]
+                    answer = text.startswith('["z"') and decode(text)[2] in self.requests
+                except ValueError:
+                    continue
+                if answer or name in self._sizes:
+                    yield raw
+
+
+def _newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
+    try:
+        text = raw.decode("ascii")
+        name = line_job(text)
+        return name is not None and name in wanted and line_time(text) > wanted[name]
+    except ValueError:
+        return False  # a line that a failing disk left

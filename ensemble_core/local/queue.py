@@ -1,0 +1,149 @@
+"""Which waiting job starts next: the order of the local executor's queue.
+
+Jobs start by urgency, then first in, first out. A job that does not fit yet is the *head*, and
+others may pass it only as far as this cannot starve it:
+
+- Where every running job has a time limit, the head has a reservation: the moment by which enough
+  of them must have ended. A job may pass if its own limit ends before that moment, or if it needs
+  only what the head will leave over (EASY backfill).
+- Otherwise a bounded number of jobs may pass (``BYPASS_FACTOR`` for each core, at least
+  ``BYPASS_LEAST``); after that the cores that become free are kept for the head.
+
+A job that waits for the slots to grow is nobody's head: it keeps nothing from the others.
+
+Jobs of one shape wait in one line, so that the cost of a choice is in shapes and not in jobs. No
+locks: the executor's thread owns the queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from ensemble_core.local.slots import Slots
+from ensemble_core.model.jobs import Job
+
+__all__ = ["Holder", "Queue", "Waiting"]
+
+BYPASS_FACTOR = 2
+BYPASS_LEAST = 8
+#: Jobs of one line that are looked at for one that is short enough.
+BACKFILL_DEPTH = 100
+
+
+class Waiting(Protocol):
+    """What the queue needs of an entry. ``over`` says that it is not to be started any more."""
+
+    job: Job
+    number: int
+    over: bool
+    bypassed: int
+
+
+class Holder(Protocol):
+    """What the queue needs of a running job; ``ends`` is the monotonic time by which it must be
+    over, or ``None``."""
+
+    job: Job
+    ends: float | None
+
+
+_Shape = tuple[int, int, int]
+
+
+class Queue:
+    """Waiting jobs. ``choose`` says which may start, one at a time.
+
+    Jobs of urgency 0 are held, as in Flux: they wait until they are cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[_Shape, deque[Waiting]] = {}
+
+    def add(self, entry: Waiting) -> None:
+        job = entry.job
+        if job.urgency == 0:
+            return
+        shape = (-job.urgency, job.cores, job.gpus)
+        line = self._lines.get(shape)
+        if line is None:
+            line = self._lines[shape] = deque()
+        line.append(entry)
+
+    def choose(
+        self, slots: Slots, running: Iterable[Holder], now: float, grace: float
+    ) -> Waiting | None:
+        """Take out the job that may start now; ``None`` if none may."""
+        lines = self._lines
+        if not lines or slots.used >= slots.size:
+            return None
+        heads: list[tuple[int, int, _Shape]] = []
+        for shape, line in list(lines.items()):
+            while line and line[0].over:
+                line.popleft()
+            if line and shape[1] <= slots.size:
+                heads.append((shape[0], line[0].number, shape))
+            elif not line:
+                del lines[shape]
+        if not heads:
+            return None
+        heads.sort()
+        head_shape = heads[0][2]
+        head = lines[head_shape][0]
+        if slots.fits(head_shape[1], head_shape[2]):
+            return lines[head_shape].popleft()
+        if len(heads) == 1:
+            return None
+        plan = _reservation(head, slots, running)
+        bounded = plan is None and head.bypassed >= max(BYPASS_LEAST, BYPASS_FACTOR * slots.size)
+        for _, _, shape in heads[1:]:
+            _, cores, gpus = shape
+            line = lines[shape]
+            if not slots.fits(cores, gpus):
+                continue
+            if plan is not None:
+                moment, spare_cores, spare_gpus = plan
+                if cores <= spare_cores and gpus <= spare_gpus:
+                    return line.popleft()
+                entry = _in_time(line, moment - now - grace)
+                if entry is not None:
+                    return entry
+            elif not bounded:
+                head.bypassed += 1
+                return line.popleft()
+        return None
+
+
+def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
+    """Take out the first job whose time limit is at most ``limit`` seconds, of the first few."""
+    for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
+        if not entry.over and 0 < entry.job.duration <= limit:
+            del line[place]
+            return entry
+    return None
+
+
+def _reservation(
+    head: Waiting, slots: Slots, running: Iterable[Holder]
+) -> tuple[float, int, int] | None:
+    """When the head can start at the latest, and the cores and GPUs it will then leave over.
+
+    ``None`` where that cannot be known: a running job has no limit.
+    """
+    ends: list[tuple[float, int, int]] = []
+    for holder in running:
+        if holder.ends is None:
+            return None
+        ends.append((holder.ends, holder.job.cores, holder.job.gpus))
+    ends.sort()
+    cores = slots.size - slots.used
+    gpus = len(slots.free_gpus)
+    need_cores, need_gpus = head.job.cores, head.job.gpus
+    for moment, more_cores, more_gpus in ends:
+        cores += more_cores
+        gpus += more_gpus
+        if cores >= need_cores and gpus >= need_gpus:
+            return moment, cores - need_cores, gpus - need_gpus
+    return None

@@ -1,0 +1,51 @@
+"""What a keeper makes of the jobs that an earlier one left: the ledger's past, as records.
+
+A job that was never about to be spawned waits again. One that was, or that ran, is *adrift*: what
+is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it have
+been killed between the two, nothing can tell whether it ran: it counts as lost rather than being
+run twice. Called by the loop, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ensemble_core.local.job_record import Record
+from ensemble_core.local.ledger import Ledger, Past
+from ensemble_core.local.protocol import to_job
+from ensemble_core.model.jobs import Job
+
+__all__ = ["past_records", "why_lost"]
+
+
+def past_records(ledger: Ledger) -> Iterator[tuple[Record, Past]]:
+    """A record for each job that was not over, in the order in which they came."""
+    past, ledger.past = ledger.past, {}
+    for number, (name, what) in enumerate(past.items()):
+        if what.data is None:  # the line of its submit was damaged
+            job = Job(id=name, group="", index=0, command=())
+        else:
+            job = to_job(what.data)
+        record = Record(job, number)
+        record.told = False
+        record.allotted = "alloc" in what.names and "free" not in what.names
+        record.adrift = what.launched or what.data is None or "start" in what.names
+        if "finish" in what.names:
+            record.started = "release" not in what.names
+            record.reason = "leftover"
+        elif what.fatal:
+            record.reason = "ended"
+        yield record, what
+
+
+def why_lost(ledger: Ledger, what: Past) -> str:
+    """What to tell of a job that is adrift once nothing of it is left."""
+    if ledger.rebooted:
+        note = "the machine was restarted while the job ran"
+    elif what.data is None:
+        note = "what was recorded of the job is damaged"
+    else:
+        note = "the process that watched over the job was killed"
+    if "start" in what.names:
+        return f"{note}, so its exit code cannot be known"
+    return f"{note} while it was being started, so it cannot be known whether it ran"

@@ -1,0 +1,173 @@
+"""Starting jobs: which may start, their processes, and what happens when the system refuses.
+
+The keeper's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. That a job
+is about to be spawned is in the ledger before it is spawned, so that no later keeper starts it
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ensemble_core.local.event_log import Teller
+from ensemble_core.local.job_record import Phase, Record, Roster, describe
+from ensemble_core.local.launch import Busy, Launcher, LaunchError
+from ensemble_core.local.process_tree import Process
+from ensemble_core.local.queue import Queue
+from ensemble_core.local.slots import Slots
+from ensemble_core.local.terminator import Reaper, Token
+from ensemble_core.local.waiting import Watcher
+
+__all__ = ["Starter", "uptime"]
+
+#: Seconds between tries to start a process while the system refuses: first, longest, and the time
+#: after which the job fails.
+_RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
+
+
+def uptime() -> float:
+    """Seconds since the machine started: the clock by which processes are born."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Starter:
+    """``started`` is called with each job that has started, ``leave`` with each that could not."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        watcher: Watcher[Token],
+        queue: Queue,
+        slots: Slots,
+        roster: Roster,
+        teller: Teller,
+        reaper: Reaper,
+        started: Callable[[Record], None],
+        leave: Callable[[Record], None],
+    ) -> None:
+        self._launcher = launcher
+        self._watcher = watcher
+        self._queue = queue
+        self._slots = slots
+        self._roster = roster
+        self._teller = teller
+        self._reaper = reaper
+        self._started = started
+        self._leave = leave
+        self._stalled: Record | None = None
+        #: Jobs that hold slots and are to be spawned once the ledger says so.
+        self._ready: deque[Record] = deque()
+
+    def turn(self) -> None:
+        """Start every job that may start."""
+        teller = self._teller
+        if self._stalled is not None or (teller.failing and not teller.flush()):
+            return
+        while self._stalled is None:
+            self._choose()
+            if not self._ready or not teller.flush():
+                return
+            while self._ready and self._stalled is None:
+                record = self._ready.popleft()
+                if not record.over and record.phase is Phase.NONE:
+                    self._launch(record)
+
+    def _choose(self) -> None:
+        running = self._roster.running
+        now = time.monotonic()
+        while True:
+            entry = self._queue.choose(self._slots, running, now, self._reaper.grace)
+            if entry is None:
+                return
+            record = self._roster.records[entry.job.id]
+            job = record.job
+            record.gpus = self._slots.take(job.cores, job.gpus)
+            running[record] = None
+            self._ready.append(record)
+            if record.allotted:  # put off by an earlier keeper
+                self._about_to_spawn(record)
+                continue
+            record.allotted = True
+            self._teller.tell(
+                record,
+                "alloc",
+                {"cores": job.cores, "gpus": record.gpus} if job.gpus else {"cores": job.cores},
+            )
+
+    def _about_to_spawn(self, record: Record) -> None:
+        if self._teller.ledger is not None:
+            self._teller.ledger.about_to_spawn(record.job.id)
+
+    def stop_waiting(self, record: Record) -> None:
+        """This job is being ended: the others need not wait for it."""
+        if self._stalled is record:
+            self._stalled = None
+
+    def _launch(self, record: Record) -> None:
+        """Start the tasks of a job, or those that are still to be started."""
+        job = record.job
+        try:
+            if record.prepared is None:
+                record.prepared = self._launcher.prepare(job, bool(self._slots.gpus))
+            prepared = record.prepared
+            share = job.gpus_per_task
+            while len(record.pids) < job.tasks:
+                rank = len(record.pids)
+                gpus = record.gpus[rank * share : (rank + 1) * share]
+                pid = self._launcher.spawn(job, prepared, rank, gpus)
+                record.pids.append(pid)
+                record.live.add(pid)
+                self._roster.tasks[pid] = record
+                self._watcher.watch(pid, (record, Process(pid, -1)))
+        except Busy as busy:
+            self._put_off(record, str(busy))
+            return
+        except LaunchError as error:
+            self._refuse(record, error)
+            return
+        except Exception as error:  # one job's launch must never end the others
+            self._refuse(record, LaunchError(f"{type(error).__name__}: {error}"))
+            return
+        prepared.close()
+        record.started = True
+        where = {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr}
+        self._teller.tell(record, "start", where, uptime(), record.pids)
+        self._started(record)
+
+    def _put_off(self, record: Record, why: str) -> None:
+        """Wait until the system has processes and descriptors again. Others wait as well."""
+        now = time.monotonic()
+        if not record.delay:
+            record.since = now
+        elif now - record.since > _RETRY_LIMIT:
+            note = f"the system refused to start it for {describe(_RETRY_LIMIT)}: {why}"
+            self._refuse(record, LaunchError(note))
+            return
+        record.delay = min(record.delay * 2 or _RETRY_FIRST, _RETRY_LONGEST)
+        self._stalled = record
+        if self._teller.ledger is not None and not record.pids:
+            self._teller.ledger.put_off(record.job.id)
+
+        def again() -> None:
+            if self._stalled is record:
+                self._stalled = None
+                if record.phase is Phase.NONE and not record.over:
+                    if not record.pids:
+                        self._about_to_spawn(record)
+                    self._ready.appendleft(record)
+
+        record.timers.append(self._watcher.at(now + record.delay, again))
+
+    def _refuse(self, record: Record, error: LaunchError) -> None:
+        self._teller.tell(
+            record,
+            "exception",
+            {"type": error.kind, "severity": 0, "note": error.note, "status": error.code << 8},
+        )
+        record.reason = error.kind
+        if record.pids:
+            self._reaper.end(record)
+        else:
+            self._leave(record)

@@ -1,0 +1,400 @@
+"""The keeper: the process that local jobs are children of, so that they outlive their controller.
+
+Started by ``local_line`` with one end of a socket as its standard input, over which its first
+controller speaks. A later one comes through a listening socket whose name follows from the run's
+tag. There is one controller at a time; when it leaves or dies, jobs go on, and the keeper ends by
+itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first; told again, it
+kills them.
+
+What is said is JSON lines (``local_wire``). The controller begins with ``["hello",{...}]`` and is
+answered ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Then it sends ``submit``
+``[job,…]``, ``cancel`` ``[id,…]``, ``resize`` ``request`` ``delta`` ``when_busy``,
+``reattach`` ``{id:time}`` (answered ``["known",{id:bool}]``, then events),
+``forget`` ``[id,…]`` and ``close`` (answered ``["bye"]``). What the keeper sends beside that are
+events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.process_tree import become_subreaper
+from ensemble_core.local.protocol import VERSION, Splitter, decode, line, to_job
+from ensemble_core.local.slots import Slots
+from ensemble_core.local.supervisor_loop import Loop
+from ensemble_core.model.events import Event
+from ensemble_core.plugin.executor import Run
+
+__all__ = ["main", "peer"]
+
+#: Seconds that who connects has to say hello.
+_PATIENCE = 30.0
+_SET_NAME = 15
+_PIECE = 1 << 18
+
+
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """The process id and user id of whoever is at the other end."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    return pid, uid
+
+
+class Connection:
+    """One end of a line, never waited for. ``heard`` is called with each message."""
+
+    def __init__(
+        self, sock: socket.socket, splitter: Splitter, heard: Callable[[Connection, Any], None]
+    ) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.pid = peer(sock)[0]
+        self._splitter = splitter
+        self._heard = heard
+        self._unsent: list[bytes] = []
+
+    def read(self) -> bool:
+        """Take in what has come; whether more may come."""
+        while True:
+            try:
+                piece = self.sock.recv(_PIECE)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not piece:
+                return False
+            try:
+                for text in self._splitter.feed(piece):
+                    self._heard(self, decode(text))
+            except (ValueError, LookupError, TypeError):
+                return False  # nothing that a controller of ours would say
+
+    def send(self, texts: Sequence[bytes]) -> bool:
+        """Send lines, as far as they go now; whether some are left for :meth:`send_rest`."""
+        self._unsent.extend(texts)
+        return self.send_rest()
+
+    def send_rest(self) -> bool:
+        if not self._unsent:
+            return False
+        data = memoryview(b"".join(self._unsent))
+        try:
+            while data:
+                data = data[self.sock.send(data) :]
+        except BlockingIOError:
+            self._unsent = [bytes(data)]
+            return True
+        except OSError:
+            pass  # it is gone, which reading tells as well
+        self._unsent.clear()
+        return False
+
+
+class Keeper:
+    """Lets controllers in, one at a time, and hands what they ask to the loop."""
+
+    def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
+        self._tag: str = hello["tag"]
+        self._state: str | None = hello["state"]
+        self._listener: socket.socket | None = listener
+        self._controller: Connection | None = None
+        self._pidfd = -1
+        self._guests: dict[Connection, float] = {}
+        self._told_to_end = False
+        run = _run(hello)
+        self._size, smallest, largest = hello["slots"]
+        slots = Slots(self._size, smallest, largest, hello["gpus"])
+        self._ledger = None if self._state is None else Ledger(self._state, self._tag, run.clock())
+        self._loop = Loop(
+            run,
+            self._deliver,
+            slots,
+            hello["grace"],
+            _environment(hello),
+            hello["folder"],
+            self._may_end,
+            self._ledger,
+        )
+        self._loop.watcher.on_ready(listener.fileno(), self._let_in)
+
+    def keep(self, first: socket.socket, splitter: Splitter, hello: Mapping[str, Any]) -> None:
+        """Serve this controller, then others, until no job is left."""
+        connection = Connection(first, splitter, self._heard)
+        self._loop.take(("call", lambda: self._welcome(connection, hello)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Where it is ignored, jobs are to ignore it as well.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._told)
+        self._loop.start()
+        self._loop.join()
+        self._shut()
+
+    def _told(self, number: int, _frame: object) -> None:
+        self._told_to_end = True
+        name = signal.Signals(number).name
+        self._loop.post(("end", f"the run's keeper was told to end ({name}): cancelled"))
+
+    def _may_end(self) -> bool:
+        if self._told_to_end:
+            return True
+        # What is not written yet would be lost with this process.
+        return self._controller is None and not self._guests and not self._loop.teller.failing
+
+    def _shut(self) -> None:
+        """Let nobody in any more. The ledger first: who finds nobody here starts a keeper."""
+        if self._ledger is not None:
+            self._ledger.close()
+        if self._listener is not None:
+            self._loop.watcher.no_more(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    # The loop's thread.
+
+    def _let_in(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if peer(sock)[1] != os.getuid():
+            sock.close()
+            return
+        guest = Connection(sock, Splitter(), self._heard)
+        self._guests[guest] = time.monotonic() + _PATIENCE
+        self._loop.watcher.on_ready(sock.fileno(), lambda: self._ready(guest))
+        self._loop.watcher.at(time.monotonic() + _PATIENCE, lambda: self._drop_guest(guest))
+
+    def _drop_guest(self, guest: Connection) -> None:
+        if self._guests.pop(guest, None) is not None:
+            self._loop.watcher.no_more(guest.sock.fileno())
+            guest.sock.close()
+
+    def _ready(self, connection: Connection) -> None:
+        if not connection.read():
+            if connection is self._controller:
+                self._part()
+            else:
+                self._drop_guest(connection)
+        elif connection is self._controller:
+            self._wait_for(connection, connection.send_rest())
+
+    def _wait_for(self, connection: Connection, unsent: bool) -> None:
+        self._loop.watcher.on_ready(
+            connection.sock.fileno(), lambda: self._ready(connection), unsent
+        )
+
+    def _heard(self, connection: Connection, message: Any) -> None:
+        what = message[0]
+        if what == "hello":
+            hello = message[1]
+            self._loop.take(("call", lambda: self._welcome(connection, hello)))
+        elif connection is not self._controller:
+            return
+        elif what == "submit":
+            self._loop.take(("submit", [to_job(data) for data in message[1]]))
+        elif what == "cancel":
+            self._loop.take(("cancel", message[1]))
+        elif what == "resize":
+            self._loop.take(("resize", message[1], message[2], message[3]))
+        elif what == "forget":
+            self._loop.take(("forget", message[1]))
+        elif what == "reattach":
+            self._loop.take(
+                ("reattach", message[1], lambda known: self._send([line(["known", known])]))
+            )
+        elif what == "close":
+            self._loop.take(("close", self._bye))
+
+    def _send(self, texts: Sequence[bytes]) -> None:
+        if self._controller is not None and self._controller.send(texts):
+            self._wait_for(self._controller, True)
+
+    def _deliver(self, _events: Sequence[Event], texts: Sequence[bytes]) -> None:
+        self._send(texts)
+
+    def _welcome(self, guest: Connection, hello: Mapping[str, Any]) -> None:
+        """Take a controller in, once all that an earlier one asked before it died is done."""
+        if self._controller is not None and not self._controller.read():
+            self._part()
+        if guest.sock.fileno() < 0:
+            return
+        if self._loop.waiting:  # its last words
+            self._loop.take(("call", lambda: self._welcome(guest, hello)))
+            return
+        first = guest not in self._guests
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            guest.send([line(["refused", refusal.to_dict()])])
+            self._drop_guest(guest)
+            return
+        self._guests.pop(guest, None)
+        self._controller = guest
+        loop = self._loop
+        loop.serve(_run(hello), _environment(hello), hello["folder"], hello["grace"], self._deliver)
+        if not first:
+            self._resize(hello)
+        self._watch_controller(guest)
+        self._wait_for(guest, False)
+        loop.teller.tell_gauges()
+        answer = {
+            "version": VERSION,
+            "pid": os.getpid(),
+            "gauges": dict(loop.teller.gauges),
+            "jobs": list(loop.roster.records),
+        }
+        self._send([line(["hello", answer])])
+
+    def _refusal(self, hello: Mapping[str, Any]) -> ExecutorError | None:
+        if self._controller is not None:
+            return ExecutorError(
+                "another controller drives this run",
+                cause=f"process {self._controller.pid} of this machine",
+                hint="wait until it is over, or end it",
+                code="busy-run",
+            )
+        if hello["version"] != VERSION:
+            return ExecutorError(
+                "the keeper of this run's jobs is of another version of Ensemble",
+                cause=f"it speaks version {VERSION} and not {hello['version']}",
+                hint="resume the run with the version that it was started with",
+                code="newer-version",
+            )
+        if hello["tag"] != self._tag or hello["state"] != self._state:
+            return ExecutorError(
+                f"a run of this name has its state elsewhere: {self._tag} in {self._state}",
+                hint="resume that one, or give this run a tag of its own",
+                code="other-run",
+            )
+        return None
+
+    def _resize(self, hello: Mapping[str, Any]) -> None:
+        """The bounds are those of the newest controller; a size that a resize made stays."""
+        slots = self._loop.slots
+        size, smallest, largest = hello["slots"]
+        if size != self._size and (self._ledger is None or self._ledger.size is None):
+            slots.size = size
+        self._size = size
+        slots.bound(smallest, largest)
+        if not self._loop.roster.running:
+            slots.gpus = tuple(hello["gpus"])
+            slots.free_gpus = list(slots.gpus)
+        self._loop.teller.tell_gauges()
+
+    def _watch_controller(self, guest: Connection) -> None:
+        """A fork of the controller may hold the line open when the controller itself is dead."""
+        try:
+            self._pidfd = os.pidfd_open(guest.pid)
+        except (OSError, AttributeError):
+            return  # from another container; the line tells as well, in all likelihood
+
+        def ended() -> None:
+            guest.read()
+            self._part()
+
+        self._loop.watcher.on_ready(self._pidfd, ended)
+
+    def _part(self) -> None:
+        """The controller is gone."""
+        controller, self._controller = self._controller, None
+        if controller is None:
+            return
+        if self._pidfd >= 0:
+            self._loop.watcher.no_more(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._loop.watcher.no_more(controller.sock.fileno())
+        controller.sock.close()
+        self._loop.take(("call", self._loop.forsake))
+
+    def _bye(self) -> None:
+        """The controller leaves, and what it wanted to be ended is ended."""
+        self._send([line(["bye"])])
+        if not self._loop.busy and not self._loop.teller.failing and not self._guests:
+            self._shut()  # before the controller hears of it: the next one starts a keeper
+        self._part()
+
+
+def _run(hello: Mapping[str, Any]) -> Run:
+    wall, base = hello["clock"]
+    return Run(hello["tag"], Path(hello["output"]), lambda: wall + (time.monotonic() - base))
+
+
+def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:
+    return {os.fsencode(key): os.fsencode(value) for key, value in hello["environment"].items()}
+
+
+def _alone() -> socket.socket:
+    """Keep nothing of the controller's but the line."""
+    sock = socket.socket(fileno=os.dup(0))
+    keep = {0, 1, 2, sock.fileno()}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_NAME, b"ensemble-keeper", 0, 0, 0)
+    return sock
+
+
+def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
+    """What the first controller says; ``None`` where it is gone already."""
+    sock.settimeout(_PATIENCE)
+    try:
+        while True:
+            piece = sock.recv(_PIECE)
+            if not piece:
+                return None
+            for text in splitter.feed(piece):
+                hello: Mapping[str, Any] = decode(text)[1]
+                return hello
+    except OSError:
+        return None
+
+
+def main() -> None:
+    """The process. ``sys.argv`` ends with the run's tag and the name to listen at."""
+    sock = _alone()
+    splitter = Splitter()
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind("\0" + sys.argv[-1])
+        except OSError as error:
+            raise ExecutorError(
+                "another keeper came first", cause=error.strerror, code="keeper-there"
+            ) from None
+        listener.listen(8)
+        listener.setblocking(False)
+        hello = _hello(sock, splitter)
+        if hello is None:
+            return
+        if not become_subreaper():
+            raise ExecutorError(
+                "this system cannot give orphaned processes to their run",
+                cause="prctl(PR_SET_CHILD_SUBREAPER) was refused",
+                hint="run on Linux 3.4 or later, with prctl allowed",
+                code="no-subreaper",
+            )
+        keeper = Keeper(hello, listener)
+    except ExecutorError as error:
+        with contextlib.suppress(OSError):
+            sock.sendall(line(["refused", error.to_dict()]))
+        return
+    keeper.keep(sock, splitter, hello)

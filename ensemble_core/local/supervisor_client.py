@@ -1,0 +1,375 @@
+"""The controller's side of the line to the keeper: finds it or starts it, asks, and listens.
+
+The local executor opens one :class:`Line` and asks through it; a thread of the line hands what the
+keeper tells to the run. What is said is described in ``local_keeper``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.local.protocol import Splitter, decode, encode_job, line, to_event
+from ensemble_core.model.events import Event, ExecutorLost, Resources
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Emit, Run
+
+__all__ = ["Line", "address"]
+
+#: Jobs in one message, so that a large submit does not keep the keeper from others.
+_BATCH = 500
+#: Seconds that a keeper has to answer, to take a request in, and to let us go.
+_OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
+_PIECE = 1 << 18
+_LOG = "keeper.log"
+
+#: The keeper's program. It gives itself another parent, so that it is nobody's zombie; ``site`` is
+#: not needed, and what a user's start-up files would load even less.
+_PROGRAM = """\
+import os
+if os.fork(): os._exit(0)
+import sys
+sys.path.append({home!r})
+from ensemble_core.local.supervisor import main
+main()
+"""
+
+
+def address(tag: str) -> str:
+    """The name that the keeper of a run listens at, in the abstract namespace of sockets."""
+    from hashlib import blake2b
+
+    mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
+    return f"ensemble-keeper-{os.getuid()}-{mark}"
+
+
+class Line:
+    """A line to the run's keeper. ``hello`` is what the keeper needs to know (see ``Keeper``).
+
+    :meth:`open` raises :class:`ExecutorError` where there can be no keeper or it refuses.
+    ``lost`` says why the line broke; ``ids`` are the jobs that are not over.
+    """
+
+    def __init__(self, run: Run, emit: Emit, hello: Mapping[str, Any]) -> None:
+        self._run = run
+        self._emit = emit
+        self._hello = hello
+        self._name = address(run.tag)
+        self._splitter = Splitter()
+        #: What came in one piece with the greeting.
+        self._early: list[str] = []
+        self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
+        self._leaving = False
+        self._said: _Said | None = None
+        self._sock: socket.socket
+        self._thread: threading.Thread
+        self.lost: str | None = None
+        self.ids: set[str] = set()
+        self.keeper = 0
+        self.gauges: Mapping[str, float] = {}
+
+    # Opening.
+
+    def open(self) -> None:
+        deadline = time.monotonic() + _OPENING
+        while True:
+            try:
+                self._sock = self._find() or self._start()
+                answer = self._greet(deadline)
+            except ExecutorError as error:
+                self._hang_up()
+                if error.code == "keeper-there" and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                raise
+            except BaseException:
+                self._hang_up()
+                raise
+            if answer is not None:
+                break
+            # It was there and ended just now, or another controller's was faster.
+            self._hang_up()
+            if time.monotonic() > deadline:
+                raise _mute()
+            time.sleep(0.02)
+        self.ids = set(answer["jobs"])
+        self.gauges = answer["gauges"]
+        self.keeper = answer["pid"]
+        seconds = struct.pack("ll", int(_SENDING), 0)
+        self._sock.settimeout(None)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        self._thread = threading.Thread(target=self._listen, name="ensemble-local", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._hang_up()
+            raise _short(str(error)) from None
+
+    def _hang_up(self) -> None:
+        if hasattr(self, "_sock"):
+            self._sock.close()
+        self._splitter = Splitter()
+        self._early = []
+
+    def _find(self) -> socket.socket | None:
+        """A line to the keeper that is there, if one is."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(_OPENING)
+            sock.connect("\0" + self._name)
+        except ConnectionRefusedError:
+            sock.close()
+            return None
+        except OSError as error:
+            sock.close()
+            raise _short(error.strerror or str(error)) from None
+        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, uid, _ = struct.unpack("3i", data)
+        if uid != os.getuid():
+            sock.close()
+            raise ExecutorError(
+                "another user's process has the place of this run's keeper",
+                cause=f"process {pid} of user {uid} listens at @{self._name}",
+                hint="tell that user, or give the run another tag",
+                code="no-keeper",
+            )
+        return sock
+
+    def _start(self) -> socket.socket:
+        """Start a keeper, and give the line to it."""
+        with contextlib.ExitStack() as stack:
+
+            def hold(fd: int) -> int:
+                """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
+                if fd <= 2:
+                    low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+                    os.close(low)
+                stack.callback(os.close, fd)
+                return fd
+
+            try:
+                mine, its = socket.socketpair()
+                ours, theirs = hold(mine.detach()), hold(its.detach())
+                null = hold(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+                trouble = hold(self._log())
+                self._said = _Said(os.dup(trouble))
+                child = os.posix_spawn(
+                    sys.executable,
+                    self._command(),
+                    os.environ,
+                    file_actions=(
+                        (os.POSIX_SPAWN_DUP2, theirs, 0),
+                        (os.POSIX_SPAWN_DUP2, null, 1),
+                        (os.POSIX_SPAWN_DUP2, trouble, 2),
+                    ),
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
+                )
+                with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here
+                    os.waitpid(child, 0)
+                return socket.socket(fileno=os.dup(ours))
+            except OSError as error:
+                raise _short(error.strerror or str(error)) from None
+            except ValueError as error:  # Python is embedded in another program
+                raise ExecutorError(
+                    "the keeper of local jobs cannot be started",
+                    cause=f"sys.executable is {sys.executable!r}: {error}",
+                    hint="run with a Python interpreter",
+                    code="no-keeper",
+                ) from None
+
+    def _command(self) -> list[str]:
+        # Where PYTHONHOME says where Python is, it must be heeded; otherwise nothing of it is.
+        isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
+        home = str(Path(__file__).resolve().parents[2])
+        program = _PROGRAM.format(home=home)
+        return [sys.executable, isolated, "-S", "-c", program, self._run.tag, self._name]
+
+    def _log(self) -> int:
+        """Where the keeper's errors go."""
+        if self._run.state is None:
+            return os.memfd_create(_LOG)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._run.state.mkdir(parents=True, exist_ok=True)
+        return os.open(self._run.state / _LOG, flags, 0o600)
+
+    def _greet(self, deadline: float) -> Mapping[str, Any] | None:
+        """Say hello; the answer, ``None`` where the keeper that was there has ended."""
+        said, self._said = self._said, None
+        try:
+            self._sock.settimeout(max(0.1, deadline - time.monotonic()))
+            self._sock.sendall(line(["hello", self._hello]))
+            while True:
+                piece = self._sock.recv(_PIECE)
+                if not piece:
+                    break
+                texts = list(self._splitter.feed(piece))
+                if texts:
+                    what, answer = decode(texts[0])
+                    if what == "refused":
+                        fields = ("what", "cause", "hint", "code", "transient")
+                        raise ExecutorError(**{name: answer[name] for name in fields})
+                    self._early = texts[1:]
+                    fields_of: Mapping[str, Any] = answer
+                    return fields_of
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        except TimeoutError:
+            raise _mute() from None
+        finally:
+            words = said.words() if said is not None else None
+        if words is None:
+            return None
+        raise _short(words or "it ended without a word")
+
+    # Asking.
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Send jobs. Raises where none of them can have arrived."""
+        for begin in range(0, len(jobs), _BATCH):
+            batch = jobs[begin : begin + _BATCH]
+            text = line(["submit", [encode_job(job) for job in batch]])
+            names = [job.id for job in batch]
+            self.ids.update(names)
+            if not self._send(text):
+                if begin:
+                    return  # some have arrived; that the keeper is lost is told as an event
+                self.ids.difference_update(names)
+                raise self.broken()
+
+    def ask(self, *message: object) -> None:
+        """Send a request whose answer is an event, or none."""
+        if not self._send(line(message)):
+            raise self.broken()
+
+    def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
+        """Which of these the keeper knows; their events follow."""
+        self.ask("reattach", dict(jobs))
+        try:
+            answer = self._answers.get(timeout=_OPENING)
+        except queue.Empty:
+            raise _mute() from None
+        if answer is None:
+            raise self.broken()
+        return dict(answer)
+
+    def broken(self) -> ExecutorError:
+        return ExecutorError(
+            "the local executor has stopped",
+            cause=self.lost or "its keeper does not take requests",
+            hint=self._hint(),
+            code="lost",
+        )
+
+    def _hint(self) -> str:
+        if self._run.state is not None:
+            return f"'ensemble resume {self._run.tag}' finds its jobs again"
+        return f"jobs that still run have ENSEMBLE_RUN={self._run.tag} in their environment"
+
+    def _send(self, text: bytes) -> bool:
+        """Whether it was sent whole; the keeper passes over what was sent in part."""
+        if self.lost is not None:
+            return False
+        try:
+            self._sock.sendall(text)
+        except OSError:
+            # Also one that takes nothing for so long: the listener tells that it is lost.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            return False
+        return True
+
+    # Listening.
+
+    def _listen(self) -> None:
+        reason, told = "its keeper has ended", False
+        texts: Iterable[str] = self._early
+        while True:
+            events: list[Event] = []
+            for text in texts:
+                message = decode(text)
+                what = message[0]
+                if what == "e":
+                    if message[3] == "clean":
+                        self.ids.discard(message[1])
+                    events.append(to_event(message))
+                elif what == "o":
+                    event = to_event(message)
+                    if isinstance(event, Resources):
+                        self.gauges = {**self.gauges, **event.values}
+                    elif isinstance(event, ExecutorLost):
+                        reason, told = event.reason, True
+                        self.lost = reason
+                    events.append(event)
+                elif what == "known":
+                    self._answers.put(message[1])
+            if events and not self._leaving:
+                self._emit(events)
+            try:
+                piece = self._sock.recv(_PIECE)
+            except OSError:
+                piece = b""
+            if not piece:
+                break
+            texts = self._splitter.feed(piece)
+        self.lost = reason
+        if not self._leaving and not told:
+            self._emit([ExecutorLost(self._run.clock(), "local", reason, self._hint())])
+        self._answers.put(None)
+
+    def close(self) -> None:
+        """Leave. The keeper lets go once what is being ended has ended."""
+        self._leaving = True
+        self._send(line(["close"]))
+        self._thread.join(_CLOSING)
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._sock.close()
+
+
+class _Said:
+    """What a keeper that is being started says for itself, should it fail."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._began = os.lseek(fd, 0, os.SEEK_END)
+
+    def words(self) -> str:
+        """Its last line; to be called once."""
+        text = os.pread(self._fd, 65536, self._began).decode("utf-8", "replace")
+        os.close(self._fd)
+        return (text.strip().splitlines() or [""])[-1]
+
+
+def _mute() -> ExecutorError:
+    return ExecutorError(
+        "the keeper of this run's jobs does not answer",
+        cause=f"nothing came within {_OPENING:g} s",
+        hint="look for a process 'ensemble-keeper' that is stopped",
+        code="no-keeper",
+        transient=True,
+    )
+
+
+def _short(cause: str) -> ExecutorError:
+    return ExecutorError(
+        "the local executor cannot start its keeper",
+        cause=cause,
+        hint="raise the limits on processes and open files (ulimit -u, ulimit -n)",
+        code="short-of-resources",
+        transient=True,
+    )

@@ -1,0 +1,328 @@
+"""Streaming metrics: counts, statistics over what jobs do, and gauges of the queue.
+
+A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
+``p95.GROUP-duration.failed``, ``queue.sched``. The engine writes, rules and users read. How a
+variable's values are reduced is the business of ``series``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Literal
+
+from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
+
+__all__ = [
+    "COUNTS",
+    "GAUGES",
+    "OUTCOMES",
+    "VARIABLES",
+    "MetricPath",
+    "MetricStore",
+    "MetricsView",
+    "parse_path",
+]
+
+#: What is counted for each group.
+COUNTS = ("submitted", "finished", "success", "failed", "cancelled")
+#: Variables that each group has, whatever observes it. Seconds.
+VARIABLES = ("duration", "pending")
+#: By which a duration can be told apart.
+OUTCOMES = ("success", "failed")
+#: What is known of the queue.
+GAUGES = (
+    "queue.depend",
+    "queue.priority",
+    "queue.sched",
+    "queue.run",
+    "queue.cleanup",
+    "queue.inactive",
+    "nodes.up",
+    "nodes.free",
+    "cores.up",
+    "cores.free",
+    "gpus.up",
+    "gpus.free",
+    "waiting.nodes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPath:
+    """A checked path. ``variable`` is the counter's name, the variable of the group (with its
+    outcome: ``duration.failed``), or empty for a gauge."""
+
+    text: str
+    kind: Literal["count", "series", "gauge"]
+    group: str = ""
+    variable: str = ""
+    statistic: str = ""
+
+
+def parse_path(text: str, groups: Collection[str], statistics: Collection[str]) -> MetricPath:
+    """Read a metric's path. Raises :class:`EnsembleError` with the nearest path there is.
+
+    Whether the variable exists for that group is the caller's to know: a path whose variable is
+    none of ``VARIABLES`` comes from an observer.
+    """
+    head, _, rest = text.partition(".")
+    if text in GAUGES:
+        return MetricPath(text, "gauge")
+    if head == "count" and rest:
+        group, _, counter = rest.rpartition(".")
+        if group in groups and counter in COUNTS:
+            return MetricPath(text, "count", group, counter)
+    elif head in statistics and rest:
+        path = _series_path(text, head, rest, groups)
+        if path:
+            return path
+    raise _unknown(text, groups, statistics)
+
+
+def _series_path(
+    text: str, statistic: str, rest: str, groups: Collection[str]
+) -> MetricPath | None:
+    fitting = [group for group in groups if rest.startswith(group + "-")]
+    for group in sorted(fitting, key=len, reverse=True):
+        variable = rest[len(group) + 1 :]
+        base, dot, outcome = variable.partition(".")
+        if not base or (dot and not outcome):
+            continue
+        # What observers yield may have a dot in its name; what each group has means an outcome.
+        if outcome and base in VARIABLES and (base != "duration" or outcome not in OUTCOMES):
+            continue
+        return MetricPath(text, "series", group, variable, statistic)
+    return None
+
+
+def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) -> EnsembleError:
+    candidates = [*GAUGES]
+    candidates += [f"count.{group}.{counter}" for group in groups for counter in COUNTS]
+    candidates += [
+        f"{statistic}.{group}-{variable}"
+        for statistic in statistics
+        for group in groups
+        for variable in VARIABLES
+    ]
+    near = get_close_matches(text, candidates, 1, 0.5)
+    return EnsembleError(
+        f"no metric {text!r} can ever exist",
+        hint=f"did you mean {near[0]!r}?"
+        if near
+        else "a path is count.GROUP.success, mean.GROUP-duration or queue.sched",
+        code="no-such-metric",
+    )
+
+
+class MetricStore:
+    """All metrics of one run.
+
+    ``everything`` keeps every statistic for every variable, for runs in which a user's function may
+    ask for any of them; otherwise the default ones are kept, and what rules name.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[str],
+        statistics: Mapping[str, StatisticSpec],
+        *,
+        everything: bool = False,
+    ) -> None:
+        self.statistics = statistics
+        self.everything = everything
+        self.counts: dict[str, dict[str, int]] = {
+            group: dict.fromkeys(COUNTS, 0) for group in groups
+        }
+        self.gauges: dict[str, float] = {}
+        #: What went wrong in plugins' statistics, for the engine to tell: with those that a rule
+        #: asks for, and with those that are kept beside them.
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        #: The metrics that were asked for by name: (group, variable, statistic).
+        self._asked: set[tuple[str, str, str]] = set()
+        #: The statistics of which it was told that they are at fault.
+        self._told: set[tuple[str, str]] = set()
+        self.series: dict[tuple[str, str], Series] = {}
+        self._kept = self._to_keep()
+        for group in self.counts:
+            for variable in VARIABLES:
+                self.add(group, variable)
+            if everything:
+                for outcome in OUTCOMES:
+                    self.add(group, f"duration.{outcome}")
+
+    def adopt(
+        self,
+        groups: Iterable[str],
+        statistics: Mapping[str, StatisticSpec],
+        *,
+        everything: bool = False,
+    ) -> None:
+        """Go on with a changed file: its groups and statistics beside those that are there."""
+        self.statistics = {**self.statistics, **statistics}
+        self.everything = self.everything or everything
+        self._kept = self._to_keep()
+        for group in groups:
+            if group not in self.counts:
+                self.counts[group] = dict.fromkeys(COUNTS, 0)
+            for variable in VARIABLES:
+                self.add(group, variable)
+
+    def add(self, group: str, variable: str) -> Series:
+        """The series of this variable, made if there is none yet."""
+        series = self.series.get((group, variable))
+        if series is None:
+            told = partial(self._fault, group, variable)
+            series = self.series[group, variable] = Series(self._kept, told)
+        return series
+
+    def _to_keep(self) -> list[StatisticSpec]:
+        """The statistics that every variable has. One that cannot be built is left out: nobody may
+        ever ask for it."""
+        kept = []
+        for spec in self.statistics.values():
+            if self.everything or spec.default:
+                error = spec.fault()
+                if error is None:
+                    kept.append(spec)
+                elif spec.key not in self._told:
+                    self._told.add(spec.key)
+                    self.warnings.append(
+                        f"{spec} cannot be built and is left out: it {_spoken(error)}"
+                    )
+        return kept
+
+    def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
+        """A statistic raised, or gave what is no number. Each is told of once, and of each metric
+        that a rule waits for: that rule is one that never fires."""
+        asked, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
+        if not asked and spec.key in self._told:
+            return
+        self._told.add(spec.key)
+        message = f"{spec} {_spoken(error)}; {statistic}.{group}-{variable} has no value any more"
+        (self.problems if asked else self.warnings).append(message)
+
+    def keep(self, path: MetricPath) -> None:
+        """Make sure that this metric is there to be read."""
+        if path.kind == "series":
+            self._asked.add((path.group, path.variable, path.statistic))
+            self.add(path.group, path.variable).keep(self.statistics[path.statistic])
+
+    def moves_with_time(self, path: MetricPath) -> bool:
+        """Whether the value may change although nothing happens to a job of the group."""
+        return path.kind == "gauge" or path.variable == "pending" or self.is_timed(path)
+
+    def is_timed(self, path: MetricPath) -> bool:
+        """Whether the value depends on how long ago things happened."""
+        return path.kind == "series" and self.statistics[path.statistic].timed
+
+    def get(self, path: MetricPath, now: float) -> float | None:
+        """A metric's value; ``None`` while there is none."""
+        if path.kind == "count":
+            return self.counts[path.group][path.variable]
+        if path.kind == "gauge":
+            return self.gauges.get(path.text)
+        series = self.series.get((path.group, path.variable))
+        return None if series is None else series.get(path.statistic, now)
+
+    def reader(self, path: MetricPath) -> Callable[[float], float | None]:
+        """What gives this metric's value at a time, with the finding done once."""
+        if path.kind == "series":
+            self.keep(path)
+            return self.series[path.group, path.variable].reader(path.statistic)
+        return partial(self._plain, path)
+
+    def bounds(self, path: MetricPath) -> Series | None:
+        """The series whose smallest and largest value this metric always lies between."""
+        if path.kind == "series" and self.statistics[path.statistic].within:
+            return self.series[path.group, path.variable]
+        return None
+
+    def _plain(self, path: MetricPath, now: float) -> float | None:
+        if path.kind == "count":
+            return self.counts[path.group][path.variable]
+        return self.gauges.get(path.text)
+
+    def mean(self, group: str, variable: str) -> float | None:
+        """The plain mean of a variable of a group, whatever statistics are kept."""
+        series = self.series.get((group, variable))
+        return series.total / series.count if series is not None and series.count else None
+
+    def snapshot(self, now: float) -> MetricsView:
+        """Every metric's value now, safe to read from another thread."""
+        values: dict[str, float] = dict(self.gauges)
+        for group, counts in self.counts.items():
+            for counter, number in counts.items():
+                values[f"count.{group}.{counter}"] = number
+        for (group, variable), series in self.series.items():
+            for name in series.names:
+                value = series.get(name, now)
+                if value is not None:
+                    values[f"{name}.{group}-{variable}"] = value
+        return MetricsView(values)
+
+
+def _spoken(error: Exception) -> str:
+    """What went wrong in a plugin's code, in one line, with the place in that code."""
+    if isinstance(error, NoNumber):
+        return f"is at fault: {error}"
+    place = raised_at(error)
+    return f"raised {error!r}" + (f" ({place})" if place else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One value with river's way of asking for it."""
+
+    value: float
+
+    def get(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"{self.value:g}"
+
+
+class MetricsView(Mapping[str, float]):
+    """Metrics by path, as they were when the function that reads them was called.
+
+    >>> MetricsView({"count.echo.success": 3}).get("count.echo.success")
+    3
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, path: str) -> float:
+        try:
+            return self._values[path]
+        except KeyError:
+            near = get_close_matches(path, self._values, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise KeyError(f"metric {path!r} has no value{hint}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The values nested as ensemble-python 0.0.16 has them: ``models["mean"]["g-duration"]``
+        and ``models["count"]["g"]["success"]``, each with ``get()``."""
+        nested: dict[str, dict[str, Any]] = {}
+        for path, value in self._values.items():
+            head, _, rest = path.partition(".")
+            if head == "count":
+                group, _, counter = rest.rpartition(".")
+                nested.setdefault("count", {}).setdefault(group, {})[counter] = _Model(value)
+            else:
+                nested.setdefault(head, {})[rest] = _Model(value)
+        return nested

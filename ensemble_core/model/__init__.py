@@ -1,0 +1,1 @@
+"""The data model: jobs, events, decisions, rules, conditions, and the ensemble of them. Pure."""

@@ -1,0 +1,175 @@
+"""``when``: parsed and checked once, evaluated fast, unable to do harm.
+
+A condition is a number (equals), one or more comparisons (``"> 5 and < 10"``), or a formula (see
+``formulas``) over ``value``, ``metric("path")`` and the event's fields. A single comparison is kept
+as operator and number, so that the index can find the rules that a new value satisfies without
+asking each of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ensemble_core.model.expressions import (
+    EVENT_FIELDS,
+    FUNCTIONS,
+    LONGEST,
+    called,
+    check_names,
+    evaluate,
+    evaluator,
+    formula,
+    refused,
+)
+
+__all__ = ["EVENT_FIELDS", "FUNCTIONS", "Condition", "parse"]
+
+_CONDITION_HINT = (
+    'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
+    "event's fields"
+)
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
+_LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A checked ``when``.
+
+    ``comparison`` is the operator and number of a single comparison with ``value``, which the
+    index uses; otherwise ``tree`` is the expression. ``names`` and ``metrics`` are what the
+    expression speaks of.
+    """
+
+    text: str
+    comparison: tuple[str, float] | None = None
+    tree: ast.expr | None = None
+    names: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
+
+    @property
+    def asks_metric_for_nan(self) -> bool:
+        """Whether it holds only where a metric is no finite number, which none ever is."""
+        nodes = [self.tree] if self.tree is not None else []
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+                nodes += node.values
+            elif isinstance(node, ast.Call) and called(node) in ("isnan", "isinf"):
+                asked = node.args[0] if len(node.args) == 1 else None
+                if isinstance(asked, ast.Name) and asked.id == "value":
+                    return True
+                if isinstance(asked, ast.Call) and called(asked) == "metric":
+                    return True
+        return False
+
+    def holds(
+        self,
+        value: float | None,
+        fields: Mapping[str, Any],
+        metric: Callable[[str], float | None],
+    ) -> bool:
+        """Whether the condition holds. Where something it needs has no value, it does not."""
+        return self.verdict(value, fields, metric) is True
+
+    def verdict(
+        self,
+        value: float | None,
+        fields: Mapping[str, Any],
+        metric: Callable[[str], float | None],
+    ) -> bool | None:
+        """Whether the condition holds; ``None`` where that hangs on what has no value.
+
+        ``A or B`` holds as soon as one of them does, and ``A and B`` is false as soon as one of
+        them is, whatever is known of the other.
+        """
+        if self.comparison is not None:
+            name, number = self.comparison
+            return None if value is None else _OPERATORS[name](value, number)
+        result = evaluate(_shared(), self.text, self.tree, value, fields, metric)
+        return None if result is None else bool(result)
+
+
+def parse(
+    when: object, *, names: Collection[str] | None = None, has_value: bool = True
+) -> Condition:
+    """Parse and check a ``when``.
+
+    ``names`` are the fields it may use (``None``: not checked); ``has_value`` says whether there is
+    a metric for ``value`` to mean. Raises :class:`EnsembleError` with the reason and a hint.
+    """
+    if isinstance(when, bool) or not isinstance(when, (int, float, str)):
+        raise refused(
+            f"'when' is {_kind(when)}, expected a number, a comparison or an expression",
+            'write for example 3, "> 0.5" or "value > 5 and value < 10"',
+        )
+    if isinstance(when, (int, float)):
+        if math.isnan(when):
+            raise refused(
+                "'when' is not a number (nan), which equals nothing",
+                "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+            )
+        _needs_value(str(when), has_value)
+        return Condition(str(when), comparison=("==", when))
+    text = when.strip()
+    if not text:
+        raise refused("'when' is empty", "leave it out, or write a condition")
+    if len(text) > LONGEST:
+        raise refused(f"'when' is longer than {LONGEST} characters", "move it to a custom function")
+    if re.fullmatch(_NUMBER, text):
+        _needs_value(text, has_value)
+        return Condition(text, comparison=("==", float(text)))
+    single = _COMPARISON.match(text)
+    if single:
+        _needs_value(text, has_value)
+        return Condition(text, comparison=(single[1], float(single[2])))
+    found = formula(_with_value(text), text, "'when'", _CONDITION_HINT)
+    if "value" in found.names:
+        _needs_value(text, has_value)
+    if names is not None:
+        check_names(text, found.names, {*names, "value"} if has_value else set(names))
+    return Condition(text, tree=found.tree, names=found.names, metrics=found.metrics)
+
+
+@cache
+def _shared() -> Any:
+    """The evaluator of conditions, which are asked on the engine's thread alone."""
+    return evaluator()
+
+
+def _kind(value: object) -> str:
+    return {bool: "true or false", list: "a list", dict: "a mapping", type(None): "empty"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
+
+
+def _needs_value(text: str, has_value: bool) -> None:
+    if not has_value:
+        raise refused(
+            f"{text!r} compares a metric's value, and this trigger has no metric",
+            'compare a field of the event ("exit_code == 3") or a metric '
+            "('metric(\"count.sleep.failed\") > 2')",
+        )
+
+
+def _with_value(text: str) -> str:
+    """``> 5 and < 10`` as Python has it."""
+    if re.match(r"=[^=]", text):
+        raise refused(f"'when' does not parse: {text!r}", f'write "=={text[1:]}"')
+    return _LEADING.sub(lambda m: m.group() + (" " if m.group() else "") + "value ", text).strip()

@@ -1,0 +1,250 @@
+"""What to do: the closed set of instructions that the engine gives.
+
+The engine returns these in order; the runtime carries them out, the journal keeps them, the
+console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself), and
+``firing`` numbers the firings of the whole run, so that what belongs together is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from ensemble_core.model.jobs import Job
+
+__all__ = [
+    "AddRule",
+    "Call",
+    "Cancel",
+    "Decision",
+    "DisableRule",
+    "EnableRule",
+    "Fired",
+    "Log",
+    "Resize",
+    "SetGroup",
+    "Submit",
+    "Terminate",
+    "WhenBusy",
+    "decision_from_dict",
+]
+
+#: What becomes of nodes that are to be given back while jobs run on them.
+WhenBusy = Literal["wait", "skip", "force"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One instruction. ``rule`` decided it in firing number ``firing`` (0: no rule did)."""
+
+    type: ClassVar[str] = "decision"
+    rule: str | None = None
+    firing: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision as plain data, for ``--json`` and the journal."""
+        data: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "jobs" and value and isinstance(value[0], Job):
+                value = [job.to_dict() for job in value]
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            data[item.name] = value
+        return data
+
+    def compact(self) -> dict[str, Any]:
+        """The decision as plain data without what is as usual, for the journal;
+        :func:`decision_from_dict` reads it back."""
+        data: dict[str, Any] = {"type": self.type}
+        for name, usual in _usual(self.type):
+            value = getattr(self, name)
+            if value == usual:
+                continue
+            if name == "jobs" and value and isinstance(value[0], Job):
+                value = [job.compact() for job in value]
+            data[name] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired(Decision):
+    """A rule fired: the head of the decisions that carry the same ``firing``.
+
+    ``label`` is the trigger as people know it (``start``, ``count.sleep.success``, ``job-fail
+    (lammps)``), ``count`` how often this rule has fired with this one, ``job`` the event's job and
+    ``value`` the metric's value, where there is one.
+    """
+
+    type: ClassVar[str] = "fired"
+    label: str = ""
+    count: int = 1
+    job: str | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit(Decision):
+    """Submit these jobs, all of one group."""
+
+    type: ClassVar[str] = "submit"
+    group: str
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(Decision):
+    """Cancel these jobs (our ids)."""
+
+    type: ClassVar[str] = "cancel"
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(Decision):
+    """Ask the executor for ``delta`` more (positive) or fewer (negative) nodes.
+
+    ``attempt`` is above 1 where the same ``request`` was made before and its answer is not known:
+    it could not be delivered, or the controller that made it was gone. An executor answers a
+    request that it knows and does not carry it out twice. ``when_busy`` says what becomes of nodes
+    that are to be given back while jobs run on them: they go when they are idle (``wait``), stay
+    (``skip``), or go at once, and their jobs fail (``force``).
+    """
+
+    type: ClassVar[str] = "resize"
+    request: str
+    delta: int
+    attempt: int = 1
+    when_busy: WhenBusy = "wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRule(Decision):
+    """A rule joined the set; ``spec`` is the rule as plain data."""
+
+    type: ClassVar[str] = "add-rule"
+    id: str
+    spec: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnableRule(Decision):
+    """These rules may fire from now on."""
+
+    type: ClassVar[str] = "enable-rule"
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisableRule(Decision):
+    """These rules do not fire until they are enabled again."""
+
+    type: ClassVar[str] = "disable-rule"
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroup(Decision):
+    """A group's fields changed for its later submits."""
+
+    type: ClassVar[str] = "set-group"
+    group: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Decision):
+    """Call a function off the engine's thread; its outcome returns as an event.
+
+    ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part) or ``action``
+    (``name`` is an action of a plugin). ``event`` is the event that led here and ``job`` what is
+    known of the job it concerns, both as plain data. ``attempt`` is above 1 where the call was made
+    before, by a controller that was gone before it knew the result.
+    """
+
+    type: ClassVar[str] = "call"
+    call: str
+    kind: Literal["custom", "action"]
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    event: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    job: Mapping[str, Any] | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log(Decision):
+    """Tell the user something."""
+
+    type: ClassVar[str] = "log"
+    message: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate(Decision):
+    """End the run. Nothing is submitted after it. ``cancel`` are the jobs to cancel first.
+
+    ``reason`` is for the user; ``natural`` says that the run ended by itself because nothing more
+    could happen.
+    """
+
+    type: ClassVar[str] = "terminate"
+    exit_code: int = 0
+    cancel: tuple[str, ...] = ()
+    reason: str = ""
+    natural: bool = False
+
+
+@cache
+def _usual(kind: str) -> tuple[tuple[str, Any], ...]:
+    """Each field's name and what it is where nothing was said."""
+    return tuple(
+        (
+            item.name,
+            item.default_factory() if item.default_factory is not MISSING else item.default,
+        )
+        for item in fields(_TYPES[kind])
+    )
+
+
+_TYPES: dict[str, type[Decision]] = {
+    cls.type: cls
+    for cls in (
+        Fired,
+        Submit,
+        Cancel,
+        Resize,
+        AddRule,
+        EnableRule,
+        DisableRule,
+        SetGroup,
+        Call,
+        Log,
+        Terminate,
+    )
+}
+
+
+def decision_from_dict(data: Mapping[str, Any]) -> Decision:
+    """The decision that :meth:`Decision.to_dict` or :meth:`Decision.compact` wrote.
+
+    Raises ``ValueError`` for an unknown type and ``TypeError`` for wrong fields.
+    """
+    kind = data.get("type")
+    if kind not in _TYPES:
+        raise ValueError(f"unknown decision type {kind!r}")
+    rest = {key: value for key, value in data.items() if key != "type"}
+    if kind == Submit.type:
+        rest["jobs"] = tuple(Job.from_dict(job) for job in rest["jobs"])
+    for name in ("jobs", "cancel", "rules"):
+        if isinstance(rest.get(name), list):
+            rest[name] = tuple(rest[name])
+    return _TYPES[kind](**rest)

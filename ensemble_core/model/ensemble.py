@@ -1,0 +1,66 @@
+"""One ensemble, checked and immutable: what the config part makes and the engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import BoundAction, BoundRule
+
+__all__ = ["Binder", "Ensemble", "Limits"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Guards against storms.
+
+    ``jobs``: submissions in the whole run, ``None`` for no limit. ``submits_per_second``: jobs
+    above this rate wait for their turn. ``chain``: rule firings that may cause one another without
+    any job finishing in between.
+    """
+
+    jobs: int | None = None
+    submits_per_second: float | None = None
+    chain: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binder:
+    """How specifications that arrive while the run is under way are checked and bound.
+
+    All three are pure and raise :class:`~ensemble_core.errors.EnsembleError`. ``rule`` is given
+    the specification and an id to use where it has none; ``group`` a group and the fields to
+    change in it.
+    """
+
+    rule: Callable[[Mapping[str, Any], str], BoundRule]
+    action: Callable[[Mapping[str, Any]], BoundAction]
+    group: Callable[[JobGroup, Mapping[str, Any]], JobGroup]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensemble:
+    """A checked ensemble file.
+
+    ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
+    ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
+    """
+
+    name: str
+    groups: Mapping[str, JobGroup]
+    rules: tuple[BoundRule, ...]
+    statistics: Mapping[str, StatisticSpec]
+    binder: Binder
+    limits: Limits = field(default_factory=Limits)
+    heartbeat: float = 0.0
+    debug: bool = False
+    custom: str = ""
+    functions: frozenset[str] = frozenset()
+    file: str = ""
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,293 @@
+"""Rules: what wakes them, what they ask, what they do.
+
+:class:`Rule` and :class:`Action` are specifications, as a user's function returns them or the file
+has them. A :class:`BoundRule` is a rule after checking: its trigger, condition and actions are
+objects made by plugins, ready for the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ensemble_core.errors import Location
+from ensemble_core.model.conditions import Condition
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.model.decisions import Decision, WhenBusy
+    from ensemble_core.model.events import Event
+    from ensemble_core.model.jobs import Job, JobGroup
+
+__all__ = ["Action", "BoundAction", "BoundRule", "BoundSpec", "Firing", "Plan", "Rule", "Trigger"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Action:
+    """An action as data: what a custom function returns. ``fields`` are what it may speak of beside
+    the event's own; see :meth:`knowing`.
+
+    >>> Action({"name": "submit", "label": "echo"}).name
+    'submit'
+    """
+
+    __slots__ = ("fields", "spec")
+
+    def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self.spec: dict[str, Any] = {**(spec or {}), **options}
+        self.fields: Mapping[str, Any] = _NOTHING
+
+    def knowing(self, fields: Mapping[str, Any]) -> Action:
+        """The same action with these fields (numbers, strings, booleans) beside the event's own,
+        for its messages and expressions.
+
+        >>> Action(name="log", message="it was {outcome}").knowing({"outcome": "halted"}).fields
+        {'outcome': 'halted'}
+        """
+        action = Action(self.spec)
+        action.fields = {**self.fields, **fields}
+        return action
+
+    @property
+    def name(self) -> str:
+        """Which action: ``submit``, ``cancel`` …"""
+        return str(self.spec.get("name", ""))
+
+    @property
+    def label(self) -> str | None:
+        """The job group or function that the action refers to, if it does."""
+        return self.spec.get("label")
+
+    def __getitem__(self, key: str) -> Any:
+        return self.spec[key]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Action) and other.spec == self.spec and other.fields == self.fields
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        known = f".knowing({dict(self.fields)!r})" if self.fields else ""
+        return f"Action({self.spec!r}){known}"
+
+
+class Rule:
+    """A rule as data: what a custom function returns to add a rule.
+
+    >>> Rule({"trigger": "job-fail", "action": {"name": "terminate"}}).action.name
+    'terminate'
+    """
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self.spec: dict[str, Any] = {**(spec or {}), **options}
+
+    @property
+    def trigger(self) -> str:
+        """The trigger's name."""
+        return str(self.spec.get("trigger", ""))
+
+    @property
+    def name(self) -> str:
+        """The metric's path or the job group, or else the trigger's name."""
+        return str(self.spec.get("name") or self.trigger)
+
+    @property
+    def id(self) -> str | None:
+        return self.spec.get("id")
+
+    @property
+    def action(self) -> Action:
+        """The rule's action (the first, where it has a list)."""
+        action = self.spec.get("action") or {}
+        return Action(action[0] if isinstance(action, list) else action)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.spec[key]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rule) and other.spec == self.spec
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Rule({self.spec!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """What wakes a rule. Built by a plugin's trigger record from the rule's options.
+
+    Exactly one of these wakes it: an update of the metric at path ``metric``; every ``every``
+    seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,
+    ``observed``, ``resize-granted``, or the name of a plugin's own event, which is the trigger's
+    name or that of another trigger). ``group`` narrows
+    occasions to jobs of one group. ``match`` may narrow further: it is given the occasion's event
+    and fields (of a metric's trigger ``value`` too; of an observed row ``observer`` too), runs on
+    the engine's thread, and must be pure and quick.
+    """
+
+    wakes: tuple[str, ...] = ()
+    group: str | None = None
+    metric: str | None = None
+    every: float | None = None
+    match: Callable[[Event, Mapping[str, Any]], bool] | None = None
+
+    def __post_init__(self) -> None:
+        wakes: object = self.wakes
+        if not isinstance(wakes, (tuple, list, set, frozenset)):
+            right = f"({wakes!r},)" if isinstance(wakes, str) else "('observed',)"
+            raise TypeError(f"wakes is {wakes!r:.80}, expected a tuple of names: wakes={right}")
+        for name in wakes:
+            if not isinstance(name, str) or not name:
+                raise TypeError(f"wakes has {name!r:.80} in it, expected names of occasions")
+        if not isinstance(wakes, tuple):
+            ordered = wakes if isinstance(wakes, list) else sorted(wakes)
+            object.__setattr__(self, "wakes", tuple(ordered))
+
+
+class Firing(Protocol):
+    """One firing of a rule, as an action's ``plan`` sees it: what led to it, and what it may
+    decide. Each method that decides returns the decision; it has its effect when the plan hands it
+    on, so a plan that decides one thing after another is best written as a generator.
+
+    Everything here is pure: a plan may look and decide, not touch the world.
+    """
+
+    @property
+    def rule(self) -> str:
+        """The rule's id."""
+
+    @property
+    def event(self) -> Event:
+        """The event that woke the rule."""
+
+    @property
+    def job(self) -> str | None:
+        """Our id of the event's job, if it has one that is ours."""
+
+    @property
+    def job_spec(self) -> Job | None:
+        """The event's job, whole, as it was submitted."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The event's fields by name, as a condition sees them."""
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """The names of all job groups."""
+
+    def group(self, name: str) -> JobGroup | None:
+        """A job group as it is now, with what rules have set; ``None`` if there is none."""
+
+    def metric(self, path: str) -> float | None:
+        """A metric's value now; ``None`` while there is none."""
+
+    def active(self, group: str | None = None) -> Sequence[str]:
+        """Our ids of the jobs that are not over yet, oldest first."""
+
+    def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
+        """Submit one group (``count`` jobs times its sweep), some of its fields overridden."""
+
+    def cancel(self, jobs: Sequence[str]) -> Decision:
+        """Cancel these jobs."""
+
+    def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
+        """End the run; by default what is still active is cancelled."""
+
+    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
+        """Ask for more or fewer nodes; of ``when_busy`` see the decision ``Resize``."""
+
+    def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
+        """Change fields of a group for its later submits."""
+
+    def enable(self, rules: Sequence[str]) -> Decision:
+        """Let these rules fire again."""
+
+    def disable(self, rules: Sequence[str]) -> Decision:
+        """Keep these rules from firing."""
+
+    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
+        """Tell the user something."""
+
+    def call(self, function: str) -> Decision:
+        """Call a function of the file's ``custom:`` part."""
+
+    def act(
+        self,
+        spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
+        fields: Mapping[str, Any] | None = None,
+    ) -> Iterable[Decision]:
+        """The decisions of another action, or of several in order: what an option annotated
+        ``x-ensemble: action`` holds. To be handed on: ``yield from firing.act(options["then"])``.
+        ``fields`` are what it may speak of beside the event's own.
+        """
+
+
+#: An action's plan: pure; given the firing and the action's options, the decisions in order.
+Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAction:
+    """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
+    engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
+    ``metrics`` are paths that its options speak of, ``nested`` the actions that they hold."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    plan: Plan | None = None
+    metrics: frozenset[str] = frozenset()
+    nested: tuple[BoundAction, ...] = ()
+
+    def flat(self) -> Iterator[BoundAction]:
+        """This action and every one within it."""
+        yield self
+        for inner in self.nested:
+            yield from inner.flat()
+
+
+class BoundSpec(dict[str, Any]):
+    """A checked action within another's options: plain data to whoever reads it, with the bound
+    action beside it for the firing that does it. A copy is plain data and nothing else."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, spec: Mapping[str, Any], bound: BoundAction) -> None:
+        super().__init__(spec)
+        self.bound = bound
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundRule:
+    """A rule after checking, immutable; how often it has fired is the engine's to know.
+
+    ``repetitions`` is how often it may fire. After a firing it skips ``backoff`` further matches,
+    or waits ``backoff_seconds``. ``queue_scope`` lets it see strangers' jobs. ``label`` is how
+    people know the rule; ``concerns_failure`` says that failed jobs of ``failure_group`` (any
+    group where ``None``) are this rule's business: one that it matched, or whose like it still
+    waits for, does not turn the exit code to 1.
+    ``spec`` is the rule as the file has it.
+    """
+
+    id: str
+    trigger: Trigger
+    actions: tuple[BoundAction, ...]
+    condition: Condition | None = None
+    repetitions: int = 1
+    backoff: int = 0
+    backoff_seconds: float = 0.0
+    enabled: bool = True
+    queue_scope: bool = False
+    label: str = ""
+    concerns_failure: bool = False
+    failure_group: str | None = None
+    spec: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    location: Location | None = None

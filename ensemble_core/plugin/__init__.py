@@ -1,0 +1,1 @@
+"""The plugin interface: hook specifications, records, their discovery and validation."""

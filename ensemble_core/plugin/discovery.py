@@ -1,0 +1,415 @@
+"""Finds the plugins and asks each, once, what it has: the result is a :class:`Registry`.
+
+Called by the command line and the runtime, through :func:`discover`. Plugins come from the
+entry-point group ``ensemble`` of installed distributions, the built-ins among them, and from single
+files that the user names. An installed plugin that is broken is left out, listed with the reason
+and warned about: it must not keep anybody from working who does not use it. A file that the user
+named and that is broken is an error, because somebody asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import pluggy
+
+from ensemble_core.errors import Location, PluginError
+from ensemble_core.plugin import hookspecs
+from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
+from ensemble_core.plugin.registry import BUILTIN, Kind, LoadedPlugin, Record, Registry, normalize
+from ensemble_core.plugin.validation import HOOKS, check_records
+
+__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover", "executor_record", "looking_in"]
+
+#: The entry-point group.
+GROUP = "ensemble"
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plugin that is installed, not loaded yet."""
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    entry_point: EntryPoint | None
+    error: str | None = None
+
+
+def discover(files: Sequence[str | Path] = ()) -> Registry:
+    """Load every installed plugin, and the single ``files``, and ask each what it has.
+
+    Raises :class:`PluginError` for a file that is missing or broken, with the place in it; never
+    because of an installed plugin.
+    """
+    loader = _Loader()
+    plugins = [plugin for found in _installed() if (plugin := loader.load(found))]
+    for file in files:
+        plugin = loader.load_file(Path(file))
+        if plugin:
+            plugins.append(plugin)
+    return Registry(plugins, loader.warnings)
+
+
+def executor_record(name: str) -> ExecutorPlugin:
+    """The record of an executor, for a plugin whose own executor composes another.
+
+    To be called while that one is built: executors of the files of ``--plugin`` are found then, and
+    else only what is installed. Raises :class:`PluginError` where there is none, or where two
+    distributions claim the name.
+    """
+    return (_looked_in.get() or discover()).lookup("executor", name)
+
+
+#: What :func:`executor_record` looks in, while somebody has said so.
+_looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
+
+
+@contextlib.contextmanager
+def looking_in(registry: Registry) -> Iterator[None]:
+    """Have :func:`executor_record` look in this registry: what is built here may compose."""
+    token = _looked_in.set(registry)
+    try:
+        yield
+    finally:
+        _looked_in.reset(token)
+
+
+def _installed() -> list[_Found]:
+    """The entry points of the group: built-ins first, then by distribution and name."""
+    try:
+        found = [_from_entry_point(item) for item in entry_points(group=GROUP)]
+    except Exception:  # one distribution's unreadable metadata: find out whose, and keep the rest
+        found = list(_installed_one_by_one())
+    unique = {(normalize(f.distribution), f.name, f.module): f for f in found}
+    return sorted(
+        unique.values(),
+        key=lambda f: (normalize(f.distribution) != BUILTIN, normalize(f.distribution), f.name),
+    )
+
+
+def _installed_one_by_one() -> Iterator[_Found]:
+    seen: set[str] = set()
+    for distribution in distributions():
+        name, version = _identity(distribution)
+        if name != _UNKNOWN and normalize(name) in seen:
+            continue
+        seen.add(normalize(name))
+        try:
+            items = [item for item in distribution.entry_points if item.group == GROUP]
+            yield from (_from_entry_point(item, name, version) for item in items)
+        except Exception as error:  # whatever a metadata file can contain
+            if _may_be_ours(distribution):
+                reason = f"its entry_points.txt cannot be read: {error}"
+                yield _Found(name, name, version, "", None, reason)
+
+
+def _may_be_ours(distribution: Distribution) -> bool:
+    try:
+        text = distribution.read_text("entry_points.txt") or ""
+    except Exception:  # not even text: better named without need than silently passed over
+        return True
+    return re.search(rf"^\s*\[\s*{GROUP}\s*\]", text, re.MULTILINE) is not None
+
+
+def _from_entry_point(
+    entry_point: EntryPoint, name: str | None = None, version: str = ""
+) -> _Found:
+    distribution: Distribution | None = getattr(entry_point, "dist", None)
+    if name is None:
+        name, version = _identity(distribution) if distribution else (_UNKNOWN, "")
+    return _Found(entry_point.name, name, version, entry_point.value, entry_point)
+
+
+def _identity(distribution: Distribution) -> tuple[str, str]:
+    """Name and version; metadata without them is no reason to give up."""
+    try:
+        metadata = distribution.metadata
+        return str(metadata["Name"] or _UNKNOWN), str(metadata["Version"] or "")
+    except Exception:  # unreadable metadata; its entry points may still be good
+        return _UNKNOWN, ""
+
+
+class _Loader:
+    """Loads plugins one after another and remembers what was registered already."""
+
+    def __init__(self) -> None:
+        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager.add_hookspecs(hookspecs)
+        self.warnings: list[str] = []
+        #: Hook functions that were asked, lest a module that imports one asks it again.
+        self._asked: set[object] = set()
+        self._files: set[Path] = set()
+
+    def load(self, found: _Found) -> LoadedPlugin | None:
+        """Load an installed plugin; ``None`` if this very object was loaded already."""
+
+        def done(
+            records: Mapping[Kind, tuple[Record, ...]] | None = None, error: str | None = None
+        ) -> LoadedPlugin:
+            return LoadedPlugin(
+                name=found.name,
+                distribution=found.distribution,
+                version=found.version,
+                module=found.module,
+                records=records or {},
+                error=error,
+                builtin=normalize(found.distribution) == BUILTIN,
+            )
+
+        if found.entry_point is None:
+            return done(error=found.error)
+        try:
+            plugin = found.entry_point.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit and the panics of compiled modules included
+            return done(error=_reason(error, found.module))
+        if self.manager.is_registered(plugin):
+            return None
+        try:
+            records = self._register(plugin, f"{found.distribution}:{found.name}", str(done()))
+        except PluginError as error:
+            return done(error=error.what)
+        file = getattr(plugin, "__file__", None)
+        if file:
+            self._files.add(_real(Path(file)))
+        return done(records)
+
+    def load_file(self, path: Path) -> LoadedPlugin | None:
+        """Load a single file; ``None`` if it was loaded already. Raises :class:`PluginError`."""
+        file = str(path)
+        if path.is_dir():
+            raise PluginError(
+                f"plugin {file!r} is a folder",
+                hint="give a Python file; a package has to be installed",
+                code="plugin-file",
+            )
+        if not path.exists():
+            raise PluginError(f"plugin file {file!r} does not exist", code="plugin-file")
+        if _real(path) in self._files:
+            return None
+        module = _import_file(path)
+        try:
+            records = self._register(module, f"{file} ({_real(path)})", f"plugin {file!r}")
+        except PluginError as error:
+            sys.modules.pop(module.__name__, None)
+            raise PluginError(
+                f"plugin {path.name!r} is broken: {error.what}",
+                where=Location(file),
+                code="plugin-broken",
+            ) from error
+        self._files.add(_real(path))
+        # A file may not pass for the built-ins, whatever it is called.
+        distribution = path.name if normalize(path.stem) == BUILTIN else path.stem
+        return LoadedPlugin(
+            name=path.stem, distribution=distribution, version="", module=file, records=records
+        )
+
+    def _register(self, plugin: object, name: str, shown: str) -> dict[Kind, tuple[Record, ...]]:
+        """Register with pluggy and call the plugin's hooks. Raises :class:`PluginError`."""
+        try:
+            self.manager.register(plugin, name)
+            return self._ask(plugin, shown)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a plugin's code can raise
+            if self.manager.is_registered(plugin):
+                self.manager.unregister(plugin)
+            if isinstance(error, PluginError):
+                raise
+            if isinstance(error, pluggy.PluginValidationError):
+                raise PluginError(_signature_reason(error)) from error
+            raise PluginError(_reason(error)) from error
+
+    def _ask(self, plugin: object, shown: str) -> dict[Kind, tuple[Record, ...]]:
+        callers = self.manager.get_hookcallers(plugin) or []
+        for caller in callers:
+            if not caller.has_spec() and not all(
+                impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is plugin
+            ):
+                raise PluginError(f"no hook {caller.name!r}{_near_hook(caller.name)}")
+        implemented = {caller.name for caller in callers if caller.has_spec()}
+        self._check_unmarked(plugin, implemented, shown)
+        if not implemented:
+            raise PluginError(
+                f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
+            )
+        # Our own tests hold the built-ins to their contracts; looking again would only cost time.
+        thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.builtin.")
+        records: dict[Kind, tuple[Record, ...]] = {}
+        asked: set[object] = set()
+        for caller in sorted(
+            callers, key=lambda c: list(HOOKS).index(c.name) if c.has_spec() else -1
+        ):
+            if not caller.has_spec():
+                continue
+            for impl in caller.get_hookimpls():
+                if impl.plugin is not plugin or impl.function in self._asked:
+                    continue
+                if impl.wrapper or impl.hookwrapper:
+                    raise PluginError(f"{caller.name} is a hook wrapper, which is not supported")
+                try:
+                    returned = check_records(impl.function(), caller.name, thorough=thorough)
+                except PluginError:
+                    raise
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # whatever a plugin's code can raise
+                    raise PluginError(f"{caller.name} raised {_reason(error)}") from error
+                kind: Kind = HOOKS[caller.name][0]  # type: ignore[assignment]  # str is a Kind here
+                records[kind] = records.get(kind, ()) + returned
+                asked.add(impl.function)
+        self._asked |= asked
+        return records
+
+    def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
+        """A function that looks like a hook but is not marked would register nothing, silently."""
+        home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
+        for name, value in _attributes(plugin):
+            if not inspect.isroutine(value) or name in implemented:
+                continue
+            if hasattr(value, f"{PROJECT}_impl") or hasattr(value, f"{PROJECT}_spec"):
+                continue
+            if home is not None and getattr(value, "__module__", home) != home:
+                continue
+            if name in HOOKS:
+                raise PluginError(f"{name} is not marked with @hookimpl, so it would do nothing")
+            near = get_close_matches(name, HOOKS, 1, 0.85) if name.startswith("ensemble") else []
+            if near and not implemented:
+                raise PluginError(
+                    f"{name} is no hook and not marked with @hookimpl; did you mean {near[0]!r}?"
+                )
+            if near:
+                self.warnings.append(
+                    f"{shown}: {name} is no hook; if it was meant to be one, name it {near[0]!r} "
+                    "and mark it with @hookimpl"
+                )
+
+
+def _attributes(plugin: object) -> Iterable[tuple[str, Any]]:
+    for name in dir(plugin):
+        if "ensemble" in name:
+            yield name, getattr(plugin, name, None)
+
+
+def _near_hook(name: str) -> str:
+    near = get_close_matches(name, HOOKS, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; the hooks are {', '.join(HOOKS)}"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+class _Source(SourceFileLoader):
+    """Compiles the file itself: no bytecode that is left beside it, none that is out of date."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+def _import_file(path: Path) -> ModuleType:
+    real = _real(path)
+    name = "ensemble_plugin_" + re.sub(r"\W", "_", str(real).strip("/"))
+    spec = importlib.util.spec_from_file_location(name, real, loader=_Source(name, str(real)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # whatever a plugin's code can raise
+        del sys.modules[name]
+        raise _file_error(path, real, error) from error
+    return module
+
+
+def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
+    where = Location(str(path))
+    hint = None
+    if isinstance(error, OSError) and error.filename == str(real):
+        return PluginError(
+            f"plugin file {str(path)!r} cannot be read: {error.strerror}", code="plugin-file"
+        )
+    if isinstance(error, SyntaxError) and error.filename in (str(real), None):
+        what = f"plugin {path.name!r} does not parse: {error.msg}"
+        where = Location(str(path), error.lineno or 0, error.offset or 0)
+        return PluginError(what, where=where, code="plugin-broken")
+    line = next(
+        (
+            frame.lineno or 0
+            for frame in reversed(traceback.extract_tb(error.__traceback__))
+            if frame.filename == str(real)
+        ),
+        0,
+    )
+    if line:
+        where = Location(str(path), line, 1)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        neighbour = real.parent / error.name.partition(".")[0]
+        if neighbour.is_dir() or neighbour.with_suffix(".py").exists():
+            hint = "a single file cannot import its neighbours: make them a package and install it"
+        else:
+            hint = f"install what provides the module {error.name!r}"
+    elif isinstance(error, ValueError) and not line:
+        return PluginError(
+            f"plugin {path.name!r} does not parse: {error}", where=where, code="plugin-broken"
+        )
+    return PluginError(
+        f"plugin {path.name!r} cannot be loaded: {_reason(error, place=False)}",
+        where=where,
+        hint=hint,
+        code="plugin-broken",
+    )
+
+
+def _reason(error: BaseException, module: str = "", *, place: bool = True) -> str:
+    """What went wrong in a plugin's code, in one line, with the place in that code."""
+    text = " ".join(str(error).split()) or "no reason given"
+    if isinstance(error, SystemExit):
+        text = f"it ended the program (exit code {error.code})"
+    reason = f"{type(error).__name__}: {text}"
+    if module and isinstance(error, AttributeError) and "'NoneType'" in text:
+        return f"its entry point {module!r} is not of the form 'module' or 'module:object'"
+    if isinstance(error, SyntaxError) or not place:
+        return reason
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<")
+        and "importlib" not in Path(frame.filename).parts
+        and Path(frame.filename).parent != Path(__file__).parent
+    ]
+    return f"{reason} ({frames[-1].filename}:{frames[-1].lineno})" if frames else reason
+
+
+def _signature_reason(error: pluggy.PluginValidationError) -> str:
+    text = str(error)
+    hook = re.search(r"hook '(\w+)'", text)
+    declared = re.search(r"Argument\(s\) (\{[^}]*\})", text)
+    if hook and declared:
+        return f"{hook[1]} takes the arguments {declared[1]}, which the hook does not have"
+    return " ".join(text.split())

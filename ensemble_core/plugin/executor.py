@@ -1,0 +1,140 @@
+"""The executor: the adapter to one queue.
+
+The docstring of :class:`Executor` is the contract; ``ensemble_core.testing.ExecutorContract``
+checks it. The runtime calls executors; executors call nobody but ``emit``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.model.jobs import Job
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.model.decisions import WhenBusy
+    from ensemble_core.model.events import Event
+
+__all__ = ["Emit", "Executor", "Run"]
+
+#: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
+Emit = Callable[["Sequence[Event]"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that an executor works for.
+
+    ``tag`` names the run and is unique; an executor puts it on each of its jobs in the queue, so
+    that they can be found again. ``folder`` is where the run keeps the output of jobs that say
+    nothing of where it goes. ``clock`` gives the time for events, in seconds since the epoch; it
+    never goes back within a run. ``state`` is a folder that lasts as long as the run's journal, in
+    which an executor may keep what it needs to find its jobs again; ``None`` where the run is not
+    kept, so that nobody will ever ask for them.
+    """
+
+    tag: str
+    folder: Path
+    clock: Callable[[], float]
+    state: Path | None = None
+
+
+class Executor(ABC):
+    """The adapter to one queue: performs decisions, emits events.
+
+    The contract:
+
+    - Methods are called from one thread of the run, never from the engine's, and never two at
+      once. They may block for the time of a remote call, not for the life of a job.
+    - ``submit`` takes jobs in bulk. *Returned* means that news of each job will arrive as events,
+      and that the last of them is ``clean``. *Raised* means that nothing was submitted and that no
+      event will come.
+    - What goes wrong with one job (a missing command, a rejected jobspec) is that job's
+      ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
+    - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
+      ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
+      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest;
+      of several fatal exceptions the first says why the job ended. ``finish`` has ``status``, a
+      wait status.
+    - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
+      process of the job behind.
+    - ``resize`` answers with one ``ResizeOutcome`` for the request.
+    - ``close`` is called once, after which nothing is emitted. It gives back what ``open`` took. It
+      does not cancel jobs: the run does that first, if it wants to.
+
+    ``capabilities`` says what this executor can do, of ``submit``, ``cancel``, ``resize``,
+    ``reattach``, and ``detach`` (its jobs may outlive the run; where they cannot, a run that ends
+    with ``cancel: false`` waits for them). Rules that need what is not there are refused when the
+    file is checked.
+    """
+
+    #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
+    #: Whether others use the same queue, so that its gauges move without us.
+    shared: ClassVar[bool] = False
+
+    @abstractmethod
+    def open(self, run: Run, emit: Emit) -> None:
+        """Connect to the queue. Raises :class:`ExecutorError` with a hint when that fails."""
+
+    @abstractmethod
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the queue, in bulk."""
+
+    @abstractmethod
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Cancel jobs by our ids."""
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        """Ask for ``delta`` more nodes (fewer when negative); answer with a ResizeOutcome.
+
+        ``when_busy`` says what becomes of nodes that are to be given back while jobs run on them:
+        they go when they are idle (``wait``), stay (``skip``: it is granted in part, or denied
+        where none is idle), or go at once (``force``) where the queue can do that.
+
+        A request may come again, under the same name: after it was not delivered (an
+        :class:`ExecutorError` that is ``transient``), or after its controller was gone before it
+        knew the answer. One that was carried out is answered again, not carried out twice.
+        """
+        raise ExecutorError("this executor cannot resize", code="cannot-resize")
+
+    def resources(self) -> Mapping[str, float]:
+        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …)."""
+        return {}
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Find jobs again that an earlier executor submitted for the same run (its tag).
+
+        ``jobs`` has our ids, each with the time (seconds since the epoch) of the newest event of
+        the job that is known already, 0 for none. The answer says of each whether the queue knows
+        the job. Of those that it knows, all events after that time follow, also of one that is
+        over meanwhile.
+        """
+        raise ExecutorError("this executor cannot find jobs again", code="cannot-reattach")
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """These jobs are over and their last events are on record: :meth:`reattach` will not ask
+        for them. For executors that themselves remember what became of jobs."""
+
+    @property
+    def sees_strangers(self) -> bool:
+        """Whether events of jobs that are not the run's own are told, once it is open. Where they
+        are not, a run whose rules have ``scope: queue`` warns of it."""
+        return True
+
+    @property
+    def handle(self) -> object:
+        """What a custom function gets as ``handle``: the queue's own handle, or ``None``.
+
+        Asked for in the thread that runs the function, perhaps several at once, so that a queue
+        whose handles belong to one thread can give each its own.
+        """
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what :meth:`open` took; emit nothing afterwards."""

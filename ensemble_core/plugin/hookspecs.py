@@ -1,0 +1,427 @@
+"""Every hook of Ensemble, typed: this file is the manual for plugin authors.
+
+``docs/plugin-tutorial.md`` writes a whole plugin, step by step.
+
+A plugin is a module (or any object) with functions of the names below, each marked
+``@hookimpl``. It is found through the entry-point group ``ensemble`` of an installed package::
+
+    [project.entry-points.ensemble]
+    notify = "ensemble_notify"
+
+or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. Each hook's example
+below is complete: saved as a file, it works as it stands.
+
+Hooks are called once, when plugins are loaded, and return records: a name, one line of summary, a
+JSON Schema of the options, and how to build the thing. The objects that records build do the work.
+What else each kind of record may say stands with its class, in ``recordtypes``.
+Heavy imports belong into the functions that need them, not at the top of a plugin: every run loads
+every installed plugin.
+
+``options`` is the JSON Schema of an object, and closed: an option it does not name is refused, with
+the place in the file and the nearest right spelling. Its ``default`` values are filled in.
+
+A plugin that is broken (it cannot be imported, a hook is misspelt or not marked, a record is wrong)
+is left out as a whole. ``ensemble plugins list`` says why, and a run is stopped only if its file
+uses what is missing. Where two packages claim one name, ``PACKAGE:NAME`` says which is meant; a
+built-in keeps its bare name in any case.
+
+:mod:`ensemble_core.testing` has a suite for each kind of plugin, to be inherited by its own tests.
+Arguments may be added to hooks in later versions, never changed or removed without notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pluggy
+
+from ensemble_core.plugin.records import (
+    ActionPlugin,
+    CallContext,
+    ExecutorPlugin,
+    ObserverPlugin,
+    ResizerPlugin,
+    StatisticPlugin,
+    TriggerPlugin,
+)
+
+__all__ = [
+    "PROJECT",
+    "ActionPlugin",
+    "CallContext",
+    "ExecutorPlugin",
+    "ObserverPlugin",
+    "ResizerPlugin",
+    "StatisticPlugin",
+    "TriggerPlugin",
+    "hookimpl",
+    "hookspec",
+]
+
+PROJECT = "ensemble"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+hookspec: Callable[[_F], _F] = pluggy.HookspecMarker(PROJECT)
+#: Marks a function as a hook of a plugin.
+hookimpl: Callable[[_F], _F] = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body]
+    """Executors: adapters to a queue.
+
+    The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. This one is a
+    rehearsal: it runs nothing, and every job succeeds at once. ``ensemble run --plugin rehearse.py
+    --executor rehearse study.yaml`` shows which rules would fire.
+
+    ```python
+    from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl
+
+    LIFE = ("submit", "depend", "priority", "alloc", "start", "finish", "clean")
+
+
+    class Rehearsal(Executor):
+        def open(self, run, emit):
+            self.run, self.emit = run, emit
+
+        def submit(self, jobs):
+            for job in jobs:
+                for name in LIFE:
+                    context = {"status": 0} if name == "finish" else {}
+                    self.emit([JobEvent(self.run.clock(), job.id, name, context)])
+
+        def cancel(self, jobs):
+            pass  # they are all over
+
+        def close(self):
+            pass
+
+
+    @hookimpl
+    def ensemble_executors():
+        return [
+            ExecutorPlugin(
+                name="rehearse",
+                summary="Runs nothing; every job succeeds at once",
+                build=lambda options: Rehearsal(),
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_triggers() -> Iterable[TriggerPlugin]:  # type: ignore[empty-body]
+    """Triggers: what wakes a rule.
+
+    A trigger narrows an occasion that there is already (an event of a job, a metric, a time), or
+    names one of its own, which an executor then reports with
+    :class:`~ensemble_core.model.events.PluginEvent`. This one wakes when a job of the rule's group
+    ran short, so ``{trigger: job-quick, name: sim, below: 5, action: …}`` notices jobs that end
+    suspiciously soon.
+
+    ```python
+    from ensemble_core import Trigger, TriggerPlugin, hookimpl
+
+
+    def build(name, options):
+        def ran_short(event, fields):
+            duration = fields.get("duration")
+            return duration is not None and duration < options["below"]
+
+        return Trigger(wakes=("job-finish",), group=name, match=ran_short)
+
+
+    @hookimpl
+    def ensemble_triggers():
+        return [
+            TriggerPlugin(
+                name="job-quick",
+                summary="a job ended sooner than it should",
+                build=build,
+                name_means="group",
+                options={
+                    "type": "object",
+                    "required": ["below"],
+                    "properties": {
+                        "below": {
+                            "description": "Seconds below which a job is too quick.",
+                            "type": "number",
+                            "exclusiveMinimum": 0,
+                        }
+                    },
+                },
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_actions() -> Iterable[ActionPlugin]:  # type: ignore[empty-body]
+    """Actions: what a rule does.
+
+    An action with ``run`` may take its time: it is called in a thread of its own and gets a
+    :class:`CallContext`. What it returns (``None``, an action, a rule, or a list of these) is done
+    next. One that raises is reported and does not end the run. This one writes a line to a file
+    and, if asked, submits a group: ``action: {name: note, text: half done, submit: analysis}``.
+
+    ```python
+    from ensemble_core import Action, ActionPlugin, hookimpl
+
+
+    def run(context):
+        with open(context.options["file"], "a", encoding="utf-8") as notes:
+            notes.write(f"{context.rule.name}: {context.options['text']}\\n")
+        group = context.options.get("submit")
+        return Action(name="submit", label=group) if group else None
+
+
+    @hookimpl
+    def ensemble_actions():
+        text = {"type": "string", "minLength": 1}
+        return [
+            ActionPlugin(
+                name="note",
+                summary="write a line to a file",
+                run=run,
+                options={
+                    "type": "object",
+                    "required": ["text", "file"],
+                    "properties": {
+                        "text": {"description": "What to write.", **text},
+                        "file": {"description": "Where to write it.", **text},
+                        "submit": {
+                            "description": "A job group to submit then.",
+                            "x-ensemble": "group",
+                            **text,
+                        },
+                    },
+                },
+            )
+        ]
+    ```
+
+    An action with ``plan`` is pure and quick, decides on the spot, and sees the run through a
+    :class:`~ensemble_core.model.rules.Firing`. It must hand on what it decides:
+
+    ```python
+    from ensemble_core import ActionPlugin, hookimpl
+
+
+    def plan(firing, options):
+        waiting = firing.metric("queue.sched") or 0
+        if waiting < 10:
+            yield firing.submit(options["label"])
+        else:
+            yield firing.log(f"{waiting:g} jobs wait already, {options['label']} can wait too")
+
+
+    @hookimpl
+    def ensemble_actions():
+        label = {"description": "The job group.", "type": "string", "x-ensemble": "group"}
+        return [
+            ActionPlugin(
+                name="submit-politely",
+                summary="submit a group unless many jobs wait",
+                plan=plan,
+                options={
+                    "type": "object",
+                    "required": ["label"],
+                    "properties": {"label": label},
+                },
+            )
+        ]
+    ```
+
+    An action may leave to others what is done, and a number to the rule's circumstances:
+    ``{name: by-length, limit: '= 2 * metric("mean.sim-duration")', longer: {name: log, message:
+    "{job} took more than {limit} s"}}``. What stands under ``longer`` is checked with the file.
+
+    ```python
+    from ensemble_core import ActionPlugin, expression, hookimpl
+
+    THEN = {"x-ensemble": "action", "x-ensemble-fields": ["limit"]}
+
+
+    def plan(firing, options):
+        limit = options["limit"]
+        if isinstance(limit, str):
+            limit = expression(limit).value(firing.fields, firing.metric)
+        duration = firing.fields.get("duration")
+        if limit is None or duration is None:
+            return
+        chosen = options.get("longer" if duration > limit else "shorter", [])
+        yield from firing.act(chosen, {"limit": limit})
+
+
+    @hookimpl
+    def ensemble_actions():
+        return [
+            ActionPlugin(
+                name="by-length",
+                summary="do one thing or another by how long the job ran",
+                plan=plan,
+                options={
+                    "type": "object",
+                    "required": ["limit"],
+                    "properties": {
+                        "limit": {
+                            "description": "Seconds: a number, or '= …' to be worked out.",
+                            "type": ["number", "string"],
+                            "pattern": "^=",
+                            "x-ensemble": "expression",
+                        },
+                        "longer": {"description": "What then.", **THEN},
+                        "shorter": {"description": "What otherwise.", **THEN},
+                    },
+                },
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_metrics() -> Iterable[StatisticPlugin]:  # type: ignore[empty-body]
+    """Statistics: streaming reducers over a variable of a job group.
+
+    A statistic takes one value after another in constant memory. With this one installed, rules may
+    speak of ``geomean.sim-duration``.
+
+    ```python
+    import math
+
+    from ensemble_core import StatisticPlugin, hookimpl
+
+
+    class GeometricMean:
+        def __init__(self):
+            self.count, self.logs = 0, 0.0
+
+        def update(self, value):
+            if value > 0:
+                self.count += 1
+                self.logs += math.log(value)
+
+        def get(self):
+            return math.exp(self.logs / self.count) if self.count else None
+
+
+    @hookimpl
+    def ensemble_metrics():
+        return [
+            StatisticPlugin(
+                name="geomean",
+                summary="Geometric mean of what is above zero",
+                build=lambda options: GeometricMean(),
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body]
+    """Observers: readers of jobs' output.
+
+    The run follows the file and hands its bytes on as they come, cut anywhere; the observer gives
+    back rows of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this one
+    turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … Where the file
+    says ``nan``, so does the row: a rule can ask for ``isnan(energy)``, and metrics pass over it.
+
+    ```python
+    from ensemble_core import Observer, ObserverPlugin, Row, hookimpl
+
+
+    class Energies(Observer):
+        def __init__(self, path):
+            self.log, self.rest = path, b""
+
+        @property
+        def path(self):
+            return self.log
+
+        def feed(self, data):
+            *lines, self.rest = (self.rest + data).split(b"\\n")
+            self.rest = self.rest[:4096]  # a line without end must not fill the memory
+            return [row for line in lines if (row := self.row(line))]
+
+        def truncated(self):
+            self.rest = b""
+
+        def row(self, line):
+            word, _, number = line[:4096].partition(b" ")
+            try:
+                value = float(number)
+            except ValueError:
+                return None
+            return Row({"energy": value}) if word == b"energy" else None
+
+
+    @hookimpl
+    def ensemble_observers():
+        log = {"description": "The file to read.", "type": "string"}
+        return [
+            ObserverPlugin(
+                name="energies",
+                summary="Lines of the form 'energy NUMBER'",
+                build=lambda job, options: Energies(options.get("log")),
+                options={"type": "object", "properties": {"log": log}},
+                variables=lambda options: frozenset({"energy"}),
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
+    """Resizers: what ``ensemble-server start --resizer NAME`` changes the sizes of members with.
+
+    The docstring of :class:`~ensemble_core.plugin.resizer.Resizer` is the contract. This one keeps
+    the sizes in memory, for a rehearsal:
+
+    ```python
+    from ensemble_core import Resized, Resizer, ResizerPlugin, hookimpl
+
+
+    class Paper(Resizer):
+        def __init__(self, most):
+            self.most, self.sizes = most, {}
+
+        def resize(self, member, delta):
+            before = self.sizes.get(member, 1)
+            granted = min(max(before + delta, 1), self.most)
+            if granted == before:
+                return Resized(
+                    outcome="denied",
+                    before=before,
+                    asked=before + delta,
+                    granted=before,
+                    reason=f"between 1 and {self.most} nodes",
+                    code="out-of-bounds",
+                )
+            self.sizes[member] = granted
+            outcome = "granted" if granted == before + delta else "partial"
+            return Resized(outcome=outcome, before=before, asked=before + delta, granted=granted)
+
+        def size(self, member):
+            return self.sizes.get(member, 1)
+
+
+    @hookimpl
+    def ensemble_resizers():
+        most = {"description": "Most nodes.", "type": "integer", "minimum": 1, "default": 8}
+        return [
+            ResizerPlugin(
+                name="paper",
+                summary="sizes in memory, for a rehearsal",
+                build=lambda options: Paper(options["most"]),
+                options={"type": "object", "properties": {"most": most}},
+            )
+        ]
+    ```
+    """

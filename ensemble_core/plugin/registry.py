@@ -1,0 +1,342 @@
+"""What the installed plugins offer, by kind and name.
+
+:func:`ensemble_core.plugin.discovery.discover` makes a :class:`Registry`; the config part, the
+runtime and the command line look things up in it. A name means the same thing everywhere:
+
+- A bare name (``nightly``) is the record of that name, if exactly one distribution has it. Where
+  two have it, it means neither, and using it is an error that says how to choose.
+- A qualified name (``ensemble-foo:nightly``: the distribution's name, a colon, the record's name)
+  always works. The distribution of a single file is the file's stem.
+- A built-in keeps its bare name whatever is installed: a plugin that claims ``submit`` as well is
+  reachable by its qualified name only, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from ensemble_core.errors import PluginError
+from ensemble_core.plugin.hookspecs import (
+    ActionPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    ResizerPlugin,
+    StatisticPlugin,
+    TriggerPlugin,
+)
+
+__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Record", "Records", "Registry"]
+
+Record = (
+    ExecutorPlugin | TriggerPlugin | ActionPlugin | StatisticPlugin | ObserverPlugin | ResizerPlugin
+)
+Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer"]
+_R = TypeVar(
+    "_R",
+    ExecutorPlugin,
+    TriggerPlugin,
+    ActionPlugin,
+    StatisticPlugin,
+    ObserverPlugin,
+    ResizerPlugin,
+)
+
+#: The distribution whose records keep their bare names.
+BUILTIN = "ensemble-core"
+#: The kinds of records, in the order in which they are shown.
+KINDS: tuple[Kind, ...] = (
+    "executor",
+    "trigger",
+    "action",
+    "statistic",
+    "observer",
+    "resizer",
+)
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+#: What is known to exist and may not be installed: (kind, name) → distribution.
+_ELSEWHERE: Mapping[tuple[str, str], str] = {
+    ("executor", "flux"): "ensemble-flux",
+    ("executor", "minicluster"): "ensemble-minicluster",
+    ("executor", "slurm"): "ensemble-slurm",
+    ("observer", "lammps"): "ensemble-lammps",
+    ("resizer", "kubernetes"): "ensemble-minicluster",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPlugin:
+    """One plugin that was found, whether or not it works.
+
+    ``name`` is that of its entry point (a file's stem); ``module`` is what the entry point refers
+    to (a file's path). ``records`` holds what it registered, by kind. ``error`` is the reason why
+    a broken one is left out, and then ``records`` is empty.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    records: Mapping[Kind, tuple[Record, ...]] = field(default_factory=lambda: _NOTHING)
+    error: str | None = None
+    builtin: bool = False
+
+    def __str__(self) -> str:
+        return f"plugin {self.name!r} of {self.distribution} {self.version}".rstrip()
+
+    def to_dict(self) -> dict[str, object]:
+        """The plugin as plain data, for ``--json``."""
+        return {
+            "name": self.name,
+            "distribution": self.distribution,
+            "version": self.version,
+            "module": self.module,
+            "builtin": self.builtin,
+            "records": {
+                kind: [record.name for record in records] for kind, records in self.records.items()
+            },
+            "error": self.error,
+        }
+
+
+def normalize(distribution: str) -> str:
+    """A distribution's name as indexes compare it: ``Ensemble_Foo`` is ``ensemble-foo``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+class Records(Mapping[str, _R], Generic[_R]):
+    """The records of one kind.
+
+    Iteration gives the bare names, and the qualified names of what is not built in; ``names`` has
+    each record once, by its shortest name. A name that two distributions claim is not ``in`` here,
+    and ``[]`` raises :class:`PluginError` for it.
+    """
+
+    def __init__(self, kind: Kind, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
+        self.kind = kind
+        self.warnings: list[str] = []
+        by_name: dict[str, list[tuple[LoadedPlugin, _R]]] = {}
+        for plugin, record in claims:
+            by_name.setdefault(record.name, []).append((plugin, record))
+        self._all: dict[str, _R] = {}
+        self._listed: list[str] = []
+        #: Each record once, by its shortest name.
+        self.names: list[str] = []
+        #: Names that mean nothing because several claim them, with all who do.
+        self.clashes: dict[str, tuple[LoadedPlugin, ...]] = {}
+        for name, claimants in by_name.items():
+            self._place(name, claimants)
+
+    def _place(self, name: str, claimants: list[tuple[LoadedPlugin, _R]]) -> None:
+        owners: dict[str, list[tuple[LoadedPlugin, _R]]] = {}
+        for claim in claimants:
+            owners.setdefault(f"{normalize(claim[0].distribution)}:{name}", []).append(claim)
+        for qualified, claims in owners.items():
+            if len(claims) == 1:
+                self._all[qualified] = claims[0][1]
+            else:
+                self.clashes[qualified] = tuple(plugin for plugin, _ in claims)
+        builtin = [claim for claim in claimants if claim[0].builtin]
+        bare: tuple[LoadedPlugin, _R] | None = None
+        if len(claimants) == 1 or len(builtin) == 1:
+            bare = claimants[0] if len(claimants) == 1 else builtin[0]
+            self._all[name] = bare[1]
+            self._listed.append(name)
+            self.names.append(name)
+        else:
+            self.clashes[name] = tuple(plugin for plugin, _ in claimants)
+        for qualified, claims in owners.items():
+            if qualified in self._all and not claims[0][0].builtin:
+                self._listed.append(qualified)
+            if bare in claims:
+                continue
+            if qualified in self._all:
+                self.names.append(qualified)
+            if bare is not None:
+                self.warnings.append(
+                    f"{self.kind} {name!r} of {claims[0][0].distribution} is also a built-in, "
+                    f"which keeps the name; write {qualified!r} for the other"
+                )
+
+    @staticmethod
+    def _key(name: str) -> str:
+        distribution, colon, rest = name.rpartition(":")
+        return f"{normalize(distribution)}:{rest}" if colon else name
+
+    def __getitem__(self, name: str) -> _R:
+        key = self._key(name)
+        if key in self.clashes:
+            raise self._clash(key)
+        return self._all[key]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._key(name) in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def _clash(self, name: str) -> PluginError:
+        what, hint = self.describe_clash(name)
+        return PluginError(what, hint=hint, code="plugin-clash")
+
+    def describe_clash(self, name: str) -> tuple[str, str]:
+        """Who claims this name, and what to do about it."""
+        plugins = self.clashes[name]
+        distributions = sorted({plugin.distribution for plugin in plugins})
+        bare = name.rpartition(":")[2]
+        if ":" in name or len(distributions) == 1:
+            who = " and ".join(f"{plugin.name!r} ({plugin.module})" for plugin in plugins)
+            return (
+                f"{distributions[0]} has two {self.kind}s named {bare!r}, in its plugins {who}",
+                f"tell the authors of {distributions[0]}, or use only one of the two",
+            )
+        choices = sorted({f"{normalize(plugin.distribution)}:{bare}" for plugin in plugins})
+        chosen = " or ".join(repr(choice) for choice in choices)
+        return (
+            f"{self.kind} {bare!r} is claimed by {' and by '.join(distributions)}",
+            f"write {chosen} to choose, or uninstall one of them",
+        )
+
+
+class Registry:
+    """Everything that plugins offer, and every plugin that was found.
+
+    ``warnings`` are sentences for the user, each said once: broken plugins, and built-ins that
+    somebody tried to replace.
+    """
+
+    def __init__(self, plugins: Iterable[LoadedPlugin], warnings: Iterable[str] = ()) -> None:
+        self.plugins: tuple[LoadedPlugin, ...] = tuple(plugins)
+        self.executors: Records[ExecutorPlugin] = self._collect("executor", ExecutorPlugin)
+        self.triggers: Records[TriggerPlugin] = self._collect("trigger", TriggerPlugin)
+        self.actions: Records[ActionPlugin] = self._collect("action", ActionPlugin)
+        self.statistics: Records[StatisticPlugin] = self._collect("statistic", StatisticPlugin)
+        self.observers: Records[ObserverPlugin] = self._collect("observer", ObserverPlugin)
+        self.resizers: Records[ResizerPlugin] = self._collect("resizer", ResizerPlugin)
+        self.warnings: tuple[str, ...] = tuple(
+            dict.fromkeys(
+                [
+                    *(f"{p} is broken and left out: {p.error}" for p in self.broken),
+                    *warnings,
+                    *(text for kind in KINDS for text in self.records(kind).warnings),
+                ]
+            )
+        )
+
+    def _collect(self, kind: Kind, record_class: type[_R]) -> Records[_R]:
+        return Records(
+            kind,
+            [
+                (plugin, record)
+                for plugin in self.plugins
+                for record in plugin.records.get(kind, ())
+                if isinstance(record, record_class)
+            ],
+        )
+
+    def owner(self, record: Record) -> LoadedPlugin | None:
+        """The plugin that registered this very record."""
+        for plugin in self.plugins:
+            for records in plugin.records.values():
+                if any(one is record for one in records):
+                    return plugin
+        return None
+
+    def whose(self, record: Record) -> str:
+        """Whose record this is, in words; empty for a built-in."""
+        plugin = self.owner(record)
+        return "" if plugin is None or plugin.builtin else str(plugin)
+
+    @property
+    def broken(self) -> tuple[LoadedPlugin, ...]:
+        """The plugins that were left out; ``error`` says why."""
+        return tuple(plugin for plugin in self.plugins if plugin.error is not None)
+
+    @overload
+    def records(self, kind: Literal["executor"]) -> Records[ExecutorPlugin]: ...
+    @overload
+    def records(self, kind: Literal["trigger"]) -> Records[TriggerPlugin]: ...
+    @overload
+    def records(self, kind: Literal["action"]) -> Records[ActionPlugin]: ...
+    @overload
+    def records(self, kind: Literal["statistic"]) -> Records[StatisticPlugin]: ...
+    @overload
+    def records(self, kind: Literal["observer"]) -> Records[ObserverPlugin]: ...
+    @overload
+    def records(self, kind: Literal["resizer"]) -> Records[ResizerPlugin]: ...
+    @overload
+    def records(self, kind: Kind) -> Records[Any]: ...
+    def records(self, kind: Kind) -> Records[Any]:
+        """The records of one kind, given in the singular."""
+        return {
+            "executor": self.executors,
+            "trigger": self.triggers,
+            "action": self.actions,
+            "statistic": self.statistics,
+            "observer": self.observers,
+            "resizer": self.resizers,
+        }[kind]  # type: ignore[return-value]  # one Records per kind has no common supertype
+
+    @overload
+    def lookup(self, kind: Literal["executor"], name: str) -> ExecutorPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["trigger"], name: str) -> TriggerPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["action"], name: str) -> ActionPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["statistic"], name: str) -> StatisticPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["observer"], name: str) -> ObserverPlugin: ...
+    @overload
+    def lookup(self, kind: Literal["resizer"], name: str) -> ResizerPlugin: ...
+    @overload
+    def lookup(self, kind: Kind, name: str) -> Record: ...
+    def lookup(self, kind: Kind, name: str) -> Record:
+        """The record of this name.
+
+        Raises :class:`PluginError` where there is none (``no-such-executor`` …) or where two
+        distributions claim the name (``plugin-clash``), with what to do in the hint.
+        """
+        try:
+            return self.records(kind)[name]  # type: ignore[no-any-return]  # Any stands for Record
+        except KeyError:
+            raise PluginError(
+                f"there is no {kind} {name!r}",
+                hint=self.explain_missing(kind, name),
+                code=f"no-such-{kind}",
+            ) from None
+
+    def explain_missing(self, kind: Kind, name: str) -> str:
+        """What to tell somebody who asked for a name that is not there: never empty."""
+        records = self.records(kind)
+        key = records._key(name)  # noqa: SLF001  # the two classes are one thing
+        if key in records.clashes:
+            return "; ".join(records.describe_clash(key))
+        said: list[str] = []
+        broken = list(self.broken)
+        bare = name.rpartition(":")[2]
+        home = _ELSEWHERE.get((kind, bare))
+        if home and all(normalize(plugin.distribution) != home for plugin in self.plugins):
+            said.append(f"pip install {home}")
+        else:
+            known = [
+                *records.names,
+                *(claimed for claimed in records.clashes if ":" not in claimed),
+            ]
+            near = get_close_matches(name, known, 1) or get_close_matches(bare, known, 1)
+            if near:
+                said.append(f"did you mean {near[0]!r}?")
+            elif not home:
+                said.append(f"known are {', '.join(sorted(known))}" if known else f"no {kind}s")
+        if home:
+            broken = [p for p in broken if normalize(p.distribution) == home] or broken
+        said += [f"{plugin} is broken: {plugin.error}" for plugin in broken]
+        return "; ".join(said)

@@ -1,0 +1,339 @@
+"""Checks of the records that plugins hand in, so that a wrong one is refused when it is loaded and
+not in the middle of a run. Called by :mod:`ensemble_core.plugin.discovery` and by the contract
+suites.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.errors import PluginError
+from ensemble_core.metrics.store import GAUGES
+from ensemble_core.model.jobs import RFC21_EVENTS
+from ensemble_core.plugin.hookspecs import (
+    ActionPlugin,
+    ExecutorPlugin,
+    ObserverPlugin,
+    ResizerPlugin,
+    StatisticPlugin,
+    TriggerPlugin,
+)
+
+__all__ = [
+    "ANNOTATIONS",
+    "CAPABILITIES",
+    "HOOKS",
+    "OCCASIONS",
+    "check_record",
+    "check_records",
+    "meant_occasion",
+    "required_options",
+]
+
+#: What an executor may be able to do.
+CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
+#: What a property of an option schema may say of its value: what it names, or how it is read.
+ANNOTATIONS = frozenset(
+    {
+        "action", "duration", "expression", "fields", "function", "group", "message", "metric",
+        "rule",
+    }
+)  # fmt: skip
+#: Each hook with the kind and the class of the records that it returns.
+HOOKS: Mapping[str, tuple[str, type[Any]]] = {
+    "ensemble_executors": ("executor", ExecutorPlugin),
+    "ensemble_triggers": ("trigger", TriggerPlugin),
+    "ensemble_actions": ("action", ActionPlugin),
+    "ensemble_metrics": ("statistic", StatisticPlugin),
+    "ensemble_observers": ("observer", ObserverPlugin),
+    "ensemble_resizers": ("resizer", ResizerPlugin),
+}
+
+#: What the core itself reports. Plugins' own events have the names of the triggers they wake.
+OCCASIONS = frozenset(
+    {
+        "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
+        "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
+        "job-cancel", *(f"job-{event}" for event in RFC21_EVENTS),
+    }
+)  # fmt: skip
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
+#: First words of metric paths that are no statistics.
+_TAKEN = frozenset({"count", *(gauge.partition(".")[0] for gauge in GAUGES)})
+#: Keywords that the schema of an object may have; others are most likely option names that stand
+#: one level too high, where nothing would ever check them.
+_KEYWORDS = frozenset(
+    {
+        "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
+        "definitions", "dependentRequired", "dependentSchemas", "deprecated", "description",
+        "else", "examples", "if", "maxProperties", "minProperties", "not", "oneOf",
+        "patternProperties", "properties", "propertyNames", "required", "then", "title", "type",
+        "unevaluatedProperties",
+    }
+)  # fmt: skip
+
+
+def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
+    """The records that a hook returned, checked. Raises :class:`PluginError` with the reason.
+
+    ``thorough`` looks into each record as well (see :func:`check_record`).
+    """
+    kind, record_class = HOOKS[hook]
+    wanted = f"expected a list of {record_class.__name__} records"
+    if isinstance(returned, record_class):
+        raise PluginError(f"{hook} returned one {record_class.__name__}, {wanted}")
+    if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise PluginError(f"{hook} returned {_spoken(returned)}, {wanted}")
+    records: list[Any] = []
+    names: set[str] = set()
+    for record in returned:
+        if not isinstance(record, record_class):
+            raise PluginError(f"{hook} returned {_spoken(record)} in its list, {wanted}")
+        if thorough:
+            check_record(record)
+        if record.name in names:
+            raise PluginError(f"{hook} returned two {kind}s named {record.name!r}")
+        names.add(record.name)
+        records.append(record)
+    return tuple(records)
+
+
+def check_record(record: object) -> None:
+    """Check one record of any kind. Raises :class:`PluginError` with the reason."""
+    kind = next((kind for kind, cls in HOOKS.values() if isinstance(record, cls)), None)
+    if kind is None:
+        raise PluginError(f"{_spoken(record)} is no record of a plugin")
+    shown = f"{kind} {record.name!r}"  # type: ignore[attr-defined]  # every record has a name
+    assert isinstance(
+        record,
+        (
+            ExecutorPlugin,
+            TriggerPlugin,
+            ActionPlugin,
+            StatisticPlugin,
+            ObserverPlugin,
+            ResizerPlugin,
+        ),
+    )
+    _check_name(record.name, kind)
+    summary: object = record.summary
+    if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
+        raise PluginError(f"{shown}: the summary must be one line of text")
+    check_schema(record.options, shown)
+    if isinstance(record, ExecutorPlugin) and record.job_options:
+        check_schema(record.job_options, f"{shown}: job_options")
+    if isinstance(record, ActionPlugin):
+        if (record.run is None) == (record.plan is None):
+            count = "both" if record.run else "neither"
+            raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
+        _check_call(record.run, ("context",), f"{shown}: run")
+        _check_call(record.plan, ("firing", "options"), f"{shown}: plan")
+        _check_capabilities(record.needs, f"{shown}: needs")
+        return
+    arguments = {
+        ExecutorPlugin: ("options",),
+        TriggerPlugin: ("name", "options"),
+        StatisticPlugin: ("options",),
+        ObserverPlugin: ("job", "options"),
+        ResizerPlugin: ("options",),
+    }[type(record)]
+    if not callable(record.build):
+        raise PluginError(f"{shown}: 'build' is {_spoken(record.build)}, expected a function")
+    _check_call(record.build, arguments, f"{shown}: build")
+    if isinstance(record, ExecutorPlugin):
+        _check_capabilities(record.capabilities, f"{shown}: capabilities")
+        _check_call(record.available, (), f"{shown}: available")
+        if isinstance(record.priority, bool) or not isinstance(record.priority, int):
+            raise PluginError(f"{shown}: 'priority' is {_spoken(record.priority)}, not a number")
+    elif isinstance(record, TriggerPlugin):
+        if record.name_means not in (None, "group", "metric"):
+            raise PluginError(
+                f"{shown}: 'name_means' is {record.name_means!r}, expected 'group', 'metric' or "
+                "None"
+            )
+        _check_names(record.fields, f"{shown}: fields")
+        _check_call(record.needs_variables, ("options",), f"{shown}: needs_variables")
+        observer: object = record.needs_observer
+        if observer is not None and not isinstance(observer, str):
+            raise PluginError(f"{shown}: needs_observer: {_spoken(observer)}, expected a name")
+        lacks: object = record.lacks
+        if not isinstance(lacks, Mapping):
+            raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
+    elif isinstance(record, StatisticPlugin):
+        missing = required_options(record.options)
+        if record.default and missing:
+            raise PluginError(
+                f"{shown} is 'default', so it is kept in every run, and needs the option "
+                f"{missing[0]!r}, which only a file's 'statistics:' can give: leave out 'default', "
+                "or give the option a default"
+            )
+        _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
+    elif isinstance(record, ObserverPlugin):
+        _check_call(record.variables, ("options",), f"{shown}: variables")
+        _check_call(record.unasked, ("options",), f"{shown}: unasked")
+
+
+def meant_occasion(name: str) -> str | None:
+    """The occasion of the core that somebody who wrote this name must have meant."""
+    if name in OCCASIONS:
+        return None
+    for prefix in ("job-", "resize-"):
+        if prefix + name in OCCASIONS:
+            return prefix + name
+    near = get_close_matches(name.lower().replace("_", "-"), OCCASIONS, 1, 0.85)
+    return near[0] if near else None
+
+
+def required_options(schema: Mapping[str, Any]) -> list[str]:
+    """The options that must be given: those without a default."""
+    properties = schema.get("properties", {})
+    return [
+        key
+        for key in schema.get("required", ())
+        if not (isinstance(properties.get(key), Mapping) and "default" in properties[key])
+    ]
+
+
+def _check_name(name: object, kind: str) -> None:
+    pattern = _STATISTIC if kind == "statistic" else _NAME
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        allowed = (
+            "letters, digits, - and _"
+            if kind == "statistic"
+            else "a small letter, then small letters, digits and -"
+        )
+        raise PluginError(f"{name!r} cannot be the name of a {kind}: allowed are {allowed}")
+    if kind == "statistic" and name in _TAKEN:
+        raise PluginError(
+            f"{name!r} cannot be the name of a statistic: metric paths that begin with it mean "
+            "something else"
+        )
+
+
+def check_schema(schema: object, shown: str) -> None:
+    """Check an option schema: a JSON Schema of an object, whose references stay within it. Raises
+    :class:`PluginError`."""
+    if not isinstance(schema, Mapping):
+        raise PluginError(f"{shown}: 'options' is {_spoken(schema)}, expected a JSON Schema")
+    if not schema:
+        return
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(_plain(schema), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PluginError(f"{shown}: the schema of its options is not JSON: {error}") from error
+    if plain.get("type", "object") != "object":
+        raise PluginError(f"{shown}: the schema of its options must be of type 'object'")
+    strange = [key for key in plain if key not in _KEYWORDS and not key.startswith("x-")]
+    if strange:
+        raise PluginError(
+            f"{shown}: {strange[0]!r} is no keyword of a JSON Schema; options stand under "
+            "'properties': {'type': 'object', 'properties': {'NAME': {…}}}"
+        )
+    if _refers(plain):
+        raise PluginError(
+            f"{shown}: the schema of its options refers to another document; it must stand alone"
+        )
+    for kind in _annotations(plain):
+        if kind not in ANNOTATIONS:
+            known = ", ".join(sorted(ANNOTATIONS))
+            raise PluginError(
+                f"{shown}: 'x-ensemble': {kind!r} is not known, so nothing would be checked; known "
+                f"are {known}"
+            )
+    import jsonschema_rs
+
+    try:
+        jsonschema_rs.Draft202012Validator(plain)
+    except (jsonschema_rs.ValidationError, ValueError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        raise PluginError(f"{shown}: the schema of its options is not valid: {reason}") from error
+    properties = plain.get("properties", {})
+    for key in plain.get("required", ()):
+        if key not in properties:
+            raise PluginError(f"{shown}: option {key!r} is required but not among the properties")
+
+
+def _plain(value: object) -> object:
+    """Mappings and sequences of any class as those that JSON knows."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _annotations(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        kind = value.get("x-ensemble")
+        if kind is not None and not isinstance(kind, dict):  # that would be an option's schema
+            yield kind
+        for inner in value.values():
+            yield from _annotations(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _annotations(inner)
+
+
+def _refers(value: object) -> bool:
+    if isinstance(value, dict):
+        for word in ("$ref", "$dynamicRef"):
+            target = value.get(word)
+            if isinstance(target, str) and not target.startswith("#"):
+                return True
+        return any(_refers(inner) for inner in value.values())
+    return isinstance(value, list) and any(_refers(inner) for inner in value)
+
+
+def _check_capabilities(value: object, shown: str) -> None:
+    _check_names(value, shown)
+    assert isinstance(value, Collection)
+    unknown = sorted(set(value) - CAPABILITIES)
+    if unknown:
+        raise PluginError(
+            f"{shown}: {unknown[0]!r} is not known; known are {', '.join(sorted(CAPABILITIES))}"
+        )
+
+
+def _check_names(value: object, shown: str) -> None:
+    if isinstance(value, str) or not isinstance(value, (frozenset, set)):
+        raise PluginError(f"{shown}: {_spoken(value)}, expected a set of names")
+    wrong = [name for name in value if not isinstance(name, str)]
+    if wrong:
+        raise PluginError(f"{shown}: {wrong[0]!r} is not a name")
+
+
+def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
+    """Whether a function can be called with so many arguments; ``None`` stands for no function."""
+    if function is None:
+        return
+    takes = f"it is called with ({', '.join(arguments)})"
+    if not callable(function):
+        raise PluginError(f"{shown} is {_spoken(function)}, expected a function; {takes}")
+    if inspect.iscoroutinefunction(function):
+        raise PluginError(f"{shown} is 'async', which is not supported; {takes}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, or without a signature of its own: the call will show
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise PluginError(f"{shown}: {error}; {takes}") from error
+
+
+def _spoken(value: object) -> str:
+    if value is None:
+        return "None"
+    if inspect.iscoroutine(value):
+        return "a coroutine"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -1,0 +1,226 @@
+"""Calls of users' functions and plugins' slow actions, off the engine's thread.
+
+Functions of the file's ``custom:`` part run one after another on a thread of their own, so they may
+share state without locks; plugins' actions run beside them on a few more. What a call returns is
+checked here and goes back to the engine as an event. Used by the runtime.
+"""
+
+from __future__ import annotations
+
+import linecache
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
+from typing import Any, NamedTuple
+
+from ensemble_core.errors import EnsembleError, Location, UsageError
+from ensemble_core.metrics.store import MetricsView
+from ensemble_core.model.decisions import Call
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import CallFailed, CallReturned, Event
+from ensemble_core.model.rules import Action, Rule
+from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
+
+__all__ = ["Caller"]
+
+_WORKERS = 4
+
+
+class _Task(NamedTuple):
+    call: Call
+    metrics: MetricsView
+    rule: Rule
+    handle: Callable[[], object]
+
+
+class Caller:
+    """Makes the calls of one run.
+
+    ``emit`` takes the outcome, ``clock`` gives its timestamp. Raises :class:`UsageError` when the
+    file's ``custom:`` part cannot be executed: that happens here, before anything is submitted.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        actions: Mapping[str, ActionPlugin],
+        emit: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ensemble = ensemble
+        self._actions = actions
+        self._emit = emit
+        self._clock = clock
+        self._functions = _functions(ensemble)
+        self._custom: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._slow: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._custom_threads = 0
+        self._slow_threads = 0
+
+    def call(
+        self, call: Call, metrics: MetricsView, rule: Rule, handle: Callable[[], object]
+    ) -> None:
+        """Make this call on another thread; returns at once. ``handle`` is asked there."""
+        task = _Task(call, metrics, rule, handle)
+        try:
+            if call.kind == "custom":
+                if not self._custom_threads:
+                    self._start("custom functions", self._custom)
+                    self._custom_threads = 1
+            elif self._slow_threads < _WORKERS:
+                self._start(f"action {self._slow_threads + 1}", self._slow)
+                self._slow_threads += 1
+        except RuntimeError as error:  # the machine gives no more threads
+            if not (self._custom_threads if call.kind == "custom" else self._slow_threads):
+                self._emit(CallFailed(self._clock(), call.call, f"{call.name}: {error}"))
+                return
+        (self._custom if call.kind == "custom" else self._slow).put(task)
+
+    def close(self) -> None:
+        """Take no more calls. One that hangs is left behind: its thread ends with the process."""
+        for _ in range(self._custom_threads):
+            self._custom.put(None)
+        for _ in range(self._slow_threads):
+            self._slow.put(None)
+
+    def _start(self, name: str, tasks: queue.SimpleQueue[_Task | None]) -> None:
+        threading.Thread(target=self._work, args=(tasks,), name=name, daemon=True).start()
+
+    def _work(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
+        while (task := tasks.get()) is not None:
+            call = task.call
+            try:
+                result = self._checked(call, self._perform(task))
+                self._emit(CallReturned(self._clock(), call.call, result))
+            except EnsembleError as error:
+                self._emit(CallFailed(self._clock(), call.call, f"{call.name}: {error}"))
+            except BaseException as error:  # whatever a user's function raises, the run goes on
+                self._emit(
+                    CallFailed(
+                        self._clock(),
+                        call.call,
+                        f"{call.name} raised {_one_line(error)}",
+                        _traceback(error),
+                    )
+                )
+
+    def _perform(self, task: _Task) -> object:
+        call = task.call
+        action = Action({"name": "custom", "label": call.name})
+        if call.kind == "custom":
+            if call.name not in self._functions:
+                raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
+            return self._functions[call.name](
+                metrics=task.metrics,
+                event={**call.event, "attempt": call.attempt},
+                rule=task.rule,
+                action=action,
+                handle=task.handle(),
+                job=None if call.job is None else dict(call.job),
+                ensemble=self._ensemble.name,
+            )
+        run = self._actions[call.name].run
+        if run is None:
+            raise EnsembleError(f"action {call.name!r} has nothing to run")
+        return run(
+            CallContext(
+                options=call.options,
+                event={**call.event, "attempt": call.attempt},
+                rule=task.rule,
+                action=Action({"name": call.name, **call.options}),
+                metrics=task.metrics,
+                job=call.job,
+                ensemble=self._ensemble.name,
+                handle=task.handle(),
+            )
+        )
+
+    def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
+        """What a call returned, as plain specifications that are known to be right."""
+        if result is None:
+            return ()
+        items: Iterable[object] = (
+            (result,)
+            if isinstance(result, (Action, Rule, str, Mapping)) or not isinstance(result, Iterable)
+            else tuple(result)
+        )
+        specs: list[Mapping[str, Any]] = []
+        for item in items:
+            if isinstance(item, Action):
+                self._ensemble.binder.action(item.spec)
+                spec: dict[str, Any] = {"action": dict(item.spec)}
+                if item.fields:
+                    spec["fields"] = {str(name): _told(v) for name, v in item.fields.items()}
+                specs.append(spec)
+            elif isinstance(item, Rule):
+                self._ensemble.binder.rule(item.spec, "returned-rule")
+                specs.append({"rule": dict(item.spec)})
+            elif item is not None:
+                raise EnsembleError(
+                    f"{call.name} returned a {type(item).__name__}",
+                    hint="return None, an Action, a Rule, or a list of these",
+                    code="bad-result",
+                )
+        return tuple(specs)
+
+
+def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
+    if not ensemble.custom:
+        return {}
+    name = f"<custom of {ensemble.file or ensemble.name}>"
+    lines = ensemble.custom.splitlines(keepends=True)
+    linecache.cache[name] = (len(ensemble.custom), None, lines, name)
+    namespace: dict[str, Any] = {"__name__": "ensemble_custom", "Action": Action, "Rule": Rule}
+    try:
+        code: CodeType = compile(ensemble.custom, name, "exec", dont_inherit=True)
+        exec(code, namespace)  # noqa: S102  (the user's own code, in the user's own file)
+    except Exception as error:
+        raise UsageError(
+            f"the custom: part raised {_one_line(error)}",
+            where=Location(ensemble.file) if ensemble.file else None,
+            cause=_traceback(error),
+            hint="it is executed once, before anything is submitted",
+            code="custom-raised",
+        ) from None
+    functions = {
+        label: namespace[label] for label in ensemble.functions if callable(namespace.get(label))
+    }
+    named = {
+        str(each.options.get("label"))
+        for rule in ensemble.rules
+        for action in rule.actions
+        for each in action.flat()
+        if each.name == "custom"
+    }
+    missing = sorted(named - functions.keys())
+    if missing:
+        raise UsageError(
+            f"{missing[0]!r} is no function once the custom: part was executed",
+            where=Location(ensemble.file) if ensemble.file else None,
+            hint=f"define it with 'def {missing[0]}(**kwargs):'",
+            code="no-such-function",
+        )
+    return functions
+
+
+def _told(value: object) -> object:
+    """A field's value as the journal can hold it."""
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the user's own class: the call must come back all the same
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback without our own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()

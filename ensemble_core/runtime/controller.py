@@ -1,0 +1,537 @@
+"""Drives the engine: the inbox, the clock, and the threads around the one that owns the engine.
+
+Events reach the inbox from anywhere. The thread that calls :meth:`Runtime.run` takes them one by
+one to the engine and hands its decisions on: to the executor's thread, to the caller's threads, to
+whoever watches. Nothing slow happens here. Called by the command line and by programs.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.report import Report
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.journal.reader import JournalError
+from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.writer import Order, Recorder
+from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import (
+    Event,
+    ExecutorLost,
+    JobEvent,
+    Problem,
+    ResizeOutcome,
+    Resumed,
+    Started,
+    StopRequested,
+    TimerElapsed,
+)
+from ensemble_core.model.jobs import Job
+from ensemble_core.model.rules import Rule
+from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
+from ensemble_core.runtime.callbacks import Caller
+from ensemble_core.runtime.output_tracking import Intake
+
+__all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
+
+_TICK = 0.2
+#: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
+_LONGEST_WAIT = 3600.0
+#: How long an order to a queue that was lost may take to return.
+_LOST_GRACE = 5.0
+#: Events between looks whether a snapshot is due, and how many there must have been since the last
+#: for each job in the table: the cost of snapshots stays a share of the cost of events.
+_SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
+#: Jobs that are over are told of to the executor so many at once.
+_FORGET_AT_ONCE = 100
+#: Seconds by which a clock may be behind without a word.
+_CLOCK_SLACK = 2.0
+
+
+class Watcher:
+    """Whoever watches a run: the console, a progress display, a journal.
+
+    Called on the engine's thread, in order; must be quick. ``tick`` comes at most every 0.2 s, and
+    only while something changes, where ``wants_ticks`` is set.
+    """
+
+    wants_ticks = False
+
+    def event(self, event: Event) -> None:
+        """An event, before the engine has worked it in."""
+
+    def decision(self, decision: Decision) -> None:
+        """A decision, before it is performed."""
+
+    def tick(self, report: Report) -> None:
+        """How the run stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
+
+    ``over``: nothing is left to do for a later controller. ``left``: jobs that go on in the queue.
+    """
+
+    exit_code: int
+    reason: str
+    natural: bool
+    seconds: float
+    report: Report
+    tag: str
+    over: bool = True
+    left: int = 0
+
+
+def new_tag(name: str) -> str:
+    """A name for a run that no other has: the ensemble's, the time, and some chance."""
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+
+
+class Runtime:
+    """One run of one ensemble on one executor.
+
+    ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
+    output that no job says anything of is kept. ``recorder`` writes the run's journal, with
+    ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
+    that is taken up again has its ``engine`` from there. Raises :class:`UsageError` when the
+    ensemble's functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the
+    executor cannot be opened. In both cases nothing was submitted.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        executor: Executor,
+        *,
+        actions: Mapping[str, ActionPlugin],
+        observers: Mapping[str, ObserverPlugin],
+        watchers: Sequence[Watcher] = (),
+        folder: Path,
+        tag: str | None = None,
+        name: str = "local",
+        recorder: Recorder | None = None,
+        maker: str = "",
+        state: Path | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.ensemble = ensemble
+        self.tag = tag or new_tag(ensemble.name)
+        self.engine = engine or Engine(ensemble, shared=executor.shared)
+        self._recorder = recorder
+        self._maker = maker
+        self._state = state
+        self._since_snapshot = 0
+        self._stop_first: StopRequested | None = None
+        self._next_snapshot = _SNAPSHOT_EVERY
+        #: Whether the executor wants to hear which jobs it need not remember.
+        self._remembers = recorder is not None and type(executor).forget is not Executor.forget
+        self._forgotten: list[str] = []
+        self._executor = executor
+        self._watchers = tuple(watchers)
+        self._ticking = [watcher for watcher in watchers if watcher.wants_ticks]
+        self._folder = folder
+        self._name = name
+        self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._leave = False
+        self._asked: StopRequested | None = None
+        # A clock that was set back must not have things happen before what led to them.
+        self._wall = max(time.time(), self.engine.now)
+        self._behind = self._wall - time.time()
+        self._monotonic = time.monotonic()
+        self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
+        self._lock = threading.Lock()
+        self._queued = 0
+        self._taken = 0
+        self._intake = Intake(self._put, self.clock, observers, lambda: self._queued - self._taken)
+
+    def clock(self) -> float:
+        """The time in seconds since the epoch; it goes on evenly when the machine's is set."""
+        return self._wall + (time.monotonic() - self._monotonic)
+
+    def _put(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            self._queued += len(events)
+        self._inbox.put(events)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Hand events to the run. Safe from any thread."""
+        self._intake.emit(events)
+
+    def stop(self, reason: str = "interrupted", exit_code: int = 130) -> None:
+        """Ask the run to end: cancel what is active. A second time: leave at once.
+
+        Safe from any thread and from a signal handler.
+        """
+        if self._asked is not None or self.engine.ended is not None:
+            self._leave = True
+        asked = StopRequested(self.clock(), reason, exit_code)
+        self._asked = self._asked or asked
+        # Not through _put: a signal may come while its lock is held.
+        self._inbox.put((asked,))
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run the ensemble to its end. Called once."""
+        began = time.monotonic()
+        self._make_folder()
+        try:
+            run = Run(tag=self.tag, folder=self._folder, clock=self.clock, state=self._state)
+            self._executor.open(run, self.emit)
+        except BaseException:
+            self._remove_folder()
+            raise
+        performer = threading.Thread(target=self._perform_orders, name="executor", daemon=True)
+        performer.start()
+        if self._recorder is not None:
+            self._recorder.trouble = self._tell_of_journal
+        try:
+            self._begin()
+            if self.engine.rules.strangers and not self._executor.sees_strangers:
+                message = (
+                    f"executor {self._name} does not hear of other users' jobs here: rules with "
+                    "'scope: queue' see this run's jobs only"
+                )
+                self.emit((Problem(self.clock(), message),))
+            self._loop()
+        finally:
+            if self._recorder is not None:
+                self._last_snapshot()
+                self._wait_for_journal(self._recorder)
+            self._orders.put(None)
+            self._wait_for(performer)
+            self._executor.close()
+            self._intake.close()
+            self._caller.close()
+            if not self.engine.busy:  # jobs that outlive the run write there yet
+                self._remove_folder()
+        ended = self.engine.ended
+        assert ended is not None
+        return Outcome(
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            natural=ended.natural,
+            seconds=time.monotonic() - began,
+            report=self.engine.report(),
+            tag=self.tag,
+            over=not self.engine.lost and (not self.engine.busy or not self._leave),
+            left=len(self.engine.in_queue()),
+        )
+
+    def stop_first(self, reason: str, exit_code: int = 130) -> None:
+        """Stop the run as the first thing that :meth:`run` does: a run that is taken up again only
+        to be cancelled submits nothing."""
+        self._stop_first = StopRequested(self.clock(), reason, exit_code)
+
+    def _begin(self) -> None:
+        """The first event of this controller: the run begins, or is taken up again."""
+        if not self.engine.events:
+            first = Started(self.clock(), dict(self._executor.resources()))
+            self._handle(self._stop_first or first)
+            return
+        jobs = self.engine.in_queue()
+        sought = {name: record.newest for name, record in jobs}
+        # First this: their starts may come as soon as the queue is asked.
+        for _, record in jobs:
+            self._intake.resume(record.job, record.submitted, record.files, record.rows or {})
+        found = self._find_again(sought)
+        # After the queue was asked: a cancel would go to it from another thread at the same time.
+        if self._stop_first is not None:
+            self._handle(self._stop_first)
+        absent = tuple(
+            name for name, newest in sought.items() if not newest and found.get(name) is False
+        )
+        # At the time of the newest event: what happened in the queue meanwhile comes with times of
+        # its own, and a backoff or a window is to see those.
+        self._handle(Resumed(self.engine.now, dict(self._executor.resources()), absent))
+        lost = [name for name, newest in sought.items() if newest and not found.get(name)]
+        lost += [name for name, newest in sought.items() if not newest and name not in found]
+        for name in lost:
+            note = (
+                f"executor {self._name} knows nothing of this job any more: whether and how it "
+                "ended cannot be known"
+            )
+            context = {"type": "lost", "severity": 0, "note": note}
+            if self.engine.table.records[name].outcome is None:
+                self.emit((JobEvent(self.clock(), name, "exception", context),))
+            self.emit((JobEvent(self.clock(), name, "clean"),))
+        if self._behind > _CLOCK_SLACK:
+            message = (
+                f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
+                "run; its time goes on from that event"
+            )
+            self.emit((Problem(self.clock(), message),))
+
+    def _wait_for_journal(self, recorder: Recorder) -> None:
+        """What was decided is to be performed; but who leaves twice does not wait for a disk."""
+        while not recorder.flush(0.2):
+            if self._leave or recorder.in_trouble:
+                return
+
+    def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Ask the executor what became of jobs. Of one that it does not speak of nothing can be
+        known: it is not submitted a second time."""
+        if not jobs:
+            return {}
+        if "reattach" not in self._executor.capabilities:
+            message = (
+                f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
+                "queue are taken for lost"
+            )
+            self.emit((Problem(self.clock(), message),))
+            return {}
+        return self._executor.reattach(jobs)
+
+    def _tell_of_journal(self, error: JournalError | None) -> None:
+        """The journal cannot be written, or can be again. Called on its writing thread."""
+        if error is not None and error.code == "broken":
+            # Nothing more would be performed: better an end that can be resumed.
+            hint = "'ensemble resume' goes on from what is on record"
+            self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
+            return
+        if error is None:
+            message = "the journal can be written again: the run goes on"
+        else:
+            message = f"{error}\n  until then nothing is submitted or cancelled"
+        self.emit((Problem(self.clock(), message),))
+
+    def _wait_for(self, performer: threading.Thread) -> None:
+        """Let the orders that were given be carried out, unless the user leaves or the queue is
+        gone and a call to it may never return."""
+        deadline = time.monotonic() + _LOST_GRACE
+        while performer.is_alive() and not self._leave:
+            performer.join(_TICK)
+            if self.engine.lost and time.monotonic() > deadline:
+                return
+
+    def _loop(self) -> None:
+        last_tick, dirty = 0.0, True
+        while not self._over():
+            now = time.monotonic()
+            if self._ticking and dirty and now - last_tick >= _TICK:
+                last_tick, dirty = now, False
+                report = self.engine.report()
+                for watcher in self._ticking:
+                    watcher.tick(report)
+            timeout = self._until_timer()
+            if self._ticking and dirty:
+                timeout = min(_TICK, timeout if timeout is not None else _TICK)
+            try:
+                events = self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                events = ()
+            for event in events:
+                dirty = True
+                self._taken += 1
+                self._handle(event)
+                if self._leave:
+                    if self.engine.ended is None and self._asked is not None:
+                        self._handle(self._asked)  # it waits behind other events
+                    return
+            dirty = self._tell_time() or dirty
+
+    def _over(self) -> bool:
+        ended = self.engine.ended
+        if ended is None:
+            return False
+        if self._leave or self.engine.lost or not self.engine.busy:
+            return True
+        # Jobs that were not to be cancelled outlive the run where the queue can keep them.
+        return not ended.cancel and "detach" in self._executor.capabilities
+
+    def _until_timer(self) -> float | None:
+        timer = self.engine.next_timer()
+        return None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
+
+    def _tell_time(self) -> bool:
+        """Hand the engine the timer that has come due; whether there was one."""
+        timer = self.engine.next_timer()
+        now = self.clock()
+        if timer is not None and timer.when <= now:
+            self._handle(TimerElapsed(now, timer.kind, timer.key))
+            return True
+        return False
+
+    def _handle(self, event: Event) -> None:
+        if not self.engine.concerns(event):
+            return
+        for watcher in self._watchers:
+            watcher.event(event)
+        decisions = self.engine.handle(event)
+        orders = self._orders_of(decisions) if decisions else []
+        if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
+            self._forget(event.job, orders)
+        recorder = self._recorder
+        if recorder is None or (recorder.in_trouble and type(event) is StopRequested):
+            # A user who stops a run whose disk is full must not have to wait for the disk. Said
+            # again when it is on record: jobs that wait for the disk too come to the queue first.
+            for order in orders:
+                order()
+        if recorder is None:
+            return
+        recorder.append(event, decisions, orders)
+        self._since_snapshot += 1
+        if self._since_snapshot >= self._next_snapshot:
+            self._snapshot()
+
+    def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
+        """What carries these decisions out, once they are on record."""
+        orders: list[Order] = []
+        for decision in decisions:
+            for watcher in self._watchers:
+                watcher.decision(decision)
+            order = self._order(decision)
+            if order is not None:
+                orders.append(order)
+        return orders
+
+    def _forget(self, job: str, orders: list[Order]) -> None:
+        """Once its end is on record, the executor need not remember a job."""
+        self._forgotten.append(job)
+        if len(self._forgotten) >= _FORGET_AT_ONCE:
+            jobs, self._forgotten = tuple(self._forgotten), []
+            orders.append(lambda: self._orders.put(lambda: self._executor.forget(jobs)))
+
+    def _snapshot(self) -> None:
+        """Keep the engine's state, where that is not more work than the events since the last."""
+        assert self._recorder is not None
+        least = _SNAPSHOT_SHARE * self.engine.busy
+        if self._since_snapshot < least:
+            self._next_snapshot = least
+            return
+        state = dump(self.engine)
+        if state is not None:
+            self._recorder.snapshot(self._maker, state)
+        self._since_snapshot, self._next_snapshot = 0, _SNAPSHOT_EVERY
+
+    def _last_snapshot(self) -> None:
+        """At the end, so that looking at a run that is over needs no history."""
+        assert self._recorder is not None
+        # An event that broke off may be in the state, but is not on record.
+        if self._since_snapshot and self.engine.events == self._recorder.seq:
+            state = dump(self.engine)
+            if state is not None:
+                self._recorder.snapshot(self._maker, state)
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def _order(self, decision: Decision) -> Order | None:
+        """What hands a decision to the thread that carries it out, if there is something to do."""
+        put = self._orders.put
+        if isinstance(decision, Submit):
+            if decision.jobs:
+                jobs = decision.jobs
+                self._intake.expect(jobs)
+                return lambda: put(lambda: self._submit(jobs))
+        elif isinstance(decision, (Cancel, Terminate)):
+            ids = decision.jobs if isinstance(decision, Cancel) else decision.cancel
+            if ids:
+                return lambda: put(lambda: self._cancel(ids))
+        elif isinstance(decision, Resize):
+            resize = decision
+            return lambda: put(lambda: self._resize(resize))
+        elif isinstance(decision, Call):
+            call, metrics = decision, self.engine.snapshot()
+            rule = Rule(self.engine.rule_of(decision))
+            return lambda: self._caller.call(call, metrics, rule, lambda: self._executor.handle)
+        return None
+
+    def _perform_orders(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                order()
+            except (Exception, SystemExit) as error:  # it broke its contract: say so
+                message = f"executor {self._name} raised {error!r}"
+                self.emit((Problem(self.clock(), message, "error"),))
+
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._executor.submit(jobs)
+        except (Exception, SystemExit) as error:  # nothing was submitted
+            now = self.clock()
+            context = {"type": "submit", "severity": 0, "note": str(error) or repr(error)}
+            self.emit(
+                [
+                    event
+                    for job in jobs
+                    for event in (
+                        JobEvent(now, job.id, "exception", context),
+                        JobEvent(now, job.id, "clean"),
+                    )
+                ]
+            )
+
+    def _cancel(self, jobs: Sequence[str]) -> None:
+        try:
+            self._executor.cancel(jobs)
+        except EnsembleError as error:
+            message = f"{len(jobs)} jobs could not be cancelled: {error}"
+            self.emit((Problem(self.clock(), message, "error", tuple(jobs)),))
+
+    def _resize(self, resize: Resize) -> None:
+        request = resize.request
+        try:
+            self._executor.resize(request, resize.delta, when_busy=resize.when_busy)
+        except EnsembleError as error:
+            outcome = "undelivered" if error.transient else "denied"
+            self.emit(
+                (ResizeOutcome(self.clock(), request, outcome, reason=error.what),)  # type: ignore[arg-type]
+            )
+        except (Exception, SystemExit) as error:  # broke its contract: still, rules wait for this
+            self.emit((ResizeOutcome(self.clock(), request, "denied", reason=repr(error)),))
+            raise
+
+    # -- the folder ----------------------------------------------------------------------------
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExecutorError(
+                f"the folder for the jobs' output cannot be made: {self._folder}",
+                cause=os.strerror(error.errno) if error.errno else str(error),
+                hint="name another with --output",
+                code="no-folder",
+            ) from None
+
+    def _remove_folder(self) -> None:
+        """An empty folder is of no use to anybody."""
+        try:
+            self._folder.rmdir()
+        except OSError:
+            return
+
+
+def run(
+    ensemble: Ensemble,
+    executor: Executor,
+    *,
+    actions: Mapping[str, ActionPlugin],
+    observers: Mapping[str, ObserverPlugin],
+    watchers: Sequence[Watcher] = (),
+    folder: Path,
+    tag: str | None = None,
+) -> Outcome:
+    """Run an ensemble to its end: :class:`Runtime` in one call."""
+    return Runtime(
+        ensemble,
+        executor,
+        actions=actions,
+        observers=observers,
+        watchers=watchers,
+        folder=folder,
+        tag=tag,
+    ).run()

@@ -1,0 +1,162 @@
+"""What executors emit on its way to the inbox, with the files of observed jobs followed beside it.
+
+When an observed job starts, its files are followed; when it has ended, what is left of them is
+read first, and only then does the end of the job reach the engine, so that a rule on a job's end
+sees its last values. Jobs that nobody observes pass straight through. Used by the runtime.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.model.events import Event, JobEvent, Problem
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.runtime.tail import Follower
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Takes events from any thread and puts them into the inbox with ``put``.
+
+    ``backlog`` says how much waits in the inbox; following pauses while that is much.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float],
+        observers: Mapping[str, ObserverPlugin],
+        backlog: Callable[[], int],
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._observers = observers
+        self._backlog = backlog
+        self._lock = threading.Lock()
+        self._observed: dict[str, Job] = {}
+        #: When they were submitted: what is in their files from before was left by somebody else.
+        self._since: dict[str, float] = {}
+        #: The last events of jobs whose files are still being read to their ends.
+        self._held: dict[str, list[Event]] = {}
+        self._follower: Follower | None = None
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """These jobs are about to be submitted."""
+        if jobs and jobs[0].observe:
+            now = self._clock()
+            with self._lock:
+                self._observed.update((job.id, job) for job in jobs)
+                self._since.update((job.id, now) for job in jobs)
+
+    def resume(
+        self, job: Job, since: float, start: Mapping[str, Any] | None, rows: Mapping[str, int]
+    ) -> None:
+        """Go on with a job that an earlier controller submitted at the time ``since``.
+
+        ``start`` is the context of its ``start`` event, if that is known already, and ``rows`` how
+        many rows were taken from each of its observers.
+        """
+        if not job.observe:
+            return
+        with self._lock:
+            self._observed[job.id] = job
+            self._since[job.id] = since
+        if start is not None:
+            self._watch(job, start, rows)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        """Take events, in order."""
+        if not self._observed:
+            self._put(events)
+            return
+        passed: list[Event] = []
+        for event in events:
+            if not isinstance(event, JobEvent) or event.job not in self._observed:
+                passed.append(event)
+                continue
+            with self._lock:
+                held = self._held.get(event.job)
+                if held is not None:
+                    held.append(event)
+                    continue
+            if event.name == "start" and event.job in self._since:
+                # The start must be in the inbox before the follower adds to it.
+                self._put([*passed, event])
+                passed = []
+                self._watch(self._observed[event.job], event.context, {})
+                continue
+            if event.name in ("finish", "clean") and self._follower is not None:
+                if passed:
+                    self._put(passed)
+                    passed = []
+                self._hold(event)
+                continue
+            if event.name == "clean":
+                self._forget(event.job)
+            passed.append(event)
+        if passed:
+            self._put(passed)
+
+    def close(self) -> None:
+        """Follow nothing more."""
+        if self._follower is not None:
+            self._follower.close()
+
+    def _hold(self, event: JobEvent) -> None:
+        assert self._follower is not None
+        with self._lock:
+            self._held[event.job] = [event]
+        self._follower.finish(
+            event.job,
+            lambda: self._let_go(event.job),
+            expected=event.name == "finish" and event.context.get("status") == 0,
+        )
+
+    def _let_go(self, job: str) -> None:
+        with self._lock:
+            events = self._held.pop(job, [])
+            self._forget(job)
+            if events:
+                self._put(events)
+
+    def _forget(self, job: str) -> None:
+        self._observed.pop(job, None)
+        self._since.pop(job, None)
+
+    def _watch(self, job: Job, start: Mapping[str, Any], rows: Mapping[str, int]) -> None:
+        if self._follower is None:
+            self._follower = Follower(
+                self._put, self._clock, warn=self._warn, fail=self._fail, backlog=self._backlog
+            )
+        # Taken out: a start that is told twice must not have the files read twice.
+        since = self._since.pop(job.id, None)
+        workdir = Path(start.get("workdir") or job.workdir or ".")
+        for name, options in job.observe.items():
+            try:
+                observer = self._observers[name].build(job, options)
+                path = observer.path
+            except Exception as error:  # a plugin's code: the run goes on without this observer
+                known = isinstance(error, EnsembleError)
+                why = str(error) if known else f"{error!r} ({raised_at(error)})"
+                self._fail(f"the observer {name!r} of job {job.id} cannot be built: {why}")
+                continue
+            if path is None:
+                path = start.get("stdout") or job.stdout
+            if path is None:
+                self._warn(f"observer {name!r}: nobody knows where the output of {job.id} goes")
+                continue
+            self._follower.watch(
+                job.id, name, observer, workdir / path, since=since, taken=rows.get(name, 0)
+            )
+
+    def _warn(self, message: str) -> None:
+        self._put((Problem(self._clock(), message),))
+
+    def _fail(self, message: str) -> None:
+        self._put((Problem(self._clock(), message, "error"),))

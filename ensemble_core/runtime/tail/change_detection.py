@@ -1,0 +1,201 @@
+"""The follower's eyes and ears: which files have something to read, and when to look next.
+
+Each file is watched with inotify, and looked at as well: every few seconds where other nodes write,
+which the kernel does not tell of; more rarely where it tells of everything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ensemble_core.journal.filesystem import filesystem
+from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail.poll_interval import LOCAL, REMEMBERING, Pace
+
+if TYPE_CHECKING:
+    from ensemble_core.runtime.tail.inotify import Notices
+
+__all__ = ["Lookout"]
+
+#: Looks keep what is to be read waiting no longer than this, in seconds.
+_SLICE = 0.02
+#: Seconds between looks where other nodes write; and where the kernel tells of everything.
+_REMOTE, _NET = 2.0, 5.0
+#: Seconds until more watches are asked for, once there were none.
+_FULL = 10.0
+#: Folders that may come into being on the way to a file while it is looked for.
+_DEPTH = 64
+
+
+class Lookout:
+    """Looks at files and listens for them. Used by one thread.
+
+    ``say`` is told, once for each kind, where the kernel does not tell of what is written, and how
+    often files are looked at there. Without ``inotify`` they are looked at only.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, inotify: bool = True) -> None:
+        self._warn = say
+        self._inotify = inotify
+        self._notices: Notices[File] | None = None
+        self._full_until = 0.0
+        self._said: set[str] = set()
+        self._kinds: dict[int, str] = {}
+        self._told = Pace(_NET, _NET, 60.0, 100.0)
+        self._remote = Pace(_REMOTE, _REMOTE, 30.0, 10.0)
+        self._here = Pace(0.1, 1.0, 10.0, 20.0)
+        self._paces = (self._told, self._remote, self._here)
+        self._fresh: deque[File] = deque()
+
+    def open(self) -> None:
+        """Begin to listen."""
+        if not self._inotify:
+            return
+        try:
+            # Where nothing is followed, nothing is loaded; and other systems have no inotify.
+            from ensemble_core.runtime.tail.inotify import Notices
+
+            self._notices = Notices()
+        except (ImportError, OSError) as error:
+            cause = error.strerror if isinstance(error, OSError) else error
+            self._say(
+                "inotify",
+                f"the kernel cannot be asked to tell of files that grow (inotify: {cause}): "
+                "they are looked at every 0.1 to 1 s",
+            )
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
+
+    def fileno(self) -> int | None:
+        """What becomes readable when the kernel tells something, if it does."""
+        return None if self._notices is None else self._notices.fileno()
+
+    def due(self) -> float:
+        """When to look next though the kernel says nothing, by ``time.monotonic``."""
+        return 0.0 if self._fresh else min(pace.due() for pace in self._paces)
+
+    def add(self, files: Iterable[File]) -> None:
+        """Look at these files from now on."""
+        self._fresh += files
+
+    def remove(self, file: File) -> None:
+        """Look at this file no more."""
+        file.over = True
+        if file.pace is not None:
+            file.pace.remove(file)
+            file.pace = None
+        if self._notices is not None:
+            self._notices.drop(file)
+
+    def news(self) -> list[File]:
+        """Files with something to read: those told of, those that are new, those in turn."""
+        news: dict[File, None] = {}
+        if self._notices is not None:
+            told, lost = self._notices.hear()
+            news.update((file, None) for file in told if self._look(file, told=True))
+            if lost:
+                for pace in self._paces:
+                    pace.hurry()
+        began = time.monotonic()
+        while self._fresh and time.monotonic() - began < _SLICE:
+            file = self._fresh.popleft()
+            if not file.over and self._look(file):
+                news[file] = None
+        for pace in self._paces:
+            news.update((file, None) for file in pace.turn(self._look, _SLICE))
+        return list(news)
+
+    def _look(self, file: File, *, told: bool = False) -> bool:
+        """Whether there is something to read, and have the kernel tell of what comes."""
+        news = file.look()
+        if file.dropped:
+            self.remove(file)
+            return False
+        for _ in range(_DEPTH):
+            if not self._hear_of(file, told=told):
+                break
+            # What happened before that was not heard.
+            news = file.look() or news
+        pace = self._pace(file)
+        if file.pace is not pace:
+            if file.pace is not None:
+                file.pace.remove(file)
+            file.pace = pace
+            pace.add(file)
+        return news
+
+    def _hear_of(self, file: File, *, told: bool) -> bool:
+        """Have the kernel tell of this file; whether it has done so only since now."""
+        notices = self._notices
+        if notices is None or time.monotonic() < self._full_until:
+            return False
+        known = file in notices
+        try:
+            if file.there:
+                if known and file.watched == file.identity:
+                    return False
+                file.watched = file.identity
+                return notices.watch(file, file.path)
+            if known and file.watched is None and not told:
+                return False
+            file.watched = None
+            return notices.expect(file, file.path)
+        except OSError as error:
+            self._full_until = time.monotonic() + _FULL
+            self._say(
+                "full",
+                "the kernel tells this user of no more files (fs.inotify.max_user_watches: "
+                f"{os.strerror(error.errno or 0)}): further ones are looked at every 0.1 to 1 s",
+            )
+            return False
+
+    def _pace(self, file: File) -> Pace:
+        device = self._device(file)
+        if device is not None and device != file.device:
+            file.device = device
+            kind = self._kind(device, file.path)
+            file.remembered = kind in REMEMBERING
+        if file.device is not None and self._kinds[file.device] not in LOCAL:
+            return self._remote
+        return self._told if self._notices is not None and file in self._notices else self._here
+
+    def _device(self, file: File) -> int | None:
+        if file.there and file.identity is not None:
+            return file.identity[0]
+        if file.device is not None:
+            return file.device
+        folder = os.path.dirname(os.path.realpath(file.path))
+        while True:
+            try:
+                return os.stat(folder).st_dev
+            except OSError:
+                folder, last = os.path.dirname(folder), folder
+                if folder == last:
+                    return None
+
+    def _kind(self, device: int, path: str) -> str:
+        """The type of the file system, asked for and told of once for each that there is."""
+        kind = self._kinds.get(device)
+        if kind is None:
+            kind = self._kinds[device] = filesystem(path)
+            if kind not in LOCAL:
+                self._say(
+                    f"on {kind}",
+                    f"the file system of {os.path.dirname(path)} ({kind or 'of unknown type'}) "
+                    "does not tell what other nodes write: jobs' output there is looked at every "
+                    f"{_REMOTE:.0f} s",
+                )
+        return kind
+
+    def _say(self, cause: str, message: str) -> None:
+        if cause not in self._said:
+            self._said.add(cause)
+            self._warn(message)

@@ -1,0 +1,305 @@
+"""One file that is followed: what was seen of it, how far it was read, and who reads it.
+
+The follower says when to look and when to read; here is what a look and a piece of reading are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from ensemble_core.errors import raised_at, written_at
+from ensemble_core.model.events import Event, Observed
+from ensemble_core.plugin.observer import Observer, Row
+from ensemble_core.runtime.tail.poll_interval import Pace
+
+__all__ = ["File"]
+
+#: Bytes that are read at once: what a file that grows fast may keep the others waiting for.
+_CHUNK = 64 * 1024
+#: The bytes before our place that must still be there, or the file was written anew.
+_REMEMBERED = 256
+#: The kernel stamps files with a clock that may be a tick (10 ms) behind.
+_TICK = 0.02
+#: What may pass: no descriptors, no memory, a file server that has other things to do. Where a job
+#: is over, reading is tried again for so many seconds, with such pauses.
+_PASSING = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
+)
+_PATIENCE, _PAUSE = 5.0, 0.01
+
+_Seen = tuple[int, int, int, int]
+
+
+class _Wrong(Exception):
+    """What an observer gave that is no row, in words that follow the name of its method."""
+
+
+def _wrong(row: object) -> str | None:
+    """What is wrong with something that an observer gave for a row."""
+    if not isinstance(row, Row):
+        return f"gave {_shown(row)}, which is no Row"
+    values: Mapping[str, object] = row.values
+    for name, value in values.items():
+        if not isinstance(value, (float, int)):
+            return f"gave a Row in which {name!r} is {_shown(value)}, no float"
+    return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+class File:
+    """A file of a job, and the observer that reads it.
+
+    ``tell`` takes the rows, as events with the time that ``clock`` gives; ``warn`` is told, once
+    for each message, what went wrong, and ``fail`` that the observer did. The first ``taken`` rows
+    are read and not told; what was last written before ``since`` was left by somebody else and is
+    not read until it changes.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        name: str,
+        observer: Observer,
+        path: Path,
+        *,
+        since: float | None,
+        taken: int,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        warn: Callable[[str], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self.job = job
+        self.name = name
+        self.path = str(path)
+        self.dropped = False
+        #: Whether it was there at the last look; and which file that was.
+        self.there = False
+        self.identity: tuple[int, int] | None = None
+        #: Whether what the system remembers of files here may be old, and opening one asks anew.
+        self.remembered = False
+        # What the follower notes: on which device it was last, how often it is looked at, which
+        # file the kernel tells of, whether its job is over.
+        self.device: int | None = None
+        self.pace: Pace | None = None
+        self.watched: tuple[int, int] | None = None
+        self.over = False
+        self._observer = observer
+        self._since = since
+        #: Rows that an earlier controller took already.
+        self._taken = taken
+        #: It was begun anew, and no row was told since.
+        self._anew = False
+        self._tell = tell
+        self._clock = clock
+        self._warn_user = warn
+        self._fail = fail
+        self._warned: set[str] = set()
+        self._seen: _Seen | None = None
+        self._stale: _Seen | None = None
+        self._read_of: tuple[int, int] | None = None
+        self._offset = 0
+        self._before = b""
+        #: Where to stop, once the job has ended.
+        self._end: int | None = None
+        #: Until when reading to the end is tried again, once it failed.
+        self._give_up: float | None = None
+
+    def look(self) -> bool:
+        """Whether the file is there and differs from what was seen of it last."""
+        if self.dropped:
+            return False
+        self.there = False
+        try:
+            status = self._status()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._warn(f"cannot look at {self.path}: {error}")
+            return False
+        except ValueError as error:  # no file can have such a path
+            self.dropped = True
+            self._warn(f"cannot look at {self.path!r}: {error}")
+            return False
+        if not stat.S_ISREG(status.st_mode):
+            self._refuse()
+            return False
+        self.there = True
+        self.identity = (status.st_dev, status.st_ino)
+        seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._seen is None and self._since is not None and status.st_mtime < self._since - _TICK:
+            self._stale = seen
+        self._seen, last = seen, self._seen
+        if self._stale is not None:
+            if self._stale == seen:
+                return False
+            self._stale = None
+        return seen != last or self._offset < status.st_size
+
+    def read(self, *, ended: bool = False) -> bool:
+        """Read one piece; whether there is more to read at once."""
+        if self.dropped:
+            return False
+        try:
+            more, data = self._piece(ended)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            self._warn(f"cannot read {self.path}: {error}")
+            return ended and isinstance(error, OSError) and self._try_again(error)
+        self._give_up = None
+        if data:
+            self._observe(lambda: self._observer.feed(data), "feed")
+        return more and not self.dropped
+
+    def read_to_end(self) -> bool:
+        """Read one piece of a job that is over; whether there is more to read."""
+        if self._end is None:
+            # A last look: a short job may be over before its file was looked at once.
+            self.look()
+            if not self.there and self.remembered:
+                self._list_folder()
+                self.look()
+            if self._seen is None or self._stale is not None:
+                return False
+        return self.read(ended=True)
+
+    def finish(self) -> None:
+        """What the end of the file completes."""
+        self._observe(self._observer.finish, "finish")
+
+    def unread(self) -> str | None:
+        """Why nothing was read of the file: it never came, or nobody wrote to it."""
+        if self.dropped or self._warned:
+            return None
+        if self._seen is None:
+            return f"there is no {self.path}: the observer {self.name!r} read nothing"
+        if self._stale is not None:
+            return (
+                f"{self.path} is from before the job, which did not write to it: "
+                f"the observer {self.name!r} read nothing"
+            )
+        return None
+
+    def _try_again(self, error: OSError) -> bool:
+        if error.errno not in _PASSING:
+            return False
+        now = time.monotonic()
+        if self._give_up is None:
+            self._give_up = now + _PATIENCE
+        time.sleep(_PAUSE)
+        return now < self._give_up
+
+    def _status(self) -> os.stat_result:
+        status = os.stat(self.path)
+        if not self.remembered or not stat.S_ISREG(status.st_mode):
+            return status
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except PermissionError:  # reading will say so
+            return status
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _list_folder(self) -> None:
+        """Have the system ask the server anew what is in the folder: that a file is not there is
+        remembered, too."""
+        try:
+            with os.scandir(os.path.dirname(self.path)) as entries:
+                next(entries, None)
+        except (OSError, ValueError):  # then the file is not there either
+            return
+
+    def _piece(self, ended: bool) -> tuple[bool, bytes]:
+        # A FIFO that took the file's place meanwhile must not block us.
+        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                self._refuse()
+                return False, b""
+            # In one call what was read before and what comes: each has to wait for other threads.
+            kept = len(self._before)
+            data = os.pread(fd, kept + _CHUNK, self._offset - kept)
+            identity = (status.st_dev, status.st_ino)
+            if self._read_of is not None and (
+                self._read_of != identity
+                or status.st_size < self._offset
+                # Cut and grown beyond our place between two looks, or another file with this inode.
+                or not data.startswith(self._before)
+            ):
+                self._offset, self._before, self._end, self._taken = 0, b"", None, 0
+                self._observe(self._forget, "truncated")
+                self._anew = True
+                kept, data = 0, os.pread(fd, _CHUNK, 0)
+            self._read_of = identity
+            if ended and self._end is None:
+                # Something that writes on after the job's end must not keep us here for ever.
+                self._end = status.st_size
+            data = data[kept : None if self._end is None else kept + self._end - self._offset]
+        finally:
+            os.close(fd)
+        got = len(data)
+        if self._end is None and self._offset + got >= status.st_size:
+            # Room that was made for what is yet to be written, or has not come here yet.
+            data = data.rstrip(b"\0")
+        self._offset += len(data)
+        self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
+        end = status.st_size if self._end is None else self._end
+        return bool(data) and len(data) == got and self._offset < end, data
+
+    def _forget(self) -> Iterable[Row]:
+        self._observer.truncated()
+        return ()
+
+    def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
+        """Turn rows into events. An observer that raises, or gives what are no rows, is dropped."""
+        if self.dropped:
+            return
+        timestamp = self._clock()
+        try:
+            given = rows()
+            if given is None:
+                raise _Wrong("returned None and not a list of Row")
+            for row in given:
+                wrong = _wrong(row)
+                if wrong is not None:
+                    raise _Wrong(wrong)
+                if row.values and self._taken:
+                    self._taken -= 1
+                elif row.values:
+                    self._tell(
+                        Observed(timestamp, self.job, self.name, row.values, row.clock, self._anew)
+                    )
+                    self._anew = False
+        except (Exception, SystemExit) as error:  # the observer is somebody else's code
+            self.dropped = True
+            if isinstance(error, _Wrong):
+                written = written_at(getattr(type(self._observer), method))
+                what = f"its {method} {error} ({written})"
+            else:
+                what = f"{type(error).__name__}: {error} ({raised_at(error)})"
+            self._fail(
+                f"job {self.job}: the observer {self.name!r} failed and no longer reads "
+                f"{self.path}, so rules that wait for it will not fire: {what}"
+            )
+
+    def _refuse(self) -> None:
+        self._warn(f"{self.path} is not a regular file and cannot be followed")
+
+    def _warn(self, message: str) -> None:
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        self._warn_user(f"job {self.job}: {message}")

@@ -1,0 +1,95 @@
+"""How a picture tells jobs apart: a colour and a line style each, or a scale where they are many.
+
+The few colours are those of Okabe and Ito, which people with any kind of colour vision can tell
+apart; yellow and black are left for marks. Called by ``drawing``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ensemble_plot.story import Track
+
+__all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
+
+#: Up to so many jobs each has its own colour and a place in the legend.
+DIRECT = 12
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_LONGEST = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """One job's line."""
+
+    colour: str
+    dashes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What many jobs are coloured by: each job's value (none: it is grey), and what that is."""
+
+    name: str
+    values: Mapping[str, float]
+    logarithmic: bool
+    whole: bool
+
+
+def style_of(place: int) -> Style:
+    """The style of the job at this place among at most ``DIRECT``."""
+    return Style(_COLOURS[place % len(_COLOURS)], ("-", "--")[place // len(_COLOURS) % 2])
+
+
+def scale_of(jobs: Sequence[Track]) -> Scale:
+    """The scale for so many jobs: the first numeric parameter that varies, or their order.
+
+    A parameter that is called a seed says nothing by its size, and is taken last.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for track in jobs:
+        for name, value in track.parameters.items():
+            number = _number(value)
+            if number is not None:
+                found.setdefault(name, {})[track.id] = number
+    varying = {name: values for name, values in found.items() if len(set(values.values())) > 1}
+    for name in sorted(varying, key=lambda name: "seed" in name.lower()):
+        values = varying[name]
+        low, high = min(values.values()), max(values.values())
+        whole = all(value == int(value) for value in values.values())
+        return Scale(name, values, low > 0 and high / low > 100, whole)
+    order = {track.id: float(place) for place, track in enumerate(jobs)}
+    return Scale("job, in order", order, logarithmic=False, whole=True)
+
+
+def _number(value: object) -> float | None:
+    """The number that a parameter is, if it is one that a scale can have."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e300 else None
+
+
+def label_of(track: Track, jobs: Sequence[Track]) -> str:
+    """A job in the legend: its id, and those of its parameters in which the group's jobs differ."""
+    kin = [each for each in jobs if each.group == track.group]
+    parts = [
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in track.parameters.items()
+        if any(each.parameters.get(name) != value for each in kin)
+    ]
+    text = "  ".join((track.id, ", ".join(parts))) if parts else track.id
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

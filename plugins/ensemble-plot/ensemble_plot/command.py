@@ -1,0 +1,360 @@
+"""``ensemble plot [RUN]``: a picture of what a run's jobs reported, with where rules fired."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.kept_run import json_option, put, state_option, tags, telling
+from ensemble_plot.output_file import (
+    check_place,
+    drawn,
+    format_of,
+    inches,
+    need_matplotlib,
+    write,
+)
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.errors import EnsembleError
+    from ensemble_plot.picture import Axis, Picture
+    from ensemble_plot.story import Story
+
+__all__ = ["plot"]
+
+#: Variables that are shown where nobody said which: of the rules, and where those speak of none.
+_OF_RULES, _FIRST = 6, 4
+#: What jobs say no more often, in fewer than one of so many rows, is shown with others beside it.
+_DOTS, _RARE = 2, 10
+#: Panels that one picture may have.
+_PANELS = 24
+#: Rows that are looked at to complete a name.
+_LOOKED_AT = 4000
+
+#: A comma between names, not one within brackets as in ``f_ave[1,2]``.
+_COMMA = re.compile(r",(?![^\[\]()]*[\])])")
+
+
+def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The variables, groups or jobs of the run that stands on the command line."""
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.errors import EnsembleError
+
+    names: dict[str, None] = {}
+    before, comma, last = incomplete.rpartition(",")
+    try:
+        with Past(ctx.params.get("state"), ctx.params.get("run") or "last") as past:
+            for row in past.journal.rows(0, _LOOKED_AT):
+                if row.type == "observed" and row.job is not None:
+                    if parameter.name == "variable":
+                        names.update(dict.fromkeys((row.data or {}).get("values") or ()))
+                    else:
+                        job = row.job
+                        names[job if parameter.name == "job" else job.rpartition(".")[0]] = None
+    except EnsembleError:
+        return []
+    found: list[CompletionItem] = [
+        CompletionItem(before + comma + name) for name in names if name.startswith(last)
+    ]
+    return found
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", default="last", shell_complete=tags)
+@click.option(
+    "--variable",
+    metavar="NAME,…",
+    multiple=True,
+    shell_complete=_complete,
+    help="What to show, a panel each.  [default: what the rules speak of, or else the first four]",
+)
+@click.option(
+    "--group",
+    metavar="GROUP,…",
+    multiple=True,
+    shell_complete=_complete,
+    help="Only jobs of these groups.",
+)
+@click.option(
+    "--job", metavar="JOB,…", multiple=True, shell_complete=_complete, help="Only these jobs."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(),
+    help="Where to: a .png, .svg or .pdf file.  [default: the run's tag, with .png]",
+)
+@click.option(
+    "--x",
+    "axis",
+    type=click.Choice(["step", "time"]),
+    help="What runs from left to right: the rows' own clock, or the time since the run began."
+    "  [default: step, where rows have one]",
+)
+@click.option(
+    "--size",
+    metavar="WxH",
+    help="1600x1000 (pixels), 16x10cm or 6x4in.  [default: what the panels need]",
+)
+@click.option("--title", metavar="TEXT", help="In place of the ensemble's name and the run's tag.")
+@state_option
+@json_option
+def plot(
+    run: str,
+    variable: tuple[str, ...],
+    group: tuple[str, ...],
+    job: tuple[str, ...],
+    output: str | None,
+    axis: Axis | None,
+    size: str | None,
+    title: str | None,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    """Draw what a run's jobs reported, and where rules fired.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last', the default; it
+    may be under way. Each variable that observers read in the jobs' output is a panel, each job a
+    curve; marks show where rules fired and jobs were cancelled or failed. With --json the same is
+    printed as data, and a picture is made only where -o says so. Needs matplotlib:
+    pip install 'ensemble-core[plot]'.
+    """
+    from ensemble_core.cli.kept_run import Past
+
+    with telling(as_json):
+        measures = None if size is None else inches(size)
+        draws = output is not None or not as_json
+        if output is not None:
+            format_of(output)
+            check_place(Path(output))
+        if draws:
+            need_matplotlib()
+        with Past(state, run, salvage=True) as past:
+            asked = _Asked(past, _names(variable), _names(group), _names(job))
+            picture = asked.picture(axis, title)
+            path = Path(output or f"{past.tag}.png") if draws else None
+        if path is not None:
+            write(path, drawn(picture, format_of(str(path)), measures))
+        if as_json:
+            from ensemble_core.cli.json_lines import dump
+
+            file = None if path is None else str(path.absolute())
+            put(dump({"run": past.tag, "state": asked.state, "file": file, **picture.to_dict()}))
+        elif path is not None:
+            for line in _words(path, picture, asked):
+                put(line)
+        damage = asked.story.damage
+        if damage is not None:
+            sys.stdout.flush()
+            from ensemble_core.cli.error_format import complain
+
+            complain(damage)
+            return 1
+    return 0
+
+
+class _Asked:
+    """A run's story as far as it was asked for, and what of it is shown."""
+
+    def __init__(
+        self, past: Past, variables: list[str], groups: list[str], jobs: list[str]
+    ) -> None:
+        from ensemble_core.journal.run_store import look
+
+        self._past = past
+        self.state = look(past.folder).state
+        self._groups, self._jobs = groups, jobs
+        self._speaks: dict[str, tuple[str, ...]] = self._rules({})
+        wanted = variables or [name for names in self._speaks.values() for name in names]
+        self.story = self._read(wanted or None)
+        if self.story.added:
+            self._speaks = self._rules(self.story.added)
+            more = [name for names in self._speaks.values() for name in names]
+            if not variables and not set(more) <= set(wanted):
+                wanted = more
+                self.story = self._read(wanted)
+        self._check()
+        if variables:
+            self.shown = self._known(variables)
+        else:
+            self.shown = self._choose(wanted, _OF_RULES)
+            if not self.shown:
+                if wanted:  # of none of these was there any value
+                    self.story = self._read(None)
+                self.shown = self._choose(self.story.variables(), _FIRST)
+            elif self._hardly_ever():
+                self.story = self._read(None)
+                first = self._choose(self.story.variables(), _FIRST + len(self.shown))
+                self.shown = list(dict.fromkeys([*self.shown, *first]))[: _FIRST + 1]
+        if not self.shown:
+            raise self._nothing()
+        self.story.keep(self.shown)
+
+    def _read(self, variables: list[str] | None) -> Story:
+        from ensemble_plot.story import read
+
+        return read(self._past.journal, variables=variables, groups=self._groups, jobs=self._jobs)
+
+    def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+        """The names that each rule speaks of, in all versions of the file."""
+        from ensemble_core.errors import EnsembleError
+        from ensemble_plot.choice import spoken_of
+
+        found: dict[str, tuple[str, ...]] = {}
+        try:
+            for text in self._past.journal.texts():
+                found.update(spoken_of(self._past.loading(text), added))
+        except EnsembleError as error:
+            click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
+        return found
+
+    def _choose(self, names: Iterable[str], most: int) -> list[str]:
+        """Those of these names that rows had, the rows' own clock last of all."""
+        kept = set(self.story.variables())
+        found = [name for name in dict.fromkeys(names) if name in kept]
+        moving = [name for name in found if name != self.story.clock]
+        return (moving or found)[:most]
+
+    def _hardly_ever(self) -> bool:
+        """Whether what is shown stands in a few of very many rows, as what marks an event does; by
+        itself that is a picture of dots."""
+        rows = [one.rows for key, one in self.story.curves.items() if key.variable in self.shown]
+        return max(rows) <= _DOTS and self.story.rows > _RARE * sum(rows)
+
+    def _known(self, variables: list[str]) -> list[str]:
+        from ensemble_core.errors import UsageError
+
+        seen = self.story.seen
+        if not seen:
+            raise self._nothing()
+        if len(variables) > _PANELS:
+            raise UsageError(
+                f"{len(variables)} variables are too many for one picture",
+                hint=f"ask for {_PANELS} at most",
+                code="too-many",
+            )
+        for name in variables:
+            if name not in seen:
+                raise self._unknown("variable", name, seen)
+        return variables
+
+    def _check(self) -> None:
+        """Raise :class:`UsageError` for a group or job that the run does not have."""
+        tracks = self.story.tracks
+        groups = dict.fromkeys(track.group for track in tracks.values())
+        for name in self._groups:
+            if name not in groups:
+                raise self._unknown("group", name, groups)
+        for name in self._jobs:
+            if name not in tracks:
+                raise self._unknown("job", name, tracks)
+
+    def _unknown(self, kind: str, name: str, known: Iterable[str]) -> EnsembleError:
+        from difflib import get_close_matches
+
+        from ensemble_core.errors import UsageError
+
+        names = list(known)
+        lower = {each.lower(): each for each in reversed(names)}
+        near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
+        shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
+        what = {
+            "variable": f"no job of run {self._past.tag} reported {name!r}",
+            "group": f"run {self._past.tag} has no jobs of a group {name!r}",
+            "job": f"run {self._past.tag} has no job {name!r}",
+        }[kind]
+        listed = f"there {'is' if len(names) == 1 else 'are'} {shown or 'none'}"
+        return UsageError(
+            what,
+            hint=f"did you mean {near[0]!r}? {listed}" if near else listed,
+            code=f"no-such-{kind}",
+        )
+
+    def _nothing(self) -> EnsembleError:
+        from ensemble_core.errors import EnsembleError
+
+        some = " of these jobs" if self._groups or self._jobs else ""
+        hint = "values come from jobs whose group has 'observe:'"
+        if self._past.journal.about and not self.story.rows:
+            hint += "; 'ensemble status' shows how the run stands"
+        return EnsembleError(
+            f"there is nothing to draw: run {self._past.tag} has no values{some}",
+            hint=hint,
+            code="nothing-to-draw",
+        )
+
+    def picture(self, axis: Axis | None, title: str | None) -> Picture:
+        from ensemble_plot.picture import compose
+
+        picture = compose(
+            self.story,
+            self.shown,
+            axis=axis,
+            speaks=self._speaks,
+            title=title,
+            state=self._standing(),
+        )
+        if not any(panel.lines for panel in picture.panels):
+            from ensemble_core.errors import EnsembleError
+
+            raise EnsembleError(
+                "there is nothing to draw: no row of these variables has a clock of its own",
+                hint="--x time draws them over the time since the run began",
+                code="no-clock",
+            )
+        return picture
+
+    def _standing(self) -> str:
+        """How the run stands, where it is not over."""
+        from ensemble_core.cli.text_style import spell_time
+
+        story = self.story
+        if self.state not in ("running", "interrupted") or story.began is None:
+            return ""
+        words = "under way" if self.state == "running" else "interrupted"
+        return f"{words}, {spell_time((story.newest or story.began) - story.began)} after its start"
+
+    @property
+    def others(self) -> list[str]:
+        """Variables that are not shown, but for the one that is the clock."""
+        hidden = {*self.shown, self.story.clock}
+        return [name for name in self.story.seen if name not in hidden]
+
+
+def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
+    """What was drawn, and what was not."""
+    from ensemble_core.cli.text_style import clean
+
+    jobs = len(picture.jobs)
+    shown = ", ".join(panel.variable for panel in picture.panels)
+    lines = [f"{path}: {shown} of {jobs} job{'' if jobs == 1 else 's'}"]
+    gaps = sum(line.gaps for panel in picture.panels for line in panel.lines)
+    if gaps:
+        lines.append(f" gaps: {gaps:,} value{'s are' if gaps > 1 else ' is'} not finite")
+    if asked.others:
+        lines.append(f" not shown: {_listed(asked.others)} (--variable)")
+    if picture.unplaced:
+        rules = _listed(list(picture.unplaced))
+        lines.append(f" fired on no row that is shown: {rules} (--x time shows when)")
+    return [clean(line) for line in lines]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _names(given: Iterable[str]) -> list[str]:
+    """The names in options that may be given several times and hold several."""
+    found = [name.strip() for text in given for name in _COMMA.split(text)]
+    return list(dict.fromkeys(name for name in found if name))

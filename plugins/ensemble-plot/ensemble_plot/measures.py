@@ -1,0 +1,65 @@
+"""What ``drawing`` asks of numbers and names before it draws them, without matplotlib."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensemble_plot.picture import Panel
+
+__all__ = ["alone", "short", "tame", "travels", "unit"]
+
+#: No axis goes beyond: its length would not be a number any more.
+_HUGE = 1e300
+
+
+def short(text: str, width: int) -> str:
+    """A name in so many characters, without control characters."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def tame(number: float) -> float:
+    """A number that an axis can have; nan stays."""
+    return max(-_HUGE, min(_HUGE, number)) if number == number else number
+
+
+def alone(ys: Sequence[float]) -> list[int]:
+    """The points between gaps, of which a line shows nothing."""
+    last = len(ys) - 1
+    return [
+        at
+        for at, y in enumerate(ys)
+        if y == y and (at == 0 or math.isnan(ys[at - 1])) and (at == last or math.isnan(ys[at + 1]))
+    ]
+
+
+def travels(ys: Sequence[float]) -> float:
+    """How far a curve goes up and down, in its own heights."""
+    finite = [tame(y) for y in ys if y == y]
+    height = max(finite, default=0.0) / 2 - min(finite, default=0.0) / 2
+    if not height > 0:
+        return 0.0
+    return sum(abs(b / 2 - a / 2) / height for a, b in itertools.pairwise(finite))
+
+
+def unit(panels: Iterable[Panel]) -> tuple[str, float]:
+    """The unit in which a run's length is said, and its seconds."""
+    longest = max(
+        (
+            abs(x)
+            for panel in panels
+            if panel.axis == "time"
+            for line in panel.lines
+            for x in line.xs
+            if x == x
+        ),
+        default=0.0,
+    )
+    for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
+        if longest >= least * seconds:
+            return name, seconds
+    return "s", 1.0

@@ -1,0 +1,125 @@
+"""Where a picture goes and how large it is: what ``ensemble plot`` checks first and does last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensemble_core.errors import EnsembleError
+    from ensemble_plot.picture import Picture
+
+__all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
+
+_FORMATS = ("png", "svg", "pdf")
+#: Pixels of a picture given as such, to the inch; inches that it may measure.
+_DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
+
+
+def format_of(path: str) -> str:
+    """The format that a file's name asks for. Raises :class:`UsageError`."""
+    from ensemble_core.errors import UsageError
+
+    ending = Path(path).suffix.lower().removeprefix(".")
+    if ending not in _FORMATS:
+        raise UsageError(
+            f"no picture can be written to {path!r}: its name ends with no known format",
+            hint=f"let it end with {', '.join('.' + each for each in _FORMATS)}",
+            code="bad-format",
+        )
+    return ending
+
+
+def inches(size: str) -> tuple[float, float]:
+    """``WxH`` in inches. Raises :class:`UsageError`."""
+    from ensemble_core.errors import UsageError
+
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(px|in|cm|mm)?\s*", size)
+    if match is None:
+        raise UsageError(
+            f"--size {size!r} is no width and height",
+            hint="write for example 1600x1000 (pixels), 16x10cm or 6x4in",
+            code="bad-size",
+        )
+    by = {"in": 1.0, "cm": 2.54, "mm": 25.4}.get(match[3] or "px", float(_DPI))
+    width, height = float(match[1]) / by, float(match[2]) / by
+    if not (_SMALLEST <= width <= _LARGEST and _SMALLEST <= height <= _LARGEST):
+        raise UsageError(
+            f"--size {size!r} is {width:.3g} by {height:.3g} inches",
+            hint=f"each may be {_SMALLEST:g} to {_LARGEST:g} inches; a plain number is pixels, "
+            f"{_DPI} to the inch",
+            code="bad-size",
+        )
+    return width, height
+
+
+def need_matplotlib() -> None:
+    """Raise :class:`UsageError` at once where pictures cannot be drawn."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise _no_matplotlib("it is not installed for this Python")
+
+
+def drawn(picture: Picture, form: str, size: tuple[float, float] | None) -> bytes:
+    """The picture as a file. Raises :class:`UsageError` where matplotlib cannot be used."""
+    try:
+        from ensemble_plot.drawing import draw
+    except ImportError as error:
+        raise _no_matplotlib(str(error)) from error
+    return draw(picture, form, size)
+
+
+def _no_matplotlib(cause: str) -> EnsembleError:
+    from ensemble_core.errors import UsageError
+
+    return UsageError(
+        "a picture needs matplotlib, which cannot be imported here",
+        cause=cause,
+        hint="pip install 'ensemble-core[plot]'; --json prints the data without it",
+        code="no-matplotlib",
+    )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where no file can be, before anything is read for it. Raises
+    :class:`UsageError`."""
+    if path.is_dir():
+        raise _unwritable(path, "it is a folder")
+    if not path.parent.is_dir():
+        raise _unwritable(path, f"there is no folder {path.parent}")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put a file in place, whole, whatever is there. Raises :class:`UsageError`."""
+    name = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name[:40]}.", delete=False
+        ) as file:
+            name = file.name
+            file.write(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except OSError as error:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        raise _unwritable(path, error.strerror or str(error)) from error
+
+
+def _unwritable(path: Path, cause: str) -> EnsembleError:
+    from ensemble_core.errors import UsageError
+
+    return UsageError(
+        f"the picture cannot be written: {path}",
+        cause=cause,
+        hint="name another file with -o",
+        code="unwritable",
+    )

@@ -1,0 +1,271 @@
+"""A run's story laid out: panels, lines, marks and ends, as plain data.
+
+What is drawn is decided here and can be read as JSON; ``drawing`` turns it into ink and knows
+nothing of runs. Called by ``ensemble plot``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ensemble_plot.curves import Curve, Point
+from ensemble_plot.story import Mark, Story, Track
+
+__all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
+
+#: What a panel's horizontal axis is: the rows' own clock, or seconds since the run's first event.
+Axis = Literal["step", "time"]
+
+#: How many times as far off as nine tenths of the values are apart a value must be to be far off.
+_FAR = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One job's curve. ``ys`` has nan where there is a gap. ``rows`` counts all its values, drawn
+    or thinned out, ``gaps`` those that are not finite. ``end`` is where its job was cancelled or
+    failed: the last row, and the last value that was finite."""
+
+    job: str
+    observer: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    rows: int
+    gaps: int
+    lowest: float | None
+    highest: float | None
+    end: tuple[float, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        points = [[x, None if y != y else y] for x, y in zip(self.xs, self.ys, strict=True)]
+        return {
+            "job": self.job,
+            "observer": self.observer,
+            "rows": self.rows,
+            "not_finite": self.gaps,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "points": [[None if x != x else x, y] for x, y in points],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A rule fired at this place of a job's curve; ``y`` is nan where there was no value yet."""
+
+    rule: str
+    job: str
+    seq: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A rule fired at this time, on no row."""
+
+    rule: str
+    seq: int
+    x: float
+
+
+@dataclass(slots=True)
+class Panel:
+    """All curves of one variable. ``usual`` is set where a few values are so far off that the
+    others would be a flat line: the axis is then linear in this range, and logarithmic beyond."""
+
+    variable: str
+    axis: Axis
+    lines: list[Line] = field(default_factory=list)
+    spots: list[Spot] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    usual: tuple[float, float] | None = None
+
+
+@dataclass(slots=True)
+class Picture:
+    """What is drawn. ``rules`` are those that have a mark, with the words they are known by;
+    ``unplaced`` counts the firings of each rule that have no place on it."""
+
+    title: str
+    subtitle: str
+    clock: str
+    panels: list[Panel]
+    jobs: list[Track]
+    rules: dict[str, str]
+    unplaced: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The picture as plain data; ``x`` is a step, or seconds since the run's first event."""
+        return {
+            "title": self.title,
+            "jobs": [
+                {
+                    "job": track.id,
+                    "group": track.group,
+                    "parameters": dict(track.parameters),
+                    "outcome": track.end,
+                }
+                for track in self.jobs
+            ],
+            "panels": [
+                {
+                    "variable": panel.variable,
+                    "x": panel.axis,
+                    "curves": [line.to_dict() for line in panel.lines],
+                    "marks": [
+                        {"rule": spot.rule, "job": spot.job, "seq": spot.seq, "x": spot.x}
+                        | {"y": None if spot.y != spot.y else spot.y}
+                        for spot in panel.spots
+                    ]
+                    + [
+                        {"rule": one.rule, "job": None, "seq": one.seq, "x": one.x, "y": None}
+                        for one in panel.moments
+                    ],
+                }
+                for panel in self.panels
+            ],
+            "rules": dict(self.rules),
+            "not_shown": dict(self.unplaced),
+        }
+
+
+def compose(
+    story: Story,
+    variables: Sequence[str],
+    *,
+    axis: Axis | None = None,
+    speaks: Mapping[str, Sequence[str]] | None = None,
+    title: str | None = None,
+    state: str = "",
+) -> Picture:
+    """Lay out a panel for each of these variables.
+
+    ``axis`` ``None`` takes the rows' clock for those variables whose rows have one. ``speaks`` has
+    the names that each rule speaks of: its marks go to the panels of these, or to all where it
+    speaks of none of them. ``state`` is what is said of the run beside its title.
+    """
+    panels = [_panel(story, variable, axis) for variable in variables]
+    rules: dict[str, str] = {}
+    unplaced: dict[str, int] = {}
+    for rule, firings in story.firings.items():
+        named = set((speaks or {}).get(rule, ()))
+        own = [panel for panel in panels if panel.variable in named] or panels
+        for mark in firings.marks:
+            if _place(mark, own, panels, story.began or 0.0):
+                rules.setdefault(rule, mark.label)
+            else:
+                unplaced[rule] = unplaced.get(rule, 0) + firings.stride
+        if rule in unplaced:
+            unplaced[rule] = min(unplaced[rule], firings.count)
+    drawn = {line.job for panel in panels for line in panel.lines}
+    jobs = [track for track in story.jobs() if track.id in drawn]
+    return Picture(
+        title=title if title is not None else story.name,
+        subtitle="" if title is not None else _subtitle(story, jobs, state),
+        clock=story.clock or "step",
+        panels=panels,
+        jobs=jobs,
+        rules=rules,
+        unplaced=unplaced,
+    )
+
+
+def _subtitle(story: Story, jobs: Sequence[Track], state: str) -> str:
+    parts = [story.tag] if story.tag != story.name else []
+    if len(jobs) == 1:
+        parts.append(jobs[0].id)
+    if state:
+        parts.append(state)
+    return ", ".join(parts)
+
+
+def _panel(story: Story, variable: str, axis: Axis | None) -> Panel:
+    curves = {key: one for key, one in story.curves.items() if key.variable == variable}
+    if axis is None:
+        clocked = any(curve.clocked for curve in curves.values())
+        axis = "step" if clocked else "time"
+    panel = Panel(variable, axis)
+    places = {track.id: place for place, track in enumerate(story.jobs(variable))}
+    for key in sorted(curves, key=lambda key: (places[key.job], key.observer)):
+        curve = curves[key]
+        line = _line(story, key.job, key.observer, curve, axis)
+        if line.xs:
+            panel.lines.append(line)
+    panel.usual = _usual(panel.lines)
+    return panel
+
+
+def _line(story: Story, job: str, observer: str, curve: Curve, axis: Axis) -> Line:
+    began = story.began or 0.0
+    xs: list[float] = []
+    ys: list[float] = []
+    end = None
+    for point, anew in curve.points():
+        x = _x(point, axis, began)
+        if x is None:
+            continue
+        if anew and axis == "step" and xs:
+            xs.append(math.nan)
+            ys.append(math.nan)
+        xs.append(x)
+        ys.append(point.value)
+        if point.value == point.value:
+            end = x, point.value
+        elif end is not None:
+            end = x, end[1]
+    if story.tracks[job].end not in ("cancelled", "failed"):
+        end = None
+    return Line(
+        job,
+        observer,
+        tuple(xs),
+        tuple(ys),
+        curve.rows,
+        curve.gaps,
+        min((y for y in ys if y == y), default=None),
+        max((y for y in ys if y == y), default=None),
+        end,
+    )
+
+
+def _x(point: Point, axis: Axis, began: float) -> float | None:
+    """Where a point is; ``None`` where a row without a clock has no place."""
+    if axis == "time":
+        return point.time - began
+    return point.clock if math.isfinite(point.clock) else None
+
+
+def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: float) -> bool:
+    """Put a firing where it belongs; whether there is such a place."""
+    placed = False
+    if mark.job is not None:
+        for panel in own:
+            point = mark.at.get(panel.variable)
+            x = None if point is None else _x(point, panel.axis, began)
+            if point is not None and x is not None:
+                panel.spots.append(Spot(mark.rule, mark.job, mark.seq, x, point.value))
+                placed = True
+    if not placed:
+        for panel in panels:
+            if panel.axis == "time":
+                panel.moments.append(Moment(mark.rule, mark.seq, mark.time - began))
+                placed = True
+    return placed
+
+
+def _usual(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Where most values are, if a few others are so far off that they would leave these no room."""
+    values = sorted(y for line in lines for y in line.ys if y == y)
+    if len(values) < 10:
+        return None
+    low, high = values[len(values) // 20], values[len(values) - 1 - len(values) // 20]
+    span = high - low
+    if not 0 < span < math.inf:
+        return None
+    if values[0] >= low - _FAR * span and values[-1] <= high + _FAR * span:
+        return None
+    return low - span / 2, high + span / 2

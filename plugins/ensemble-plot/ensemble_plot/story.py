@@ -1,0 +1,319 @@
+"""A run's journal as what a picture shows: curves, ends of jobs, and where rules fired.
+
+Read once from the first event to the last, in memory that does not grow with the number of rows.
+Called by ``ensemble plot``; ``drawing`` makes a picture of it, ``to_dict`` plain data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ensemble_core.journal.reader import JournalError
+from ensemble_core.model.decisions import AddRule, Fired, Submit, decision_from_dict
+from ensemble_core.model.events import JobEvent, Observed
+from ensemble_plot.curves import Curve, Point
+
+if TYPE_CHECKING:
+    from ensemble_core.journal.codec import Row
+    from ensemble_core.journal.reader import Journal
+
+__all__ = ["End", "Firings", "Key", "Mark", "Story", "Track", "read"]
+
+#: Buckets of all curves together, and of one at most and at least.
+_BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
+#: Variables of which curves are kept while nobody has said which are wanted.
+_CANDIDATES = 12
+#: Sets of names that rows had which are remembered: a job may have another in each row.
+_SHAPES = 100_000
+#: Firings of one rule that are remembered; of more, every second, every fourth …
+_REMEMBERED = 512
+
+#: How a job ended; ``None`` while it has not.
+End = Literal["success", "failed", "cancelled"]
+
+
+class Key(NamedTuple):
+    """Which values a curve has."""
+
+    variable: str
+    job: str
+    observer: str
+
+
+@dataclass(slots=True)
+class Track:
+    """What the journal tells of one job. Times are seconds since the epoch."""
+
+    id: str
+    group: str
+    index: int
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    started: float | None = None
+    ended: float | None = None
+    end: End | None = None
+    fatal: str | None = None
+    status: object = None
+
+
+class Mark(NamedTuple):
+    """One firing of a rule. ``at`` is where it was then on each of its job's curves, by variable:
+    the row's clock and time, and the newest value that was finite (nan where there was none)."""
+
+    rule: str
+    label: str
+    seq: int
+    time: float
+    job: str | None
+    at: Mapping[str, Point]
+
+
+@dataclass(slots=True)
+class Firings:
+    """The firings of one rule; of very many, every second, every fourth … is in ``marks``."""
+
+    count: int = 0
+    stride: int = 1
+    marks: list[Mark] = field(default_factory=list)
+
+    def add(self, mark: Mark) -> None:
+        if self.count % self.stride == 0:
+            self.marks.append(mark)
+        self.count += 1
+        if len(self.marks) > _REMEMBERED:
+            del self.marks[1::2]
+            self.stride *= 2
+
+
+class Story:
+    """All that a picture needs of a run.
+
+    ``began`` and ``newest`` are the times of its first and newest event, ``seen`` the variables
+    that any row had, in order, each with the groups of the jobs it was seen in; ``clock`` is the
+    name of the variable that tells the rows' clock, where one does. ``added`` are the rules that
+    joined while the run was under way.
+    """
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.name = tag
+        self.began: float | None = None
+        self.newest: float | None = None
+        self.damage: JournalError | None = None
+        self.tracks: dict[str, Track] = {}
+        self.curves: dict[Key, Curve] = {}
+        self.firings: dict[str, Firings] = {}
+        self.added: dict[str, Mapping[str, Any]] = {}
+        self.seen: dict[str, dict[str, None]] = {}
+        self.rows = 0
+        self.clock: str | None = None
+        self._groups: dict[str, int] = {}
+
+    def variables(self) -> list[str]:
+        """The variables that have a curve, in the order in which they were first seen."""
+        kept = {key.variable for key in self.curves}
+        return [name for name in self.seen if name in kept]
+
+    def marks(self) -> Iterator[Mark]:
+        """The firings that are remembered, by rule, in order."""
+        for firings in self.firings.values():
+            yield from firings.marks
+
+    def jobs(self, variable: str | None = None) -> list[Track]:
+        """The jobs that have a curve (of this variable), by group and index."""
+        found = {key.job for key in self.curves if variable is None or key.variable == variable}
+        return sorted((self.tracks[job] for job in found), key=self._place)
+
+    def _place(self, track: Track) -> tuple[int, int, str]:
+        return self._groups.get(track.group, 0), track.index, track.id
+
+    def track(self, job: str) -> Track:
+        """What is known of this job; made if nothing is."""
+        found = self.tracks.get(job)
+        if found is None:
+            group, _, index = job.rpartition(".")
+            number = int(index) if index.isdecimal() else 0
+            found = self.tracks[job] = Track(job, group or job, number)
+            self._groups.setdefault(found.group, len(self._groups))
+        return found
+
+    def keep(self, variables: Collection[str]) -> None:
+        """Drop the curves of all other variables."""
+        self.curves = {key: one for key, one in self.curves.items() if key.variable in variables}
+
+
+def read(
+    journal: Journal,
+    *,
+    variables: Collection[str] | None = None,
+    groups: Collection[str] = (),
+    jobs: Collection[str] = (),
+) -> Story:
+    """The story of these variables (``None``: of the first dozen) in jobs of these groups or with
+    these ids (neither: of all). Rows that come while it is read are left out.
+
+    Damage ends it: what was read until then is told, and ``damage`` says what was wrong.
+    """
+    return _Reading(journal, variables, groups, jobs).story
+
+
+class _Reading:
+    """One journal being read."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        variables: Collection[str] | None,
+        groups: Collection[str],
+        jobs: Collection[str],
+    ) -> None:
+        self.story = story = Story(journal.tag)
+        story.name = str(journal.about.get("name") or journal.tag)
+        self._variables = None if variables is None else frozenset(variables)
+        self._some = bool(groups or jobs)
+        self._wanted_groups, self._wanted_jobs = frozenset(groups), frozenset(jobs)
+        #: Jobs, observers and the names that a row had, with the curves of those that are kept.
+        self._shapes: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, Curve]]] = {}
+        #: Each job's curves by variable.
+        self._of: dict[str, dict[str, Curve]] = {}
+        #: Which variables told each row's own clock, so far.
+        self._clocks: dict[str, bool] = {}
+        self._limit = _MOST
+        try:
+            last = journal.last()
+            for row in journal.rows(0, last):
+                self._row(row)
+        except JournalError as error:
+            story.damage = error
+        story.clock = next((name for name in story.seen if self._clocks.get(name)), None)
+
+    def _row(self, row: Row) -> None:
+        story = self.story
+        if story.began is None:
+            story.began = row.time
+        story.newest = row.time
+        try:
+            if row.type == "observed":
+                event = row.event()
+                if isinstance(event, Observed):
+                    self._observe(event)
+            elif row.type == "job":
+                event = row.event()
+                if isinstance(event, JobEvent):
+                    self._job(event)
+            if row.decisions is not None:
+                self._decide(row)
+        except (ValueError, TypeError, KeyError) as error:
+            raise JournalError(
+                f"event {row.seq} cannot be read", cause=str(error), code="corrupt"
+            ) from error
+
+    def _observe(self, event: Observed) -> None:
+        story = self.story
+        story.rows += 1
+        track = story.track(event.job)
+        if self._some and not (track.group in self._wanted_groups or track.id in self._wanted_jobs):
+            return
+        values = event.values
+        if event.clock is not None:
+            self._tell_clock(event.clock, values)
+        shape = event.job, event.observer, tuple(values)
+        curves = self._shapes.get(shape)
+        if curves is None:
+            if len(self._shapes) >= _SHAPES:
+                self._shapes.clear()
+            curves = self._shapes[shape] = self._choose(track.group, *shape)
+        clock, time, anew = event.clock, event.timestamp, event.anew
+        for name, curve in curves:
+            try:
+                curve.add(clock, time, values[name], anew=anew)
+            except (TypeError, OverflowError):  # a plugin's own idea of a number
+                curve.add(None, time, math.nan, anew=anew)
+
+    def _tell_clock(self, clock: float, values: Mapping[str, float]) -> None:
+        """Find the variable that is the rows' clock: the one that was equal to it in every row."""
+        told = self._clocks
+        for name, value in values.items() if len(told) < len(values) else ():
+            told.setdefault(name, value == clock)
+        for name, was in told.items():
+            if was and values.get(name, clock) != clock:
+                told[name] = False
+
+    def _choose(
+        self, group: str, job: str, observer: str, names: tuple[str, ...]
+    ) -> list[tuple[str, Curve]]:
+        """The curves of those values of a row that are kept."""
+        seen = self.story.seen
+        for name in names:
+            seen.setdefault(name, {})[group] = None
+        kept = list(seen)[:_CANDIDATES] if self._variables is None else self._variables
+        return [(name, self._begin(Key(name, job, observer))) for name in names if name in kept]
+
+    def _begin(self, key: Key) -> Curve:
+        curves = self.story.curves
+        if key in curves:
+            return curves[key]
+        limit = max(_FEWEST, min(_MOST, _BUDGET // (len(curves) + 1)))
+        if limit <= self._limit // 2:
+            self._limit = limit
+            for curve in curves.values():
+                curve.shrink(limit)
+        curves[key] = found = Curve(self._limit)
+        self._of.setdefault(key.job, {})[key.variable] = found
+        return found
+
+    def _job(self, event: JobEvent) -> None:
+        if not event.ours:
+            return
+        track = self.story.track(event.job)
+        context = event.context
+        if event.name == "start":
+            track.started = event.timestamp
+        elif event.name == "exception":
+            if context.get("severity", 0) == 0 and track.fatal is None:
+                track.fatal = str(context.get("type", ""))
+        elif event.name == "finish":
+            track.status = context.get("status", 0)
+            self._end(track, event.timestamp)
+        elif event.name == "clean":
+            self._end(track, event.timestamp)
+
+    @staticmethod
+    def _end(track: Track, time: float) -> None:
+        if track.end is not None:
+            return
+        track.ended = time
+        if track.fatal == "cancel":
+            track.end = "cancelled"
+        else:
+            track.end = "success" if track.fatal is None and track.status == 0 else "failed"
+
+    def _decide(self, row: Row) -> None:
+        assert row.decisions is not None
+        story = self.story
+        for data in json.loads(row.decisions):
+            kind = data.get("type")
+            if kind == Submit.type:
+                decision = decision_from_dict(data)
+                assert isinstance(decision, Submit)
+                for job in decision.jobs:
+                    story.track(job.id).parameters = job.parameters
+            elif kind == AddRule.type:
+                story.added[str(data.get("id"))] = data.get("spec") or {}
+            elif kind == Fired.type:
+                self._fire(
+                    row, str(data.get("rule")), str(data.get("label") or ""), data.get("job")
+                )
+
+    def _fire(self, row: Row, rule: str, label: str, job: str | None) -> None:
+        if self._some and job is not None:
+            track = self.story.track(job)
+            if not (track.group in self._wanted_groups or job in self._wanted_jobs):
+                return
+        curves = self._of.get(job, {}) if job is not None else {}
+        at = {name: here for name, one in curves.items() if (here := one.here()) is not None}
+        mark = Mark(rule, label, row.seq, row.time, job, at)
+        self.story.firings.setdefault(rule, Firings()).add(mark)

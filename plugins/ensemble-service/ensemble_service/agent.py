@@ -1,0 +1,271 @@
+"""The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
+
+``ensemble member start`` runs one. It connects to the service, tells how it stands, and hosts each
+run that asks for it (``hosting``). While the service is away, jobs go on and events are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.plugin.executor import Executor
+from ensemble_service.access import is_tag
+from ensemble_service.channel import MISMATCHED
+from ensemble_service.connection import Connection
+from ensemble_service.folder_lock import claim
+from ensemble_service.hosted_run import Hosted
+from ensemble_service.member_stats import Tally
+from ensemble_service.proto import ensemble_pb2 as pb
+
+if TYPE_CHECKING:
+    from ensemble_service.channel import Away
+
+__all__ = ["Agent"]
+
+#: Seconds that events wait for others to go with them.
+_LINGER = 0.01
+#: Events that wait no longer.
+_ENOUGH = 500
+#: Seconds between beats, and the least between two.
+_BEAT, _SOONEST = 2.0, 0.2
+#: Runs at once.
+_MOST_RUNS = 1_000
+#: Seconds for an executor to be closed in when the agent ends.
+_LEAVING = 20.0
+#: Codes of errors that end an agent that was never connected.
+_LASTING = MISMATCHED | {"unauthenticated", "permission-denied", "unimplemented"}
+
+_log = logging.getLogger("ensemble.member")
+
+
+class Agent:
+    """One member. ``name`` is ``NAMESPACE/NAME``.
+
+    ``build`` makes an executor; ``executor`` is its name. ``folder`` is the member's own, with a
+    folder below it for each run. ``channel`` opens a channel to the service at ``target``, and
+    ``away`` looks into why it cannot be reached. ``gave_up`` is called, on a thread of the agent's,
+    where the service was never reached for a reason that no waiting mends: somebody is to
+    :meth:`stop` it then. Once it was connected it goes on trying, whatever is the reason. Raises
+    :class:`UsageError` where another agent of this member has the folder.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Executor],
+        folder: Path,
+        channel: Callable[[], Any],
+        target: str,
+        *,
+        executor: str = "",
+        version: str = "",
+        away: Callable[[], Away] | None = None,
+        gave_up: Callable[[EnsembleError], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._build = build
+        self._folder = folder
+        self._lock_file = claim(
+            folder,
+            UsageError(
+                f"member {name} runs already",
+                cause=f"another process has its folder, {folder}",
+                hint="stop that one first, or give this one another --name",
+                code="member-runs",
+            ),
+        )
+        first = build()
+        self._hello = pb.Hello(
+            member=name,
+            executor=executor,
+            version=version,
+            capabilities=sorted(first.capabilities),
+            host=socket.gethostname(),
+        )
+        self._tally = Tally()
+        # Not every queue can tell before it is opened.
+        with contextlib.suppress(EnsembleError, OSError, TypeError, ValueError):
+            self._tally.gauges(first.resources())
+        self._lock = threading.Lock()
+        self._hosted: dict[str, Hosted] = {}
+        self._news = threading.Event()
+        self._ended = threading.Event()
+        self._welcome = threading.Event()
+        #: Codes of what was told since it was connected.
+        self._told: set[str] = set()
+        self._gave_up = gave_up
+        self._ever = False
+        self._connection: Connection[pb.FromMember, pb.ToMember] = Connection(
+            channel,
+            "Member",
+            target,
+            first=lambda: pb.FromMember(hello=self._hello),
+            heard=self._heard,
+            down=self._down,
+            away=away,
+        )
+        self._sender = threading.Thread(target=self._send, name="ensemble-sender", daemon=True)
+
+    def start(self) -> None:
+        """Connect, and go on until :meth:`stop`."""
+        self._sender.start()
+        self._connection.start()
+
+    def wait_connected(self, timeout: float) -> bool:
+        """Whether the service has welcomed this member, at the latest after so many seconds."""
+        return self._welcome.wait(timeout)
+
+    def stop(self) -> None:
+        """Leave the service and close the executors; jobs go on where those can leave them."""
+        self._ended.set()
+        self._news.set()
+        self._connection.close()
+        with self._lock:
+            hosted = list(self._hosted.values())
+        end = time.monotonic() + _LEAVING
+        for run in hosted:
+            run.leave(max(0.1, end - time.monotonic()))
+        self._sender.join()
+        os.close(self._lock_file)
+
+    # -- what comes ----------------------------------------------------------------------------
+
+    def _heard(self, message: pb.ToMember) -> None:
+        what = message.WhichOneof("what")
+        if what == "call":
+            self._call(message.call)
+        elif what == "ack":
+            ack = message.ack
+            hosted = self._hosted.get(ack.run)
+            if hosted is not None:
+                hosted.acknowledge(ack.life, ack.seq)
+        elif what == "welcome":
+            _log.info("%s is connected to the service %s", self.name, message.welcome.service)
+            self._told.clear()
+            self._ever = True
+            self._welcome.set()
+            self._news.set()
+
+    def _down(self, error: EnsembleError) -> None:
+        self._welcome.clear()
+        for hosted in list(self._hosted.values()):
+            hosted.disconnected()
+        if self._gave_up is not None and not self._ever and error.code in _LASTING:
+            self._gave_up(error)
+            return
+        if error.code not in self._told:  # once, and not with each attempt
+            self._told.add(error.code)
+            why = f" ({error.cause})" if error.cause else ""
+            do = f"; {error.hint}" if error.hint and error.code != "unavailable" else ""
+            _log.warning("%s%s: jobs go on, and it is tried again%s", error.what, why, do)
+
+    def _call(self, call: pb.Call) -> None:
+        if call.member != self.name:
+            return  # the service mixed something up
+        with self._lock:
+            hosted = self._hosted.get(call.run)
+            if hosted is None:
+                what = call.WhichOneof("what")
+                if what != "open":
+                    if call.epoch:
+                        self._answer(_without_run(call, what))
+                    return
+                refusal = None
+                if not is_tag(call.run):
+                    refusal = pb.Fault(message="this cannot be a run's tag", code="bad-tag")
+                elif len(self._hosted) >= _MOST_RUNS:
+                    refusal = pb.Fault(
+                        message=f"{self.name} has {_MOST_RUNS} runs already",
+                        code="too-many-runs",
+                        transient=True,
+                    )
+                if refusal is not None:
+                    answer = _answer_to(call)
+                    answer.fault.CopyFrom(refusal)
+                    self._answer(answer)
+                    return
+                hosted = self._hosted[call.run] = Hosted(
+                    call.run,
+                    self.name,
+                    self._build,
+                    self._folder / "runs" / call.run,
+                    self._tally,
+                    answer=self._answer,
+                    news=self._news.set,
+                    over=self._over,
+                )
+            hosted.take(call)
+
+    def _over(self, hosted: Hosted) -> bool:
+        """Whether a run that is closed may be forgotten: not where calls wait for it."""
+        with self._lock:
+            if not hosted.idle:
+                return False
+            if self._hosted.get(hosted.tag) is hosted:
+                del self._hosted[hosted.tag]
+            return True
+
+    # -- what is sent --------------------------------------------------------------------------
+
+    def _answer(self, answer: pb.Answer) -> None:
+        self._connection.send(pb.FromMember(answer=answer))
+
+    def _send(self) -> None:
+        """The sender's thread: events as they come, several at once, and beats."""
+        while not self._ended.is_set():
+            try:
+                self._send_on()
+            except Exception:  # nobody else would send anything
+                _log.exception("%s: what is to be sent could not be put together", self.name)
+                self._ended.wait(1.0)
+
+    def _send_on(self) -> None:
+        changes, last_beat = -1, 0.0
+        while not self._ended.is_set():
+            now = time.monotonic()
+            wait = last_beat + _BEAT - now
+            if self._tally.changes != changes:
+                wait = min(wait, last_beat + _SOONEST - now)
+            self._news.wait(max(0.0, wait))
+            if self._ended.is_set():
+                return
+            if self._news.is_set():
+                if sum(run.spool.pending for run in list(self._hosted.values())) < _ENOUGH:
+                    self._ended.wait(_LINGER)
+                # Looked at after this, so that what is not seen here is news again.
+                self._news.clear()
+                for run in list(self._hosted.values()):
+                    while (batch := run.batch()) is not None:
+                        self._connection.send(pb.FromMember(batch=batch))
+            now = time.monotonic()
+            since = now - last_beat
+            if since >= _BEAT or (since >= _SOONEST and self._tally.changes != changes):
+                changes, last_beat = self._tally.changes, now
+                for run in list(self._hosted.values()):
+                    if run.spool.look(now):
+                        self._news.set()
+                self._connection.send(pb.FromMember(beat=self._tally.beat()))
+
+
+def _answer_to(call: pb.Call) -> pb.Answer:
+    return pb.Answer(run=call.run, member=call.member, epoch=call.epoch, id=call.id)
+
+
+def _without_run(call: pb.Call, what: Any) -> pb.Answer:
+    """The answer to a call for a run that is not here."""
+    answer = _answer_to(call)
+    if what == "close":
+        answer.done.SetInParent()
+    else:
+        message = f"run {call.run} is not open here"
+        answer.fault.CopyFrom(pb.Fault(message=message, code="not-open", transient=True))
+    return answer

@@ -1,0 +1,235 @@
+"""The client that asks the ensemble service for things.
+
+:class:`ServiceClient` is what plugins use, under the name ``ensemble_core.ServiceClient``, and what
+``ensemble-server status`` uses. gRPC is loaded when one is made, not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.plugin.resizer import Resized
+from ensemble_service.channel import (
+    MAX_MESSAGE,
+    MISMATCHED,
+    Away,
+    address,
+    authorization,
+    fault,
+    is_absence,
+    is_answer,
+    is_loopback,
+    load_grpc,
+    open_channel,
+    read_token,
+    why_away,
+)
+
+__all__ = [
+    "MAX_MESSAGE",
+    "GroupStatus",
+    "MemberStatus",
+    "ServiceClient",
+    "address",
+    "authorization",
+    "fault",
+    "is_loopback",
+    "load_grpc",
+    "open_channel",
+    "read_status",
+    "read_token",
+    "why_away",
+]
+
+_R = TypeVar("_R")
+
+# -- what is known of members -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """How many jobs of a group are in which state."""
+
+    name: str
+    waiting: int = 0
+    running: int = 0
+    success: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """How a member stands. ``last_beat`` is in seconds since the epoch, 0 for never; ``size`` in
+    nodes, of what the service resizes for it, where that is known."""
+
+    member: str
+    alive: bool = False
+    last_beat: float = 0.0
+    executor: str = ""
+    host: str = ""
+    version: str = ""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    groups: tuple[GroupStatus, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    size: int | None = None
+
+
+# -- the client ---------------------------------------------------------------------------------
+
+
+class ServiceClient:
+    """Asks the ensemble service. May be used by several threads.
+
+    ``token`` and ``ca`` are as for :func:`open_channel`. ``timeout`` is in seconds and holds for
+    each request as a whole, asking again included.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 50051,
+        *,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        timeout: float = 10.0,
+    ) -> None:
+        self.target = address(host, port)
+        self.timeout = timeout
+        self._away = partial(why_away, host, port, ca=ca, insecure=insecure)
+        self._channel = open_channel(host, port, token=token, ca=ca, insecure=insecure)
+        from ensemble_service.proto import ensemble_pb2, ensemble_pb2_grpc
+
+        self._wire: Any = ensemble_pb2
+        stub: Any = ensemble_pb2_grpc.EnsembleStub
+        self._stub: Any = stub(self._channel)
+        self._closed = threading.Event()
+
+    def __enter__(self) -> ServiceClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back. Calls that are under way end with an error."""
+        self._closed.set()
+        self._channel.close()
+
+    def resize(self, member: str, request: str, delta: int) -> Resized:
+        """Ask for ``delta`` more nodes of ``member``, fewer when negative.
+
+        ``request`` names it: asked again under that name, it is answered again and not carried out
+        twice. Raises :class:`ExecutorError`; a ``transient`` one leaves open whether the request
+        arrived, and asking again under the same name is safe.
+        """
+        message = self._wire.ResizeRequest(member=member, request=request, delta=delta)
+        reply = self._ask(self._stub.Resize, message, again=True)
+        names: dict[int, Literal["granted", "partial", "denied"]] = {
+            1: "granted",
+            2: "partial",
+            3: "denied",
+        }
+        if reply.outcome not in names:
+            raise ExecutorError(
+                f"the service at {self.target} gave an answer that is not known here",
+                cause=f"outcome {reply.outcome}",
+                hint="it may be newer than this client",
+                code="bad-answer",
+            )
+        return Resized(
+            outcome=names[reply.outcome],
+            before=reply.before,
+            asked=reply.asked,
+            granted=reply.granted,
+            reason=reply.reason,
+            code=reply.code,
+            transient=reply.transient,
+        )
+
+    def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> None:
+        """Cancel jobs of a run on a member, all of them where none is named."""
+        message = self._wire.CancelRequest(member=member, run=run, jobs=jobs)
+        self._ask(self._stub.Cancel, message, again=True)
+
+    def status(self, member: str = "") -> list[MemberStatus]:
+        """How a member stands, or every member that the credential may see, by name."""
+        reply = self._ask(self._stub.GetStatus, self._wire.StatusRequest(member=member), again=True)
+        return [read_status(each) for each in reply.members]
+
+    def _ask(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
+        """Make a call; ask again, within the time, while it cannot have been delivered."""
+        import grpc
+
+        end = time.monotonic() + self.timeout
+        pause = 0.1
+        looked = False
+        while True:
+            try:
+                return call(message, timeout=max(0.001, end - time.monotonic()))
+            except grpc.RpcError as error:
+                code = error.code() if hasattr(error, "code") else None
+                left = end - time.monotonic()
+                away = code == grpc.StatusCode.UNAVAILABLE
+                # That a member is away is an answer, and not for us to wait out.
+                retry = again and away and not is_absence(str(error.details()))
+                if retry and not looked and left > 2.0:  # is it one that no waiting mends?
+                    looked = True
+                    found = self._fault(error, away, left / 2)
+                    if found.code in MISMATCHED:
+                        raise found from None
+                    left = end - time.monotonic()
+                if not retry or left <= pause or self._closed.wait(pause):
+                    raise self._fault(error, away, left) from None
+                pause = min(pause * 2, 2.0)
+            except ValueError as error:  # what gRPC says of a channel that is closed
+                raise ExecutorError(
+                    f"the connection to the service at {self.target} is closed",
+                    cause=str(error),
+                    code="closed",
+                ) from None
+
+    def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
+        """What the error means; looked into within the seconds that are left, or half of one."""
+        why: Away | None = None
+        if away and not is_answer(str(error.details())):
+            with contextlib.suppress(EnsembleError):  # the authority's file is being replaced
+                why = self._away(seconds=min(2.0, max(0.5, left)))
+        return fault(error, self.target, why)
+
+
+def read_status(message: Any) -> MemberStatus:
+    """A member's status from the wire."""
+    return MemberStatus(
+        member=message.member,
+        alive=message.alive,
+        last_beat=message.last_beat,
+        executor=message.executor,
+        host=message.host,
+        version=message.version,
+        gauges=dict(message.gauges),
+        groups=tuple(
+            GroupStatus(
+                name=group.name,
+                waiting=group.waiting,
+                running=group.running,
+                success=group.success,
+                failed=group.failed,
+                cancelled=group.cancelled,
+            )
+            for group in message.groups
+        ),
+        metrics=dict(message.metrics),
+        runs=tuple(message.runs),
+        size=message.size if message.HasField("size") else None,
+    )

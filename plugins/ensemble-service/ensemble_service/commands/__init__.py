@@ -1,0 +1,1 @@
+"""The commands ``ensemble server`` (also ``ensemble-server``) and ``ensemble member``."""

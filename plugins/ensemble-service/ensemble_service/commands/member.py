@@ -1,0 +1,138 @@
+"""``ensemble member start``: an agent that runs executors beside a queue, for the service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.options import executor_option, plugin_option
+from ensemble_service.commands.connection_options import service_options
+
+if TYPE_CHECKING:
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.plugin.executor import Executor
+
+__all__ = ["member"]
+
+
+@click.group()
+def member() -> None:
+    """Let a queue take part in ensembles that are steered elsewhere."""
+
+
+@member.command()
+@executor_option
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the executor; 'ensemble plugins show NAME' describes them.",
+)
+@service_options
+@click.option(
+    "--name",
+    metavar="NAMESPACE/NAME",
+    required=True,
+    help="What this member is called; NAME alone is in 'default'.",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(),
+    help="Where the member keeps what it needs to find its jobs again."
+    "  [default: ENSEMBLE_STATE, or the user's state folder]",
+)
+@plugin_option
+def start(
+    executor: str | None,
+    options: tuple[str, ...],
+    host: str,
+    port: int,
+    token_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    name: str,
+    state: str | None,
+    plugins: tuple[str, ...],
+) -> int:
+    """Run a member agent until it is told to end (SIGTERM, Ctrl-C).
+
+    It connects to the ensemble service and runs the jobs that 'ensemble run --executor remote'
+    sends, on the queue that is here. While the service is away, jobs go on and what happens to them
+    is kept. An agent that the service refuses at the start ends with an error. When an agent ends,
+    jobs stay in the queue where it can keep them: they are found again by the next one with the
+    same --name and --state.
+    """
+    from ensemble_core import __version__
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.executor_choice import build, choose, read_options
+    from ensemble_core.errors import UsageError
+    from ensemble_core.journal.run_store import state_folder
+    from ensemble_service.access import member_name
+    from ensemble_service.channel import (
+        address,
+        load_grpc,
+        open_channel,
+        read_token,
+        why_away,
+    )
+
+    load_grpc()
+    full = member_name(name)
+    registry = discover(plugins)
+    choice = choose(registry, executor)
+    if choice.record.members:
+        raise UsageError(
+            f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
+        )
+    chosen = read_options(choice.record, options, {})
+
+    def built() -> Executor:
+        return build(registry, choice.record, chosen)
+
+    from ensemble_service.agent import Agent
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
+
+    def channel() -> Any:
+        token = read_token(token_file) if token_file else None
+        return open_channel(host, port, token=token, ca=ca, insecure=insecure)
+
+    channel().close()
+    ended = threading.Event()
+    failed: list[EnsembleError] = []
+
+    def gave_up(error: EnsembleError) -> None:
+        failed.append(error)
+        ended.set()
+
+    agent = Agent(
+        full,
+        built,
+        state_folder(state) / "members" / full,
+        channel,
+        address(host, port),
+        executor=choice.name,
+        version=__version__,
+        away=partial(why_away, host, port, ca=ca, insecure=insecure),
+        gave_up=gave_up,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    click.echo(f"member {full}, process {os.getpid()}, {choice}", err=True)
+    agent.start()
+    ended.wait()
+    agent.stop()
+    if failed:
+        raise failed[0]
+    return 0

@@ -1,0 +1,271 @@
+"""The ``ensemble-server`` command: the service, its certificates and tokens, and how it stands.
+
+The installed script calls :data:`main`. Errors and exit codes are those of ``ensemble``. gRPC and
+cryptography are loaded by the commands that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ensemble_core.cli.main import LazyGroup
+from ensemble_core.cli.options import plugin_option
+from ensemble_service.commands.keys import init_tls, token
+from ensemble_service.commands.places import (
+    Finite,
+    service_folder,
+    state_option,
+    tls_option,
+    tokens_option,
+)
+from ensemble_service.commands.status import status
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.resizer import Resizer
+
+__all__ = ["main"]
+
+
+class _Group(LazyGroup):
+    """Errors and exit codes as ``ensemble`` has them; the commands are those added below."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        click.Group.format_commands(self, ctx, formatter)
+
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        return click.Group.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(name, self.commands, 1)
+            names = ", ".join(self.commands)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Commands are {names}."
+            ctx.fail(f"No such command {name!r}. {hint}")
+        return click.Group.resolve_command(self, ctx, args)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from ensemble_core import __version__
+
+        click.echo(f"ensemble-server {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with 'ensemble-server init-tls', 'token add' and 'start'. Each command has its "
+    "own --help.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def main() -> None:
+    """The ensemble service: members and the runs that steer them meet here."""
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    default=50051,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 takes any that is free.",
+)
+@state_option
+@tls_option
+@tokens_option
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Speak plaintext also to other machines: everyone on the way can read the tokens.",
+)
+@click.option(
+    "--resizer", metavar="NAME", help="What gives members more or fewer nodes when they ask."
+)
+@click.option("--kubernetes", is_flag=True, help="The same as --resizer kubernetes.")
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the resizer. May be repeated.",
+)
+@click.option(
+    "--legacy",
+    metavar="NS/NAME",
+    multiple=True,
+    help="A member for which clients of ensemble-python 0.0.16 need no token. May be repeated.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics at /metrics, and /healthz, over HTTP.",
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="The address for metrics."
+)
+@click.option(
+    "--max-message-bytes",
+    default=4 * 1024 * 1024,
+    show_default=True,
+    type=click.IntRange(1024, 1 << 30),
+    help="Refuse larger messages, unread.",
+)
+@click.option(
+    "--rate",
+    default=100.0,
+    show_default=True,
+    type=Finite(0),
+    help="Requests a second that one token may make; 0 for any number.",
+)
+@click.option(
+    "--grace",
+    default=5.0,
+    show_default=True,
+    type=Finite(0, 3600),
+    help="Seconds to wait for requests that are under way when the service stops.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How log lines on stderr look.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged.",
+)
+@plugin_option
+def start(
+    host: str,
+    port: int,
+    state: str | None,
+    tls_dir: str | None,
+    tokens: str | None,
+    insecure: bool,
+    resizer: str | None,
+    kubernetes: bool,
+    options: tuple[str, ...],
+    legacy: tuple[str, ...],
+    metrics_port: int | None,
+    metrics_host: str,
+    max_message_bytes: int,
+    rate: float,
+    grace: float,
+    log_format: str,
+    log_level: str,
+    plugins: tuple[str, ...],
+) -> int:
+    """Start the service; SIGTERM or Ctrl-C stops it.
+
+    It speaks TLS where 'ensemble-server init-tls' has made certificates. Without any, it listens on
+    this machine only. Everyone who asks needs a token: see 'ensemble-server token add'.
+    """
+    from ensemble_service.channel import load_grpc
+
+    load_grpc()
+    from ensemble_service.logs import configure, tell
+    from ensemble_service.server import Service, Settings, run
+
+    if kubernetes and resizer not in (None, "kubernetes"):
+        raise click.UsageError(f"--kubernetes and --resizer {resizer} exclude each other")
+    settings = Settings(
+        state=service_folder(state),
+        host=host,
+        port=port,
+        tokens=Path(tokens).expanduser().absolute() if tokens else None,
+        tls=Path(tls_dir).expanduser().absolute() if tls_dir else None,
+        insecure=insecure,
+        legacy=legacy,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        max_message=max_message_bytes,
+        rate=rate,
+        grace=grace,
+    )
+    chosen = _resizer("kubernetes" if kubernetes else resizer, options, plugins)
+    configure(
+        "json" if log_format == "json" else "text",
+        log_level,  # type: ignore[arg-type]  # click has checked it
+    )
+
+    def ready(service: Service) -> None:
+        if not service.tokens.tokens() and not legacy:
+            hint = "'ensemble-server token add NS/NAME' makes one"
+            tell("there are no tokens: nobody can connect", "warning", hint=hint)
+
+    run(settings, chosen, ready)
+    return 0
+
+
+def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -> Resizer | None:
+    """The resizer of this name with these options. Raises :class:`UsageError`."""
+    if name is None:
+        if options:
+            raise click.UsageError("--option is for a resizer, and there is no --resizer")
+        return None
+    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.executor_choice import read_options
+    from ensemble_core.config.schema import defaults
+    from ensemble_core.errors import UsageError
+    from ensemble_core.plugin.resizer import Resizer
+
+    registry = discover(plugins)
+    if name == "kubernetes" and name not in registry.records("resizer"):
+        raise UsageError(
+            "there is no resizer 'kubernetes' here",
+            cause="it is of the distribution ensemble-minicluster",
+            hint="pip install ensemble-minicluster",
+            code="no-such-record",
+        )
+    record = registry.lookup("resizer", name)
+    given = defaults(record.options, read_options(record, options, {}))
+    try:
+        built = record.build(given)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"resizer {name!r} does not take these options",
+            cause=str(error),
+            code="bad-option",
+        ) from None
+    if not isinstance(built, Resizer):
+        raise UsageError(
+            f"resizer {name!r} is broken",
+            cause=f"it built {type(built).__name__}, which is no Resizer",
+            code="broken-plugin",
+        )
+    return built
+
+
+main.add_command(init_tls)
+main.add_command(token)
+main.add_command(status)

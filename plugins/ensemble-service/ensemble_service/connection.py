@@ -1,0 +1,183 @@
+"""A stream to the service that is made again for as long as it is wanted.
+
+The member agent has one (``Member``), and so has each controller with the executor ``remote``
+(``Steer``). What was under way when the stream broke may or may not have arrived: the two ends find
+out by themselves, with the numbers of events and the ids of calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from ensemble_core.errors import EnsembleError, ExecutorError
+
+if TYPE_CHECKING:
+    from ensemble_service.channel import Away
+
+__all__ = ["Connection"]
+
+#: Seconds between attempts: the first pause, and the longest. A run waits a little longer than that
+#: for members that it needs (``remote``).
+_FIRST, _LONGEST = 0.2, 5.0
+#: Seconds for which a connection must have lasted for the next pause to be short again.
+_STEADY = 5.0
+
+#: Seconds for the thread to end in.
+_CLOSING = 5.0
+
+_log = logging.getLogger("ensemble.member")
+
+_S = TypeVar("_S")
+_R = TypeVar("_R")
+
+
+class Connection(Generic[_S, _R]):
+    """Keeps a stream up from :meth:`start` to :meth:`close`.
+
+    ``channel`` opens a channel. ``first`` is what is said first on each new stream. ``heard`` is
+    called with what comes, and ``down`` with the error whenever the stream has ended or could not
+    be had: both on the connection's own thread. ``away`` looks into why nobody can be reached.
+    """
+
+    def __init__(
+        self,
+        channel: Callable[[], Any],
+        method: Literal["Member", "Steer"],
+        target: str,
+        *,
+        first: Callable[[], _S],
+        heard: Callable[[_R], None],
+        down: Callable[[EnsembleError], None],
+        away: Callable[[], Away] | None = None,
+    ) -> None:
+        self._channel = channel
+        self._method = method
+        self._target = target
+        self._first = first
+        self._heard = heard
+        self._down = down
+        self._away = away
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[_S | None] | None = None
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="ensemble-service", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, message: _S) -> None:
+        """Send a message on the stream there is; where there is none it is lost."""
+        waiting = self._waiting
+        if waiting is not None:
+            waiting.put(message)
+
+    def drop(self) -> None:
+        """End the stream there is; a new one is made."""
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+
+    def close(self) -> None:
+        """End the stream and wait for its thread, unless this is called by it. One that still looks
+        into why nobody can be reached (names may take long to be looked up) is left to itself."""
+        self._closed.set()
+        self.drop()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING)
+
+    def _run(self) -> None:
+        pause = _FIRST
+        while not self._closed.is_set():
+            began = time.monotonic()
+            try:
+                error = self._once()
+            except Exception as broke:  # no thread to be had, for instance: nobody else would try
+                _log.exception("the connection to the service is made again")
+                error = ExecutorError(
+                    f"the connection to the service at {self._target} broke",
+                    cause=f"{type(broke).__name__}: {broke}",
+                    code="broken",
+                    transient=True,
+                )
+            if self._closed.is_set():
+                return
+            try:
+                self._down(error)
+            except Exception:  # as above
+                _log.exception("the connection to the service is made again")
+            if time.monotonic() - began > _STEADY:
+                pause = _FIRST
+            self._closed.wait(pause * random.uniform(0.7, 1.3))
+            pause = min(pause * 2, _LONGEST)
+
+    def _once(self) -> EnsembleError:
+        """One stream, to its end; what ended it."""
+        from ensemble_service.channel import load_grpc
+        from ensemble_service.proto import ensemble_pb2_grpc
+
+        grpc = load_grpc()
+        heard = False
+        waiting: queue.SimpleQueue[_S | None] = queue.SimpleQueue()
+        try:
+            channel = self._channel()
+        except EnsembleError as error:  # a file of a token or a certificate is being replaced
+            return error
+        try:
+            waiting.put(self._first())
+            stub: Any = ensemble_pb2_grpc.EnsembleStub(channel)  # type: ignore[no-untyped-call]
+            with self._lock:
+                if self._closed.is_set():
+                    return _ended(self._target)
+                self._call = getattr(stub, self._method)(_taken(waiting))
+            self._waiting = waiting
+            for message in self._call:
+                if self._closed.is_set():
+                    break
+                heard = True
+                self._heard(message)
+        except grpc.RpcError as error:
+            return self._fault(error, heard)
+        finally:
+            self._waiting = None
+            with self._lock:
+                call, self._call = self._call, None
+            if call is not None:
+                call.cancel()
+            waiting.put(None)
+            channel.close()
+        return _ended(self._target)
+
+    def _fault(self, error: Any, heard: bool) -> EnsembleError:
+        """Why the stream ended, or could not be had."""
+        from ensemble_service.channel import Away, fault, is_answer
+
+        plain = fault(error, self._target)
+        unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")
+        if not unreached or self._closed.is_set():
+            return plain
+        if heard:  # it was there, and may be there again by now
+            return fault(error, self._target, Away(plain.cause or "", "it is tried again"))
+        if self._away is None:
+            return plain
+        try:
+            return fault(error, self._target, self._away())
+        except EnsembleError:  # the authority's file is being replaced
+            return plain
+
+
+def _taken(waiting: queue.SimpleQueue[_S | None]) -> Iterator[_S]:
+    while (message := waiting.get()) is not None:
+        yield message
+
+
+def _ended(target: str) -> EnsembleError:
+    return ExecutorError(
+        f"the service at {target} ended the connection", code="ended", transient=True
+    )

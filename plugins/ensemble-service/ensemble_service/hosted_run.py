@@ -1,0 +1,411 @@
+"""One run at a member agent: its executor, its events, and the calls of its controller.
+
+The executor is opened anew, as for a run that is resumed, with each controller of the run (its
+*epoch*) and after the agent was restarted: each time a *life* begins, with events numbered from 1.
+A controller that finds another life than it knew asks the executor what became of its jobs; within
+a life nothing needs to be asked, for events are sent until they are acknowledged.
+
+The agent's receiving thread hands calls over; a thread of the run's own performs them one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent
+from ensemble_core.plugin.executor import Executor, Run
+from ensemble_service.member_stats import Tally
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.unacked_events import Spool
+from ensemble_service.wire import from_error, from_event, to_jobs
+
+__all__ = ["BLIND", "HOME", "STRANGERS", "Hosted"]
+
+#: A capability that is told of an executor that hears of others' jobs.
+STRANGERS = "strangers"
+#: What a capability begins with that names the folder of the run at this member. An agent that has
+#: another folder does not know what an earlier one was given.
+HOME = "home:"
+#: The code of a fault that says of an executor that it never finds jobs again.
+BLIND = "cannot-reattach"
+#: Answers that are remembered; a controller has far fewer calls under way at once.
+_REMEMBERED = 1_000
+
+#: Where events were too many: the most times as many that are kept from then on.
+_MOST_ROOM = 16
+
+_log = logging.getLogger("ensemble.member")
+
+
+class Hosted:
+    """A run on this member.
+
+    ``build`` makes an executor, ``folder`` keeps what belongs to the run. ``answer`` sends an
+    answer and ``news`` says that there are events to send; ``over`` is asked, with no call left,
+    whether the run may be forgotten.
+    """
+
+    def __init__(
+        self,
+        tag: str,
+        member: str,
+        build: Callable[[], Executor],
+        folder: Path,
+        tally: Tally,
+        *,
+        answer: Callable[[pb.Answer], None],
+        news: Callable[[], None],
+        over: Callable[[Hosted], bool],
+    ) -> None:
+        self.tag = tag
+        self._member = member
+        self._build = build
+        self._folder = folder
+        self._tally = tally
+        self._answer = answer
+        self._news = news
+        self._over = over
+        self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
+        #: The life there is: its events and its executor. Where there is none, nothing is added.
+        self.spool = Spool("")
+        self._executor: Executor | None = None
+        #: Whether it must not go on: the queue was lost, or events were.
+        self._broken = False
+        #: How many times as many events are kept as usual: what was too much once is told again.
+        self._room = 1
+        self._home = ""
+        self._epoch = self._read_epoch()
+        self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
+        #: Jobs that this life was given, or found again, and those of them that are not over.
+        self._handed: set[str] = set()
+        self._active: set[str] = set()
+        self._newest = 0.0
+        self._wall, self._monotonic = time.time(), time.monotonic()
+        self._thread = threading.Thread(target=self._work, name=f"run {tag}", daemon=True)
+        self._thread.start()
+
+    # -- called by the agent -------------------------------------------------------------------
+
+    def take(self, call: pb.Call) -> None:
+        """A call came."""
+        self._calls.put(call)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call waits."""
+        return self._calls.empty()
+
+    def acknowledge(self, life: str, number: int) -> None:
+        """The run has received the events of this life up to this number."""
+        spool = self.spool
+        if life == spool.life:
+            spool.acknowledge(number)
+            self._news()
+
+    def disconnected(self) -> None:
+        """The service is away: what is sent now is lost."""
+        self.spool.stop()
+
+    def batch(self) -> pb.Batch | None:
+        """The next events to send, if there are any that may be sent."""
+        spool = self.spool
+        taken = spool.take()
+        if taken is None:
+            return None
+        first, events = taken
+        return pb.Batch(
+            run=self.tag, member=self._member, life=spool.life, first=first, events=events
+        )
+
+    def leave(self, timeout: float) -> None:
+        """The agent ends: the executor is closed, its jobs go on where it can leave them."""
+        self._calls.put(self._end_life)
+        self._calls.put(None)
+        self._thread.join(timeout)
+
+    # -- the thread of the run -----------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            try:
+                if not isinstance(call, pb.Call):
+                    call()
+                    continue
+                self._perform(call)
+            except Exception:  # what comes next would be carried out by nobody
+                _log.exception("run %s: a call failed", self.tag)
+            if self._executor is None and self._over(self):
+                return
+
+    def _perform(self, call: pb.Call) -> None:
+        what = call.WhichOneof("what")
+        if not call.epoch:
+            self._cancel_for_service(call)
+            return
+        answer = pb.Answer(run=call.run, member=call.member, epoch=call.epoch, id=call.id)
+        refusal = self._refusal(call, what)
+        if refusal is not None:
+            answer.fault.CopyFrom(refusal)
+            self._answer(answer)
+            return
+        if what == "open":
+            self._open(call.epoch, answer)
+            return
+        known = self._answers.get(call.id)
+        if known is not None:
+            self._answer(known)
+            return
+        try:
+            self._carry_out(what or "", call, answer)
+        except (Exception, SystemExit) as error:  # what a plugin may raise is anything
+            if not isinstance(error, EnsembleError):
+                _log.exception("run %s: %s failed", self.tag, what)
+            answer.fault.CopyFrom(from_error(error))
+            # What of it was told already is not known: the next question goes to another life.
+            self._broken = self._broken or (what == "reattach" and answer.fault.code != BLIND)
+        self._answers[call.id] = answer
+        if len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)
+        self._answer(answer)
+
+    def _refusal(self, call: pb.Call, what: str | None) -> pb.Fault | None:
+        if call.epoch < self._epoch:
+            message = f"another controller steers run {self.tag}"
+            return pb.Fault(message=message, code="stale")
+        if what == "open" or (what == "close" and self._executor is None):
+            return None
+        if self._executor is None or call.epoch > self._epoch:
+            message = f"run {self.tag} is not open here"
+            return pb.Fault(message=message, code="not-open", transient=True)
+        return None
+
+    def _carry_out(self, what: str, call: pb.Call, answer: pb.Answer) -> None:
+        executor = self._executor
+        if what == "close":
+            self._end_life()
+            answer.done.SetInParent()
+            return
+        assert executor is not None
+        if what == "submit":
+            jobs = [job for job in to_jobs(call.submit.jobs) if job.id not in self._handed]
+            names = [job.id for job in jobs]
+            if jobs:
+                # Before: their first events may come while they are being submitted.
+                self._handed.update(names)
+                self._active.update(names)
+                try:
+                    executor.submit(jobs)
+                except BaseException:
+                    self._handed.difference_update(names)
+                    self._active.difference_update(names)
+                    raise
+            answer.done.SetInParent()
+        elif what == "cancel":
+            executor.cancel(list(call.cancel.jobs))
+            answer.done.SetInParent()
+        elif what == "resize":
+            resize = call.resize
+            when_busy = cast(Any, resize.when_busy or "wait")
+            executor.resize(resize.request, resize.delta, when_busy=when_busy)
+            answer.done.SetInParent()
+        elif what == "reattach":
+            jobs_of: Mapping[str, float] = dict(call.reattach.jobs)
+            if "reattach" not in executor.capabilities:
+                raise ExecutorError(
+                    f"executor {type(executor).__name__} cannot find jobs again",
+                    code=BLIND,
+                )
+            self._active.update(jobs_of)
+            found = executor.reattach(jobs_of)
+            known = [job for job, there in found.items() if there]
+            self._handed.update(known)
+            self._active.difference_update(job for job in jobs_of if not found.get(job))
+            answer.found.jobs.update(found)
+            answer.found.SetInParent()
+        elif what == "forget":
+            jobs_over = list(call.forget.jobs)
+            executor.forget(jobs_over)
+            self._handed.difference_update(jobs_over)
+            answer.done.SetInParent()
+        else:
+            raise ExecutorError("a call of a kind that is not known here", code="unknown-call")
+
+    def _cancel_for_service(self, call: pb.Call) -> None:
+        """What the service asks for itself, on behalf of a person: only to cancel."""
+        if self._executor is None or call.WhichOneof("what") != "cancel":
+            return
+        jobs = list(call.cancel.jobs) or list(self._active)
+        try:
+            self._executor.cancel(jobs)
+        except (Exception, SystemExit) as error:  # nobody waits for an answer
+            _log.warning("run %s: jobs could not be cancelled: %s", self.tag, error)
+
+    # -- lives ---------------------------------------------------------------------------------
+
+    def _open(self, epoch: int, answer: pb.Answer) -> None:
+        """Take part: go on with the life there is, or begin another."""
+        opened = pb.Opened()
+        try:
+            if epoch > self._epoch or self._executor is None or self._broken:
+                self._end_life()
+                if epoch > self._epoch:
+                    self._write_epoch(epoch)
+                self._begin_life()
+            self._tell_opened(opened)
+        except (Exception, SystemExit) as error:  # what a plugin may raise is anything
+            if not isinstance(error, EnsembleError):
+                _log.exception("run %s could not be opened", self.tag)
+            answer.fault.CopyFrom(from_error(error))
+            self._answer(answer)
+            return
+        answer.opened.CopyFrom(opened)
+        self._answer(answer)
+        # Not before: a run does not know this life yet.
+        self.spool.rewind()
+        self._news()
+
+    def _tell_opened(self, opened: pb.Opened) -> None:
+        executor = self._executor
+        assert executor is not None
+        opened.life, opened.kept_from = self.spool.life, self.spool.kept_from
+        strangers = (STRANGERS,) if executor.sees_strangers else ()
+        home = (HOME + self._home,) if self._home else ()
+        opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
+        gauges = dict(executor.resources())
+        opened.resources.update(gauges)
+        self._tally.gauges(gauges)
+
+    def _begin_life(self) -> None:
+        spool = Spool(secrets.token_hex(8))
+        spool.widen(self._room)
+        executor = self._build()
+        output, state = self._folder / "output", self._folder / "executor"
+        try:
+            output.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ExecutorError(
+                f"the folder for a run cannot be made: {output}",
+                cause=error.strerror or str(error),
+                hint="start the member with --state elsewhere",
+                code="no-folder",
+            ) from None
+        self._home = self._read_home()
+        self.spool, self._broken = spool, False
+        self._answers.clear()
+        self._handed, self._active = set(), set()
+        self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
+        # Two members may be on one machine or in one queue: their jobs must not be taken for one
+        # another's.
+        tag = f"{self.tag}.{self._member.replace('/', '.')}"
+        run = Run(tag=tag, folder=output, clock=self._clock, state=state)
+        executor.open(run, lambda events: self._emit(spool, events))
+        self._executor = executor
+        _log.info("run %s is open (epoch %d)", self.tag, self._epoch)
+
+    def _end_life(self) -> None:
+        executor, self._executor = self._executor, None
+        self.spool = Spool("")  # from here on nothing that it emits is kept
+        self._tally.leave(self.tag)
+        if executor is None:
+            return
+        try:
+            executor.close()
+        except (Exception, SystemExit):  # it broke its contract; it is gone in any case
+            _log.exception("run %s: the executor could not be closed", self.tag)
+        with contextlib.suppress(OSError):
+            (self._folder / "output").rmdir()  # an empty one is of no use to anybody
+        _log.info("run %s is closed", self.tag)
+
+    def _emit(self, spool: Spool, events: Sequence[Event]) -> None:
+        """Events of the executor, on any of its threads."""
+        if spool is not self.spool:
+            return
+        messages, sent = [], []
+        for event in events:
+            self._newest = max(self._newest, event.timestamp)
+            if isinstance(event, JobEvent):
+                if event.name == "clean":
+                    self._active.discard(event.job)
+            elif isinstance(event, ExecutorLost):
+                self._broken = True
+            try:
+                messages.append(from_event(event))
+            except (TypeError, ValueError) as error:
+                _log.error("run %s: an event cannot be sent on: %r: %s", self.tag, event, error)
+            else:
+                sent.append(event)
+        self._tally.add(self.tag, sent)
+        if not spool.add(messages):
+            _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
+            self.spool, self._broken = Spool(""), True
+            self._room = min(self._room * 2, _MOST_ROOM)
+            self._calls.put(self._overflow)
+        self._news()
+
+    def _overflow(self) -> None:
+        """No more events could be kept: the run must find its jobs again. It is told, if it is
+        there, with an answer to no call."""
+        if self._broken and not self.spool.life:
+            self._end_life()
+            self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._epoch))
+
+    def _clock(self) -> float:
+        return self._wall + (time.monotonic() - self._monotonic)
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def _read_home(self) -> str:
+        """The name of the run's folder, which it is given once; empty where none can be written."""
+        path = self._folder / "home"
+        with contextlib.suppress(OSError, ValueError):
+            if name := path.read_text("ascii").strip():
+                return name
+        name = secrets.token_hex(8)
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(name, "ascii")
+            os.replace(draft, path)
+        except OSError:
+            return ""
+        return name
+
+    def _read_epoch(self) -> int:
+        try:
+            return int((self._folder / "epoch").read_text("ascii"))
+        except (OSError, ValueError):
+            return 0
+
+    def _write_epoch(self, epoch: int) -> None:
+        """On the disk before anything is done for it: a call of an earlier controller must not be
+        carried out by an agent that was restarted either."""
+        path = self._folder / "epoch"
+        draft = path.with_suffix(".new")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(draft, "w", encoding="ascii") as file:
+                file.write(str(epoch))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            raise ExecutorError(
+                f"the member cannot write {path}",
+                cause=error.strerror or str(error),
+                code="no-state",
+                transient=True,
+            ) from None
+        self._epoch = epoch

@@ -1,0 +1,165 @@
+"""The service of the first implementation, for its clients as they are.
+
+They send no credential: only members that were named when the service was started (``--legacy``)
+may be spoken of without one. What they say of the object's group and version is not looked at. A
+request that is wrong is answered with ``ERROR`` and a reason, as those clients expect, and not with
+a status of gRPC.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ensemble_core.errors import UsageError
+from ensemble_core.plugin.resizer import Resized
+from ensemble_service.access import Identity, member_name
+from ensemble_service.proto import ensemble_operator_pb2 as old
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.requests import Requests
+from ensemble_service.resizes import Resizes, check_delta
+from ensemble_service.send_queue import Refused
+
+__all__ = ["Operator"]
+
+#: Denials that only say that the size is what it may be already.
+_AT_BOUND = frozenset({"at-maximum", "at-minimum"})
+_STATES = ("new", "depend", "priority", "sched", "run", "cleanup", "inactive")
+_NODES = {
+    "node_cores_free": "cores.free",
+    "node_cores_up": "cores.up",
+    "node_up_count": "nodes.up",
+    "node_free_count": "nodes.free",
+}
+
+
+class Operator:
+    """``EnsembleOperator``. ``legacy`` are members in full that need no credential here."""
+
+    def __init__(self, requests: Requests, resizes: Resizes, legacy: Collection[str]) -> None:
+        self._requests = requests
+        self._resizes = resizes
+        self._legacy = frozenset(legacy)
+
+    def stand_in(self, request: old.StatusRequest | old.ActionRequest) -> Identity | None:
+        """Who asks without a credential: the member itself, if it is one of those named."""
+        try:
+            member = member_name(request.name)
+        except UsageError:
+            return None
+        if member not in self._legacy:
+            return None
+        return Identity("member", member.partition("/")[0], member)
+
+    # -- the size -------------------------------------------------------------------------------
+
+    async def request_action(self, who: Identity, request: old.ActionRequest) -> old.Response:
+        """``grow`` or ``shrink`` a member."""
+        try:
+            member = member_name(request.name)
+            delta = _delta(request.action, request.payload)
+            check_delta(delta)
+        except UsageError as error:
+            return _wrong("; ".join(part for part in (error.what, error.cause) if part))
+        except Refused as refused:
+            return _wrong(refused.message)
+        if not who.may_resize(member):
+            raise Refused("PERMISSION_DENIED", f"this credential may not resize {member}")
+        answer = await self._resizes.ask(who, member, "", delta)
+        content = {
+            "before": answer.before,
+            "asked": answer.asked,
+            "granted": answer.granted,
+            "reason": answer.reason,
+        }
+        return old.Response(payload=json.dumps(content), status=_result(answer))
+
+    # -- the status -----------------------------------------------------------------------------
+
+    async def request_status(self, who: Identity, request: old.StatusRequest) -> old.Response:
+        """How a member stands."""
+        try:
+            member = member_name(request.name)
+        except UsageError as error:
+            return _wrong("; ".join(part for part in (error.what, error.cause) if part))
+        try:
+            status = await self._requests.one(who, member)
+        except Refused as refused:
+            if refused.code != "NOT_FOUND":
+                raise
+            return _wrong(refused.message)
+        return old.Response(payload=json.dumps(_told(status)), status=old.Response.SUCCESS)
+
+
+def _wrong(reason: str) -> old.Response:
+    return old.Response(payload=json.dumps({"reason": reason}), status=old.Response.ERROR)
+
+
+def _result(answer: Resized) -> old.Response.ResultType.ValueType:
+    if answer.outcome == "denied":
+        return old.Response.EXISTS if answer.code in _AT_BOUND else old.Response.DENIED
+    return old.Response.EXISTS if answer.granted == answer.before else old.Response.SUCCESS
+
+
+def _delta(action: str, payload: str) -> int:
+    """The change that is asked for. Raises :class:`UsageError`."""
+    if action not in ("grow", "shrink"):
+        raise UsageError(f"unknown action {action[:100]!r}", cause="there are 'grow' and 'shrink'")
+    try:
+        content = json.loads(payload) if payload.strip() else {}
+    except (ValueError, RecursionError):
+        raise UsageError("the payload is not JSON") from None
+    if not isinstance(content, dict):
+        raise UsageError("the payload is not a JSON object")
+    count = content.get(action)
+    if count is None:
+        count = 1
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UsageError(f"{action} is not a whole number", cause=f"it is {str(count)[:100]!r}")
+    if action == "shrink":
+        return -abs(count)
+    if count <= 0:
+        raise UsageError(f"cannot grow by {str(count)[:30]}", cause="it takes at least 1")
+    return count
+
+
+def _told(status: pb.MemberStatus) -> Mapping[str, Any]:
+    """A member's status in the words of the first implementation, and what there is beside."""
+    gauges = status.gauges
+    groups = {
+        group.name: {
+            "waiting": group.waiting,
+            "running": group.running,
+            "success": group.success,
+            "failed": group.failed,
+            "cancelled": group.cancelled,
+        }
+        for group in status.groups
+    }
+    queue: dict[str, float | int | None] = dict.fromkeys(_STATES, 0)
+    for name, value in gauges.items():
+        if name.startswith("queue."):
+            queue[name.removeprefix("queue.")] = _whole(value)
+    return {
+        "nodes": {ours: _whole(gauges.get(path, 0.0)) for ours, path in _NODES.items()},
+        "queue": queue,
+        "groups": groups,
+        "metrics": {
+            name: value if math.isfinite(value) else None for name, value in status.metrics.items()
+        },
+        "last_heartbeat": status.last_beat,
+        "alive": status.alive,
+        "executor": status.executor,
+        "size": status.size if status.HasField("size") else None,
+    }
+
+
+def _whole(value: float) -> float | int | None:
+    """A count as a whole number, as those clients had it."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

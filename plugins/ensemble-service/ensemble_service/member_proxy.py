@@ -1,0 +1,531 @@
+"""One member as the controller of a run sees it: calls that wait for answers, and its jobs.
+
+The executor ``remote`` has one :class:`Steered` for each member, and calls it with its lock held.
+Calls are sent in order and sent again until they are answered; the member answers each once and
+carries it out once. Within a *life* of the member's agent nothing is lost and nothing comes twice,
+for events are numbered. Where another life has begun, the member is first asked which jobs it
+knows: what it never received is submitted again, events follow from the newest that was seen, and
+what has vanished is reported as lost. Only then does what waited go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
+from ensemble_service.pending_calls import Kind, MemberJob, Waiting, fill
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.wire import MOST_IDS, in_parts, to_error, to_event
+
+__all__ = ["Steered", "Surroundings"]
+
+#: Calls that may wait for their answers at once.
+_WINDOW = 16
+#: Events after which an acknowledgement goes at once, and seconds between two otherwise: of a
+#: thousand members, one for each of their messages would be as much to carry as the messages.
+_ACK_AT_ONCE, _ACK_EVERY = 500, 1.0
+#: Seconds until a member is asked again to take part, and until it is told of as away.
+_AGAIN, _AWAY = 1.0, 3.0
+#: Seconds after which a call that was not answered is made again: a member that is busy with it
+#: answers it once, and twice.
+_UNANSWERED = 60.0
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a member's steering needs of the executor around it."""
+
+    run: str
+    epoch: int
+    number: Callable[[], int]
+    send: Callable[[pb.FromRun], None]
+    tell: Callable[[Sequence[Event]], None]
+    clock: Callable[[], float]
+    #: Gauges of these paths have changed, at this time.
+    gauges: Callable[[Iterable[str], float], None]
+    #: Another controller has the run.
+    stale: Callable[[str], None]
+
+
+class Steered:
+    """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self._around = around
+        self.present = False
+        self.state: Literal["away", "opening", "asking", "open"] = "away"
+        #: Why it could not be opened, the last time.
+        self.refusal: ExecutorError | None = None
+        self.capabilities: frozenset[str] = frozenset()
+        self.gauges: dict[str, float] = {}
+        self.jobs: dict[str, MemberJob] = {}
+        #: What the run asked about and the member answered, until it is fetched.
+        self.found: dict[str, bool] = {}
+        #: Whether it cannot say of jobs whether they ever arrived.
+        self.blind = False
+        #: The folder of the run at the member.
+        self._home = ""
+        self._life: str | None = None
+        self._next = 1
+        self._acknowledged = 0
+        self._ack_due = 0.0
+        self._opening = 0
+        self._waiting: dict[int, Waiting] = {}
+        #: Requests for another size that the run has heard no outcome of.
+        self._resizes: dict[str, pb.Resize] = {}
+        #: When to do again what could not be done, and since when it is away.
+        self._again: float | None = None
+        self._away_since: float | None = None
+        self._told_away = False
+
+    @property
+    def open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def opened(self) -> bool:
+        """Whether it ever took part."""
+        return self._life is not None
+
+    @property
+    def sees_strangers(self) -> bool:
+        return STRANGERS in self.capabilities
+
+    def waits(self, kind: Kind) -> bool:
+        """Whether a call of this kind has not been answered."""
+        return any(each.kind == kind and not each.own for each in self._waiting.values())
+
+    # -- what the run wants --------------------------------------------------------------------
+
+    def submit(self, messages: Sequence[pb.Job], names: Sequence[str]) -> None:
+        """Hand jobs to the member, or keep them until it is there."""
+        begin = 0
+        for part in in_parts(messages):
+            ids = list(names[begin : begin + len(part)])
+            begin += len(part)
+            for job, data in zip(ids, part, strict=True):
+                self.jobs[job] = MemberJob(data)
+            self._put("submit", ids)
+        self._pump()
+
+    def cancel(self, jobs: Iterable[str]) -> None:
+        """Cancel those of these jobs that are the member's; it is not asked of jobs that were
+        never sent to it."""
+        mine = [job for job in jobs if job in self.jobs]
+        unsent = {job for job in mine if not self.jobs[job].sent}
+        if unsent:
+            self._take_back(unsent)
+        rest = [job for job in mine if job not in unsent]
+        for begin in range(0, len(rest), MOST_IDS):
+            self._put("cancel", rest[begin : begin + MOST_IDS])
+        self._pump()
+
+    def _take_back(self, jobs: set[str]) -> None:
+        for waiting in list(self._waiting.values()):
+            if waiting.kind == "submit":
+                waiting.jobs = [job for job in waiting.jobs if job not in jobs]
+                if not waiting.jobs:
+                    del self._waiting[waiting.id]
+        events: list[Event] = []
+        now = self._around.clock()
+        context = {
+            "type": "cancel",
+            "severity": 0,
+            "note": f"before member {self.name} was asked to run it",
+        }
+        for job in jobs:
+            del self.jobs[job]
+            events.append(JobEvent(now, job, "submit"))
+            events.append(JobEvent(now, job, "exception", context))
+            events.append(JobEvent(now, job, "clean"))
+        self._around.tell(events)
+
+    def resize(self, request: str, delta: int, when_busy: str) -> None:
+        """Ask for another size; the outcome comes as an event."""
+        resize = pb.Resize(request=request, delta=delta, when_busy=when_busy)
+        self._resizes[request] = resize
+        self._put("resize").resize = resize
+        self._pump()
+
+    def reattach(self, jobs: Mapping[str, float]) -> None:
+        """Ask which of these jobs, of an earlier controller, the member knows: see ``found``."""
+        for job, newest in jobs.items():
+            self.jobs[job] = MemberJob(None, newest, newest, sent=True)
+        names = list(jobs)
+        for begin in range(0, len(names), MOST_IDS):
+            self._put("reattach", names[begin : begin + MOST_IDS])
+        self._pump()
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """The member need not remember these."""
+        if self.opened:
+            self._put("forget", list(jobs))
+            self._pump()
+
+    def close(self) -> None:
+        """The run leaves."""
+        if self.present and (self.opened or self.state != "away"):
+            self._put("close")
+            self._pump()
+
+    def _put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:
+        waiting = Waiting(self._around.number(), kind, jobs or [])
+        self._waiting[waiting.id] = waiting
+        return waiting
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send what may be sent."""
+        if self.state not in ("open", "asking"):
+            return
+        asking = self.state == "asking"
+        under_way = sum(waiting.sent for waiting in self._waiting.values())
+        for waiting in list(self._waiting.values()):
+            if under_way >= _WINDOW:
+                return
+            if not waiting.sent and waiting.own == asking:
+                waiting.sent, waiting.when = True, time.monotonic()
+                under_way += 1
+                call = self._call(waiting.id)
+                fill(call, waiting, self.jobs)
+                self._around.send(pb.FromRun(call=call))
+
+    def _call(self, number: int) -> pb.Call:
+        around = self._around
+        return pb.Call(run=around.run, member=self.name, epoch=around.epoch, id=number)
+
+    def ask_to_open(self) -> None:
+        """Take part, or say that one is back. What waits goes on with the answer."""
+        self.state = "opening"
+        self._again = time.monotonic() + _UNANSWERED
+        self._opening = self._around.number()
+        call = self._call(self._opening)
+        call.open.SetInParent()
+        self._around.send(pb.FromRun(call=call))
+
+    # -- coming and going ----------------------------------------------------------------------
+
+    def came(self) -> None:
+        """The member is connected."""
+        self.present = True
+        self._away_since = None
+        if self._told_away:
+            self._told_away = False
+            self._warn(f"member {self.name} is back")
+        self.ask_to_open()
+
+    def went(self, now: float) -> None:
+        """The member is away, or the service is. ``now`` is monotonic, in seconds."""
+        self.present = False
+        if self._away_since is None:
+            self._away_since = now
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.state, self._again = "away", None
+        for waiting in self._waiting.values():
+            waiting.sent = False
+
+    def tick(self, now: float) -> None:
+        """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
+        if now >= self._ack_due and self._acknowledge():
+            self._ack_due = now + _ACK_EVERY
+        if self._again is not None and now >= self._again and self.present:
+            self._again = None
+            if self.state in ("away", "opening"):
+                self.ask_to_open()
+        for waiting in self._waiting.values():
+            if waiting.sent and now - waiting.when > _UNANSWERED:
+                waiting.sent = False
+        self._pump()
+        if (
+            self._away_since is not None
+            and now - self._away_since > _AWAY
+            and not self._told_away
+            and (self.jobs or self.opened)
+        ):
+            self._told_away = True
+            self._warn(
+                f"member {self.name} is away: what it has to do goes on there, and the rest waits "
+                "until it is back"
+            )
+
+    def _warn(self, message: str) -> None:
+        self._around.tell([Problem(self._around.clock(), message)])
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def answered(self, answer: pb.Answer, now: float) -> None:
+        """An answer came; ``now`` is monotonic, in seconds."""
+        what = answer.WhichOneof("what")
+        if answer.id == self._opening and self.state == "opening":
+            if what == "opened":
+                self._has_opened(answer.opened)
+            elif what == "fault":
+                self._not_opened(answer.fault, now)
+            return
+        if not answer.id and what is None:
+            # The member had to begin another life.
+            if self.state != "away":
+                self._interrupt()
+                self.ask_to_open()
+            return
+        waiting = self._waiting.get(answer.id)
+        if waiting is None or not waiting.sent:
+            return
+        if what == "fault" and self._put_off(waiting, answer.fault, now):
+            return
+        del self._waiting[answer.id]
+        if what == "fault":
+            self._refused(waiting, answer.fault)
+        elif what == "found":
+            self._has_found(waiting, answer.found.jobs)
+        if waiting.own and not any(each.own for each in self._waiting.values()):
+            self._all_asked()
+        self._pump()
+
+    def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
+        """Whether a fault only means that the call has to be made again."""
+        code = fault.code
+        if code == "stale":
+            self._around.stale(fault.message)
+            return True
+        if code == "away":
+            waiting.sent = False  # its presence is told when it is back
+            return True
+        if waiting.kind == "reattach" and code not in (BLIND, "not-open"):
+            # Its queue cannot be asked now: as long as that is so, nothing is known of any job.
+            self._interrupt()
+            self._not_opened(fault, now)
+            return True
+        if code == "not-open":
+            waiting.sent = False
+            # Of several that are under way only the first comes here: the others are not any more.
+            self._interrupt()
+            self.ask_to_open()
+            return True
+        return False
+
+    def _refused(self, waiting: Waiting, fault: pb.Fault) -> None:
+        error = to_error(fault, self.name)
+        now = self._around.clock()
+        if waiting.kind == "submit":
+            self._give_up(
+                [job for job in waiting.jobs if job in self.jobs and not self.jobs[job].newest],
+                "submit",
+                str(error),
+            )
+        elif waiting.kind == "cancel":
+            message = f"{len(waiting.jobs)} jobs could not be cancelled: {error}"
+            self._around.tell([Problem(now, message, "error", tuple(waiting.jobs))])
+        elif waiting.kind == "resize":
+            assert waiting.resize is not None
+            request = waiting.resize.request
+            self._resizes.pop(request, None)
+            outcome: Literal["undelivered", "denied"] = (
+                "undelivered" if error.transient else "denied"
+            )
+            self._around.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
+        elif waiting.kind == "reattach":
+            self._blind(waiting, error)
+
+    def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
+        """Nothing can be known of these jobs. None is submitted again: it may have arrived."""
+        self._warn(str(error))
+        if waiting.own:
+            self._give_up([job for job in waiting.jobs if job in self.jobs], "lost", str(error))
+            return
+        self.blind = True
+        for job in waiting.jobs:
+            self.jobs.pop(job, None)
+
+    def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
+        """These jobs are over, and this is the last that is heard of them."""
+        now = self._around.clock()
+        context = {"type": kind, "severity": 0, "note": note}
+        events: list[Event] = []
+        for job in jobs:
+            known = self.jobs.pop(job)
+            when = max(now, known.newest)
+            events.append(JobEvent(when, job, "exception", context))
+            events.append(JobEvent(when, job, "clean"))
+        if events:
+            self._around.tell(events)
+
+    # -- lives ---------------------------------------------------------------------------------
+
+    def _not_opened(self, fault: pb.Fault, now: float) -> None:
+        if fault.code == "stale":
+            self._around.stale(fault.message)
+            return
+        self.state = "away"
+        if fault.code == "away":
+            return
+        error = to_error(fault, self.name)
+        if self.opened and str(error) != str(self.refusal):
+            self._warn(str(error))
+        self.refusal = error
+        self._again = now + _AGAIN * 2
+
+    def _has_opened(self, opened: pb.Opened) -> None:
+        self.refusal, self._again = None, None
+        homes = [name for name in opened.capabilities if name.startswith(HOME)]
+        self.capabilities = frozenset(opened.capabilities).difference(homes)
+        earlier, self._life = self._life, opened.life
+        self._gauges(opened.resources, self._around.clock())
+        # What was acknowledged while nobody listened is acknowledged again.
+        self._acknowledged = opened.kept_from - 1
+        if earlier != opened.life:
+            self._next = 1
+            home = homes[0] if homes else ""
+            if self._home and home != self._home:
+                self._moved()
+            self._home = home or self._home
+            for waiting in [each for each in self._waiting.values() if each.own]:
+                del self._waiting[waiting.id]
+            if earlier is not None:
+                self._ask_for_jobs()
+                self._ask_for_sizes()
+        # Asked again within a life, under the same id: what was replayed once must not come twice.
+        asking = any(waiting.own for waiting in self._waiting.values())
+        self.state = "asking" if asking else "open"
+        self._pump()
+
+    def _ask_for_jobs(self) -> None:
+        """In another life than before: ask which of our jobs the member knows."""
+        asked = {
+            job
+            for waiting in self._waiting.values()
+            if waiting.kind == "reattach"
+            for job in waiting.jobs
+        }
+        names = [name for name, job in self.jobs.items() if job.sent and name not in asked]
+        for name in names:
+            # What comes from here on is newer, or comes again. Not looked at again when the
+            # question is only sent again: by then some of what is newer may have come.
+            self.jobs[name].since = self.jobs[name].newest
+        for begin in range(0, len(names), MOST_IDS):
+            self._put("reattach", names[begin : begin + MOST_IDS]).own = True
+
+    def _moved(self) -> None:
+        """An agent with another folder has taken over. The earlier one may be stopped only, and
+        still submit what it was sent: what this one does not know is not submitted again."""
+        for job in self.jobs.values():
+            if job.sent:
+                job.data = None
+
+    def _ask_for_sizes(self) -> None:
+        """In another life than before: an outcome that was on its way is gone with the earlier one.
+        What was carried out is answered again, and not carried out twice."""
+        asked = {each.resize.request for each in self._waiting.values() if each.resize is not None}
+        for request, resize in self._resizes.items():
+            if request not in asked:
+                self._put("resize").resize = resize
+
+    def _has_found(self, waiting: Waiting, found: Mapping[str, bool]) -> None:
+        if not waiting.own:
+            self.found.update({job: bool(found.get(job)) for job in waiting.jobs})
+            for name in waiting.jobs:
+                if not found.get(name):
+                    self.jobs.pop(name, None)
+            return
+        lost: list[str] = []
+        for name in waiting.jobs:
+            job = self.jobs.get(name)
+            if job is None:
+                continue
+            if found.get(name):
+                job.sent = True
+            elif job.newest or job.data is None:
+                lost.append(name)
+            else:
+                job.sent = False
+        note = f"member {self.name} knows nothing of this job any more: how it ended is not known"
+        self._give_up(lost, "lost", note)
+
+    def _all_asked(self) -> None:
+        """What was never received is submitted again, before all else that waits."""
+        for waiting in [each for each in self._waiting.values() if each.kind == "submit"]:
+            del self._waiting[waiting.id]
+        later = self._waiting
+        self._waiting = {}
+        again = {n: job.data for n, job in self.jobs.items() if not job.sent and job.data}
+        names, begin = list(again), 0
+        for part in in_parts(list(again.values())):
+            self._put("submit", names[begin : begin + len(part)])
+            begin += len(part)
+        self._waiting.update(later)
+        self.state = "open"
+
+    # -- events --------------------------------------------------------------------------------
+
+    def received(self, batch: pb.Batch) -> None:
+        """Events came."""
+        if batch.life != self._life:
+            return  # of a life that is over, or that is not known yet
+        skip = self._next - batch.first
+        if skip < 0:
+            # Some before them did not arrive. They come again once the member is asked to.
+            if self.state == "open":
+                self._interrupt()
+                self.ask_to_open()
+            return
+        events: list[Event] = []
+        for message in batch.events[skip:]:
+            self._next += 1
+            try:
+                event = to_event(message)
+            except (ValueError, TypeError) as error:
+                self._warn(f"member {self.name} sent what is no event: {error}")
+                continue
+            if isinstance(event, JobEvent) and event.ours:
+                if not self._news_of(event):
+                    continue
+            elif isinstance(event, Resources):
+                if events:
+                    self._around.tell(events)
+                    events = []
+                self._gauges(event.values, event.timestamp)
+                continue
+            elif isinstance(event, ResizeOutcome):
+                self._resizes.pop(event.request, None)
+            events.append(event)
+        if events:
+            self._around.tell(events)
+        if self._next - 1 - self._acknowledged >= _ACK_AT_ONCE:
+            self._acknowledge()
+
+    def _news_of(self, event: JobEvent) -> bool:
+        """Whether a job's event was not seen before."""
+        job = self.jobs.get(event.job)
+        if job is None or event.timestamp <= job.since:
+            return False
+        job.newest = max(job.newest, event.timestamp)
+        job.data = None
+        if event.name == "clean":
+            del self.jobs[event.job]
+        return True
+
+    def _gauges(self, values: Mapping[str, float], when: float) -> None:
+        changed = [path for path, value in values.items() if self.gauges.get(path) != value]
+        self.gauges.update(values)
+        if changed:
+            self._around.gauges(changed, when)
+
+    def _acknowledge(self) -> bool:
+        """Whether there was something to acknowledge."""
+        if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
+            return False
+        self._acknowledged = self._next - 1
+        ack = pb.Ack(
+            run=self._around.run, member=self.name, life=self._life, seq=self._acknowledged
+        )
+        self._around.send(pb.FromRun(ack=ack))
+        return True

@@ -1,0 +1,171 @@
+"""What a member tells of itself: its gauges, and how its jobs stand, from what passes through.
+
+The member agent adds the events of all its runs here and asks for a beat.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from ensemble_core.model.events import Event, JobEvent, Resources
+from ensemble_core.model.jobs import JobState
+from ensemble_service.proto import ensemble_pb2 as pb
+
+__all__ = ["Tally"]
+
+#: Groups that are told of; more are left out, the oldest first.
+_MOST_GROUPS = 200
+#: The state that a job is in after an event.
+_AFTER = {
+    "submit": JobState.DEPEND,
+    "depend": JobState.PRIORITY,
+    "priority": JobState.SCHED,
+    "alloc": JobState.RUN,
+    "start": JobState.RUN,
+    "finish": JobState.CLEANUP,
+}
+
+
+class _Job:
+    """One job that is not over."""
+
+    __slots__ = ("cancelled", "failed", "group", "started", "state", "submitted")
+
+    def __init__(self, group: _Group, submitted: float) -> None:
+        self.group = group
+        self.submitted = submitted
+        self.started = 0.0
+        self.state = JobState.NEW
+        self.failed = self.cancelled = False
+
+
+class _Group:
+    """Counts of one group's jobs, and sums of times in seconds."""
+
+    def __init__(self) -> None:
+        self.waiting = self.running = self.success = self.failed = self.cancelled = 0
+        self.durations = self.pendings = 0.0
+        self.finished = self.began = 0
+
+
+class Tally:
+    """Counts jobs and remembers gauges. Safe from any thread.
+
+    ``changes`` grows whenever a gauge has changed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._groups: dict[str, _Group] = {}
+        self._states = dict.fromkeys(JobState, 0)
+        self._gauges: dict[str, float] = {}
+        self.changes = 0
+
+    def gauges(self, values: Mapping[str, float]) -> None:
+        """Gauges as they are now; those that are not named stay. Raises ``TypeError`` or
+        ``ValueError``, and changes nothing, where one is no number."""
+        numbers = {path: float(value) for path, value in values.items()}  # or no beat could be made
+        with self._lock:
+            if any(self._gauges.get(path) != value for path, value in numbers.items()):
+                self._gauges.update(numbers)
+                self.changes += 1
+
+    def add(self, run: str, events: Iterable[Event]) -> None:
+        """Events of a run, in order."""
+        for event in events:
+            if isinstance(event, Resources):
+                self.gauges(event.values)
+            elif isinstance(event, JobEvent) and event.ours:
+                with self._lock:
+                    self._job(run, event)
+
+    def leave(self, run: str) -> None:
+        """Nothing more is known of a run's jobs: they are not counted as there any longer."""
+        with self._lock:
+            for key in [key for key in self._jobs if key[0] == run]:
+                job = self._jobs.pop(key)
+                self._move(job, None)
+
+    def _job(self, run: str, event: JobEvent) -> None:
+        key = (run, event.job)
+        job = self._jobs.get(key)
+        name = event.name
+        if job is None:
+            if name == "clean":
+                return
+            group = self._group(event.job.rpartition(".")[0] or event.job)
+            job = self._jobs[key] = _Job(group, event.timestamp)
+            self._states[JobState.NEW] += 1
+            group.waiting += 1
+        if name == "start":
+            job.started = event.timestamp
+            job.group.pendings += max(0.0, event.timestamp - job.submitted)
+            job.group.began += 1
+        elif name == "finish":
+            job.failed = job.failed or event.context.get("status") != 0
+            if job.started:
+                job.group.durations += max(0.0, event.timestamp - job.started)
+                job.group.finished += 1
+        elif name == "exception" and event.context.get("severity") == 0:
+            job.failed = True
+            job.cancelled = job.cancelled or event.context.get("type") == "cancel"
+        if name == "clean":
+            del self._jobs[key]
+            self._move(job, None)
+            if job.cancelled:
+                job.group.cancelled += 1
+            elif job.failed:
+                job.group.failed += 1
+            else:
+                job.group.success += 1
+        else:
+            self._move(job, max(job.state, _AFTER.get(name, job.state)))
+
+    def _move(self, job: _Job, state: JobState | None) -> None:
+        group = job.group
+        self._states[job.state] -= 1
+        if job.state.waiting:
+            group.waiting -= 1
+        else:
+            group.running -= 1
+        if state is None:
+            return
+        job.state = state
+        self._states[state] += 1
+        if state.waiting:
+            group.waiting += 1
+        else:
+            group.running += 1
+
+    def _group(self, name: str) -> _Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group()
+            for other in list(self._groups)[: max(0, len(self._groups) - _MOST_GROUPS)]:
+                if not self._groups[other].waiting and not self._groups[other].running:
+                    del self._groups[other]
+        return group
+
+    def beat(self) -> pb.Beat:
+        """What there is to tell now."""
+        beat = pb.Beat()
+        with self._lock:
+            for state, count in self._states.items():
+                beat.gauges[f"queue.{state.name.lower()}"] = count
+            beat.gauges.update(self._gauges)
+            for name, group in list(self._groups.items())[-_MOST_GROUPS:]:
+                beat.groups.add(
+                    name=name,
+                    waiting=group.waiting,
+                    running=group.running,
+                    success=group.success,
+                    failed=group.failed,
+                    cancelled=group.cancelled,
+                )
+                if group.finished:
+                    beat.metrics[f"mean.{name}-duration"] = group.durations / group.finished
+                if group.began:
+                    beat.metrics[f"mean.{name}-pending"] = group.pendings / group.began
+        return beat

@@ -1,0 +1,98 @@
+"""The record of the executor ``remote``, a plugin loaded by the entry point of that name.
+
+What it builds is in ``remote``, which is imported when a run uses it: gRPC with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_core.plugin.executor import Executor
+from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
+
+__all__ = ["CAPABILITIES", "OPTIONS", "ensemble_executors"]
+
+CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
+
+OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "host": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Where the ensemble service is; default localhost.",
+        },
+        "port": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 65535,
+            "description": "Its port; default 50051.",
+        },
+        "name": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The namespace of the members that job groups name; default 'default'.",
+        },
+        "default": {
+            "type": "string",
+            "minLength": 1,
+            "description": "The member for job groups that name none; default: the only one there.",
+        },
+        "members": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Members that must be there at the start; default: those in the file.",
+        },
+        "token_file": {
+            "type": "string",
+            "minLength": 1,
+            "description": "A file with the credential; default: what ENSEMBLE_TOKEN or "
+            "ENSEMBLE_TOKEN_FILE say.",
+        },
+        "ca": {
+            "type": "string",
+            "minLength": 1,
+            "description": "A file with the certificate of the service's authority; default: what "
+            "ENSEMBLE_CA says; of a service on this machine its own.",
+        },
+        "insecure": {
+            "type": "boolean",
+            "description": "Plaintext, also to another machine; default false.",
+        },
+        "patience": {
+            "type": "number",
+            "minimum": 0,
+            "description": "Seconds to wait, when a run is resumed, for members that are away; "
+            "default 300.",
+        },
+    },
+}
+
+
+def _build(options: Mapping[str, Any]) -> Executor:
+    from ensemble_service.remote_executor import RemoteExecutor
+
+    return RemoteExecutor(**options)
+
+
+def _available() -> tuple[bool, str]:
+    # It is used where it is named: what would be steered cannot be guessed.
+    return False, "name it with --executor remote"
+
+
+@hookimpl
+def ensemble_executors() -> Iterable[ExecutorPlugin]:
+    """The executor ``remote``."""
+    return [
+        ExecutorPlugin(
+            name="remote",
+            summary="Steers members of the ensemble service, each with a queue of its own",
+            build=_build,
+            capabilities=CAPABILITIES,
+            options=OPTIONS,
+            available=_available,
+            members=True,
+        )
+    ]

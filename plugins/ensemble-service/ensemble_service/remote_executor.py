@@ -1,0 +1,557 @@
+"""The executor ``remote``: steers members of the ensemble service, each with a queue of its own.
+
+A job goes to the member that its group's ``executor`` names, or to the default one. Each member has
+a :class:`~ensemble_service.member_proxy.Steered`, which knows its jobs and what it was asked; here
+is what they share: the connection, the epoch, the lock, and what the run is told.
+
+One lock is held wherever a member's state is touched. What comes is handled on the connection's
+thread, and a second one looks at the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_service.access import member_name, namespace_name
+from ensemble_service.channel import (
+    MISMATCHED,
+    address,
+    load_grpc,
+    open_channel,
+    read_token,
+    why_away,
+)
+from ensemble_service.membership import (
+    away,
+    listed,
+    no_such_member,
+    read_state,
+    taken_over,
+    write_state,
+)
+from ensemble_service.plugin import CAPABILITIES
+
+if TYPE_CHECKING:
+    from ensemble_core.model.decisions import WhenBusy
+    from ensemble_service.connection import Connection
+    from ensemble_service.member_proxy import Steered, Surroundings
+    from ensemble_service.proto import ensemble_pb2 as pb
+
+__all__ = ["RemoteExecutor"]
+
+#: Seconds between looks at the time.
+_TICK = 0.1
+#: Seconds that the service has to answer at the start, that a member's executor has to be opened
+#: in, and that members have to let the run go.
+_WELCOME, _OPENING, _LEAVING = 5.0, 120.0, 5.0
+#: Seconds for members to come that must be there: a little more than they take, at most, to connect
+#: again once the service is back.
+_COMING = 8.0
+#: Seconds without the service before that is told.
+_AWAY = 5.0
+
+_log = logging.getLogger("ensemble.remote")
+
+
+class RemoteExecutor(Executor):
+    """Steers members of the ensemble service.
+
+    ``name`` is their namespace, ``default`` the member for jobs that name none, ``members`` those
+    that must be there at the start (an empty name: a default one must). ``patience`` is how long
+    members that are away are waited for when a run is resumed, in seconds. ``channel`` opens
+    another channel than :func:`open_channel` does, for tests.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
+
+    def __init__(
+        self,
+        *,
+        host: str = "localhost",
+        port: int = 50051,
+        name: str = "default",
+        default: str | None = None,
+        members: Sequence[str] = (),
+        token_file: str | None = None,
+        ca: str | None = None,
+        insecure: bool = False,
+        patience: float = 300.0,
+        channel: Callable[[], Any] | None = None,
+    ) -> None:
+        load_grpc()
+        self._namespace = namespace_name(name)
+        self._target = address(host, port)
+        self._patience = patience
+        self._default = None if default is None else self._full(default)
+        self._wanted = {self._full(member) for member in members if self._is_member(member)}
+        self._need_default = any(not self._is_member(member) for member in members)
+        self._channel = channel or (
+            lambda: open_channel(
+                host,
+                port,
+                token=read_token(token_file) if token_file else None,
+                ca=ca,
+                insecure=insecure,
+            )
+        )
+        self._why_away = (
+            None if channel else partial(why_away, host, port, ca=ca, insecure=insecure)
+        )
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+        self._members: dict[str, Steered] = {}
+        self._present: set[str] = set()
+        self._run: Run | None = None
+        self._emit: Emit | None = None
+        self._state: dict[str, Any] = {}
+        self._resumed = False
+        self._started = False
+        self._epoch = 0
+        self._numbers = itertools.count(1)
+        self._welcome = False
+        self._trouble: EnsembleError | None = None
+        self._away_since: float | None = None
+        self._told_away = False
+        self._over = threading.Event()
+        self._around: Surroundings
+        self._connection: Connection[pb.FromRun, pb.ToRun]
+        self._clockwork: threading.Thread
+
+    def _is_member(self, name: str | None) -> bool:
+        """Whether a group's ``executor`` is a member's name; this executor's own is none."""
+        return bool(name) and name != "remote"
+
+    def _full(self, name: str) -> str:
+        return member_name(name if "/" in name else f"{self._namespace}/{name}")
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open(self, run: Run, emit: Emit) -> None:
+        from ensemble_service.connection import Connection
+        from ensemble_service.member_proxy import Surroundings
+        from ensemble_service.proto import ensemble_pb2 as pb
+
+        if self._run is not None:
+            raise ExecutorError("the executor is open already", code="already-open")
+        kept = read_state(run)
+        if kept is not None:
+            self._state, self._resumed = kept, True
+        # Later controllers have larger epochs, whatever became of the clock.
+        self._epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
+        self._state["epoch"] = self._epoch
+        self._run, self._emit = run, emit
+        write_state(self._run, self._state)
+        self._connection = Connection(
+            self._channel,
+            "Steer",
+            self._target,
+            first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=self._epoch)),
+            heard=self._heard,
+            down=self._down,
+            away=self._why_away,
+        )
+        self._around = Surroundings(
+            run=run.tag,
+            epoch=self._epoch,
+            number=lambda: next(self._numbers),
+            send=self._connection.send,
+            tell=self._tell,
+            clock=run.clock,
+            gauges=self._tell_gauges,
+            stale=self._stale,
+        )
+        self._clockwork = threading.Thread(target=self._tick, name="ensemble-remote", daemon=True)
+        self._connection.start()
+        self._clockwork.start()
+        try:
+            with self._lock:
+                self._open()
+                self._started = True
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Wait for the service and for the members that must be there."""
+
+        def known() -> bool:
+            trouble = self._trouble
+            lasting = trouble is not None and (not trouble.transient or trouble.code in MISMATCHED)
+            return self._welcome or lasting
+
+        self._news.wait_for(known, _WELCOME)
+        if not self._welcome:
+            raise self._unreachable()
+        if not self._resumed:
+            self._wait_for_members()
+        if self._default is None:
+            self._default = self._choose_default()
+        names = set(self._wanted)
+        if self._default is not None:
+            names.add(self._default)
+        if not self._resumed:
+            absent = sorted(names - self._present)
+            if absent and not self._welcome:
+                raise self._unreachable()  # it was there, and has gone while they were waited for
+            if absent:
+                raise no_such_member(absent, self._present, self._target, self._namespace)
+        names.update(self._state.get("members", ()))
+        steered = [self._steered(name) for name in sorted(names)]
+        if self._resumed:
+            return  # they are waited for when their jobs are asked for
+        self._wait_open(steered, _OPENING)
+
+    def _wait_for_members(self) -> None:
+        """After a restart of the service its members come back one by one, within seconds."""
+
+        def awaited() -> list[str]:
+            names = self._wanted if self._default is None else {*self._wanted, self._default}
+            absent = [f"member {name}" for name in sorted(names - self._present)]
+            if self._default is None and (self._need_default or not self._wanted):
+                prefix = f"{self._namespace}/"
+                if not any(name.startswith(prefix) for name in self._present):
+                    absent.append(f"a member of {self._namespace}")
+            return absent
+
+        absent = awaited()
+        if absent:
+            _log.warning(
+                "waiting up to %g s for %s to connect to the service at %s",
+                _COMING,
+                listed(absent),
+                self._target,
+            )
+            self._news.wait_for(lambda: not awaited(), _COMING)
+
+    def _choose_default(self) -> str | None:
+        """The member for jobs that name none, where that was not said."""
+        earlier = self._state.get("default")
+        if earlier is not None:
+            return str(earlier)
+        there = sorted(name for name in self._present if name.startswith(f"{self._namespace}/"))
+        if len(there) == 1 and (self._need_default or not self._wanted):
+            self._state["default"] = there[0]
+            return there[0]
+        if self._need_default or not self._wanted:
+            if not there and not self._welcome:
+                raise self._unreachable()
+            if not there:
+                raise no_such_member([], self._present, self._target, self._namespace)
+            raise ExecutorError(
+                "some job groups name no member, and there is more than one",
+                cause=f"in {self._namespace} there are {listed(there)}",
+                hint=f"choose one for them: --option default={there[0].partition('/')[2]}",
+                code="no-default",
+            )
+        return None
+
+    def _wait_open(self, steered: Sequence[Steered], seconds: float) -> None:
+        """Wait until all are open, unless one cannot be."""
+
+        def settled() -> bool:
+            if self._over.is_set():
+                return True
+            refused = any(each.refusal is not None for each in steered)
+            return refused or all(each.open for each in steered)
+
+        self._news.wait_for(settled, seconds)
+        for each in steered:
+            if each.open:
+                continue
+            if self._over.is_set():
+                raise taken_over(self._run)
+            if each.refusal is not None:
+                raise each.refusal
+            raise away(self._run, [each.name], seconds)
+
+    def _unreachable(self) -> EnsembleError:
+        trouble = self._trouble
+        if isinstance(trouble, UsageError):
+            return trouble
+        if trouble is None:
+            return ExecutorError(
+                f"the service at {self._target} does not answer",
+                hint="is it running there? 'ensemble-server start' starts one",
+                code="unavailable",
+                transient=True,
+            )
+        if trouble.code == "failed-precondition":
+            return taken_over(self._run)
+        return ExecutorError(
+            trouble.what,
+            cause=trouble.cause,
+            hint=trouble.hint,
+            code=trouble.code,
+            transient=trouble.transient,
+        )
+
+    def _steered(self, name: str) -> Steered:
+        """The member of this name, from now on one of the run's."""
+        from ensemble_service.member_proxy import Steered
+
+        steered = self._members.get(name)
+        if steered is None:
+            known = self._state.setdefault("members", [])
+            if name not in known:
+                # Before anything is submitted there: a later controller must ask it. Where that
+                # cannot be written down, the member stays unknown, so that the next tries again.
+                known.append(name)
+                try:
+                    write_state(self._run, self._state)
+                except BaseException:
+                    known.remove(name)
+                    raise
+            steered = self._members[name] = Steered(name, self._around)
+            if name in self._present:
+                steered.came()
+            else:
+                steered.went(time.monotonic())
+        return steered
+
+    # -- what the run wants --------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        if self._run is None:
+            raise ExecutorError("the executor is not open", code="not-open")
+        if self._over.is_set():
+            raise taken_over(self._run)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        from ensemble_service.wire import MOST_BYTES, from_jobs
+
+        by_member: dict[str, list[Job]] = {}
+        for job in jobs:
+            by_member.setdefault(self._member_of(job), []).append(job)
+        with self._lock:
+            self._opened()
+            names = {job.id for job in jobs}
+            if len(names) < len(jobs) or any(
+                name in steered.jobs for name in names for steered in self._members.values()
+            ):
+                raise ExecutorError(
+                    "a job was submitted already",
+                    hint="give each job an id of its own",
+                    code="duplicate-job",
+                )
+            for name, some in by_member.items():
+                messages = from_jobs(some)
+                for job, message in zip(some, messages, strict=True):
+                    if len(message.data) > MOST_BYTES:
+                        raise ExecutorError(
+                            f"job {job.id} is too large to be sent: {len(message.data)} bytes",
+                            hint="put long arguments and environments into files",
+                            code="too-large",
+                        )
+                self._steered(name).submit(messages, [job.id for job in some])
+
+    def _member_of(self, job: Job) -> str:
+        if self._is_member(job.executor):
+            return self._full(str(job.executor))
+        if self._default is None:
+            raise ExecutorError(
+                f"job {job.id} names no member, and there is no default",
+                hint="give its group an 'executor', or --option default=MEMBER",
+                code="no-default",
+            )
+        return self._default
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        with self._lock:
+            self._opened()
+            for steered in self._members.values():
+                steered.cancel(jobs)
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        with self._lock:
+            self._opened()
+            name = self._default
+            if name is None and len(self._members) == 1:
+                name = next(iter(self._members))
+            if name is None:
+                raise ExecutorError(
+                    "it is not known which member is to be resized",
+                    hint="choose one: --option default=MEMBER",
+                    code="no-default",
+                )
+            steered = self._steered(name)
+            if not steered.open:
+                raise ExecutorError(f"member {name} is away", code="away", transient=True)
+            if "resize" not in steered.capabilities:
+                raise ExecutorError(f"member {name} cannot resize", code="cannot-resize")
+            steered.resize(request, delta, when_busy)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        with self._lock:
+            self._opened()
+            for steered in self._members.values():
+                steered.forget(jobs)
+
+    def resources(self) -> Mapping[str, float]:
+        with self._lock:
+            paths = {path for steered in self._members.values() for path in steered.gauges}
+            return self._sums(sorted(paths))
+
+    def _sums(self, paths: Iterable[str]) -> dict[str, float]:
+        return {
+            path: sum(steered.gauges.get(path, 0) for steered in self._members.values())
+            for path in paths
+        }
+
+    @property
+    def sees_strangers(self) -> bool:
+        with self._lock:
+            members = list(self._members.values())
+            return len(members) == 1 and members[0].sees_strangers
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Ask each member of the run. One that is away is waited for: as long as it has not spoken,
+        nothing can be known of jobs that nobody else knows."""
+        with self._lock:
+            self._opened()
+            members = list(self._members.values())
+            for steered in members:
+                steered.reattach(jobs)
+
+            def waiting() -> list[Steered]:
+                return [each for each in members if each.waits("reattach")]
+
+            self._news.wait_for(lambda: self._over.is_set() or not waiting(), self._patience)
+            if self._over.is_set():
+                raise taken_over(self._run)
+            refused = [each.refusal for each in waiting() if each.refusal is not None]
+            if refused:
+                raise refused[0]
+            if waiting():
+                raise away(self._run, [each.name for each in waiting()], self._patience)
+            blind = any(steered.blind for steered in members)
+            found = {}
+            for job in jobs:
+                known = any(steered.found.get(job) for steered in members)
+                if known or not blind:
+                    found[job] = known
+            for steered in members:
+                steered.found.clear()
+            return found
+
+    def close(self) -> None:
+        """Leave the members; jobs go on there."""
+        with self._lock:
+            if self._run is None:
+                return
+            self._emit = None  # from here on nothing is told
+            if not self._over.is_set():
+                members = list(self._members.values())
+                for steered in members:
+                    steered.close()
+                self._news.wait_for(
+                    lambda: not any(each.present and each.waits("close") for each in members),
+                    _LEAVING,
+                )
+            self._over.set()
+        self._connection.close()
+        self._clockwork.join()
+
+    # -- what comes ----------------------------------------------------------------------------
+
+    def _heard(self, message: pb.ToRun) -> None:
+        what = message.WhichOneof("what")
+        with self._lock:
+            if what == "batch":
+                steered = self._members.get(message.batch.member)
+                if steered is not None:
+                    steered.received(message.batch)
+            elif what == "answer":
+                steered = self._members.get(message.answer.member)
+                if steered is not None:
+                    steered.answered(message.answer, time.monotonic())
+            elif what == "presence":
+                self._came_or_went(message.presence.member, message.presence.present)
+            elif what == "welcome":
+                self._welcome, self._trouble, self._away_since = True, None, None
+                if self._told_away:
+                    self._told_away = False
+                    self._warn(f"the service at {self._target} is back")
+            self._news.notify_all()
+
+    def _came_or_went(self, member: str, present: bool) -> None:
+        steered = self._members.get(member)
+        if present:
+            self._present.add(member)
+            if steered is not None:
+                steered.came()
+        else:
+            self._present.discard(member)
+            if steered is not None:
+                steered.went(time.monotonic())
+
+    def _down(self, error: EnsembleError) -> None:
+        with self._lock:
+            self._trouble, self._welcome = error, False
+            now = time.monotonic()
+            if self._away_since is None:
+                self._away_since = now
+            self._present.clear()
+            for steered in self._members.values():
+                steered.went(now)
+            if error.code == "failed-precondition" and self._members:
+                self._stale(error.cause or error.what)
+            self._news.notify_all()
+
+    def _tick(self) -> None:
+        while not self._over.wait(_TICK):
+            try:
+                with self._lock:
+                    self._look(time.monotonic())
+            except Exception:  # nobody else would acknowledge, or ask again
+                _log.exception("what is due could not be done")
+
+    def _look(self, now: float) -> None:
+        if self._away_since is None:
+            for steered in list(self._members.values()):
+                steered.tick(now)
+        elif now - self._away_since > _AWAY and not self._told_away and self._members:
+            self._told_away = True
+            cause = self._trouble.cause or self._trouble.what if self._trouble else ""
+            self._warn(
+                f"the service at {self._target} is away: jobs go on, and the run goes on when it "
+                f"is back{f' ({cause})' if cause else ''}"
+            )
+
+    # -- what the run is told ------------------------------------------------------------------
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        if self._emit is None:
+            return
+        if len(self._members) > 1:
+            # Who uses one of several queues is nobody to the others.
+            events = [e for e in events if not isinstance(e, JobEvent) or e.ours]
+        if events:
+            self._emit(events)
+
+    def _tell_gauges(self, paths: Iterable[str], when: float) -> None:
+        if not self._started:
+            return  # a run asks for its first gauges itself
+        self._tell([Resources(when, self._sums(paths))])
+
+    def _warn(self, message: str) -> None:
+        assert self._run is not None
+        self._tell([Problem(self._run.clock(), message)])
+
+    def _stale(self, reason: str) -> None:
+        """Another controller has the run: this one must not go on."""
+        if self._over.is_set():
+            return
+        assert self._run is not None
+        self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it goes on there")])
+        self._over.set()
+        self._news.notify_all()

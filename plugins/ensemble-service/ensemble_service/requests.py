@@ -1,0 +1,138 @@
+"""Single requests: another size, cancel, status, and the watch.
+
+The server hands them here with the identity that the guard has found. What changes sizes is in
+``resizes``; everything else is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import lru_cache
+
+from ensemble_service.access import Identity, is_tag
+from ensemble_service.access import member_name as _spelt
+from ensemble_service.logs import tell
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.resizes import Resizes, check_delta
+from ensemble_service.router import Hub, MemberState
+from ensemble_service.send_queue import Refused
+
+__all__ = ["Requests"]
+
+_LONGEST_NAME = 200
+
+#: The same few members are asked for again and again.
+member_name = lru_cache(4096)(_spelt)
+
+_OUTCOMES = {"granted": 1, "partial": 2, "denied": 3}
+
+
+class Requests:
+    """The single requests of ``ensemble.v1``."""
+
+    def __init__(self, hub: Hub, resizes: Resizes) -> None:
+        self._hub = hub
+        self._resizes = resizes
+
+    async def resize(self, who: Identity, request: pb.ResizeRequest) -> pb.ResizeReply:
+        """Another size for a member."""
+        member = member_name(request.member)
+        if not who.may_resize(member):
+            raise Refused("PERMISSION_DENIED", f"this credential may not resize {member}")
+        if not request.request or len(request.request) > _LONGEST_NAME:
+            raise Refused(
+                "INVALID_ARGUMENT", f"a request has a name, of at most {_LONGEST_NAME} characters"
+            )
+        check_delta(request.delta)
+        answer = await self._resizes.ask(who, member, request.request, request.delta)
+        self._hub.changed(member)
+        return pb.ResizeReply(
+            outcome=_OUTCOMES[answer.outcome],  # type: ignore[arg-type]  # the enum's own numbers
+            before=answer.before,
+            asked=answer.asked,
+            granted=answer.granted,
+            reason=answer.reason,
+            code=answer.code,
+            transient=answer.transient,
+        )
+
+    async def cancel(self, who: Identity, request: pb.CancelRequest) -> pb.CancelReply:
+        """Cancel jobs of a run on a member."""
+        member = member_name(request.member)
+        if not is_tag(request.run):
+            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not the tag of a run")
+        if not who.may_steer(member):
+            raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
+        run = self._hub.runs.get(request.run)
+        if run is not None and run.owner != who.owner and who.role != "admin":
+            raise Refused("PERMISSION_DENIED", f"run {request.run} belongs to another namespace")
+        if not self._hub.cancel(member, request.run, list(request.jobs)):
+            raise Refused("UNAVAILABLE", f"member {member} is not connected")
+        tell("cancel", who=str(who), member=member, run=request.run, jobs=len(request.jobs))
+        return pb.CancelReply()
+
+    async def get_status(self, who: Identity, request: pb.StatusRequest) -> pb.StatusReply:
+        """How one member stands, or all that may be seen."""
+        if not request.member:
+            states = self._hub.statuses(who.may_see)
+            return pb.StatusReply(members=[self._status(state) for state in states])
+        return pb.StatusReply(members=[await self.one(who, member_name(request.member))])
+
+    async def one(self, who: Identity, member: str) -> pb.MemberStatus:
+        """How a member stands. Raises :class:`Refused` where nothing is known of it."""
+        if not who.may_see(member):
+            raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
+        state = self._hub.members.get(member)
+        # Nothing is known of it but by its size: that has to be up to date.
+        size = await self._resizes.look(member, doubt=state is None)
+        if state is None and size is None:
+            raise Refused("NOT_FOUND", f"nothing is known of member {member}: it never connected")
+        return self._status(state or MemberState(member))
+
+    async def watch(
+        self, who: Identity, request: pb.WatchRequest
+    ) -> AsyncIterator[pb.MemberStatus]:
+        """The status of each member, then again whenever it changes."""
+        only = member_name(request.member) if request.member else None
+        if only is not None and not who.may_see(only):
+            raise Refused("PERMISSION_DENIED", f"this credential may not see {only}")
+
+        def visible(member: str) -> bool:
+            return who.may_see(member) if only is None else member == only
+
+        # Listened to before the first look, so that no change falls in between.
+        changes = self._hub.changes()
+        following = asyncio.ensure_future(changes.__anext__())
+        await asyncio.sleep(0)
+        try:
+            for state in self._hub.statuses(visible):
+                yield self._status(state)
+            while True:
+                try:
+                    member = await following
+                except StopAsyncIteration:
+                    raise Refused("UNAVAILABLE", "the service stops") from None
+                state_now = self._hub.members.get(member)
+                if state_now is not None and visible(member):
+                    yield self._status(state_now)
+                following = asyncio.ensure_future(changes.__anext__())
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            await changes.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+
+    def _status(self, state: MemberState) -> pb.MemberStatus:
+        return pb.MemberStatus(
+            member=state.name,
+            alive=state.alive,
+            last_beat=state.last_beat,
+            executor=state.executor,
+            host=state.host,
+            version=state.version,
+            gauges=state.gauges,
+            groups=state.groups,
+            metrics=state.metrics,
+            runs=sorted(state.runs),
+            size=self._resizes.size(state.name),
+        )

@@ -1,0 +1,373 @@
+"""Who is connected to the service, members and runs, and what goes between them.
+
+The handlers of the two streams (``streams``) and of the requests call it, all on one thread of one
+event loop: nothing here waits, looks at a clock or knows gRPC. Nothing is kept for who is away: a
+call to a member that is not there is answered at once with a fault of code ``away``, and events for
+a run that is not there are dropped, for the member keeps them until the run has acknowledged them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from ensemble_service.access import is_tag
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.send_queue import Outbox, Refused, RunOutbox
+
+__all__ = ["SILENCE", "Hub", "Link", "MemberLink", "MemberState", "RunLink", "RunState", "Who"]
+
+#: Seconds without a word after which a member counts as gone.
+SILENCE = 10.0
+#: Runs whose newest epoch is remembered after they have left.
+_REMEMBERED = 10_000
+
+_O = TypeVar("_O", bound="Outbox[pb.ToMember] | RunOutbox")
+
+
+class Who(Protocol):
+    """What the hub asks of a credential (``access.Identity``)."""
+
+    @property
+    def namespace(self) -> str: ...
+    def may_be(self, member: str) -> bool: ...
+    def may_steer(self, member: str) -> bool: ...
+    def may_run(self, tag: str) -> bool: ...
+
+
+@dataclass(eq=False, slots=True)
+class Link(Generic[_O]):
+    """One connection: ``name`` is the member's, or the run's tag."""
+
+    name: str
+    who: Who
+    outbox: _O
+
+
+#: A member's connection, and a run's.
+MemberLink = Link[Outbox[pb.ToMember]]
+RunLink = Link[RunOutbox]
+
+
+@dataclass(eq=False, slots=True)
+class MemberState:
+    """What is known of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
+
+    name: str
+    executor: str = ""
+    host: str = ""
+    version: str = ""
+    capabilities: tuple[str, ...] = ()
+    last_beat: float = 0.0
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    groups: Sequence[pb.Group] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    #: Tags of the runs that steer it, as far as they are connected.
+    runs: set[str] = field(default_factory=set)
+    link: MemberLink | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, and was heard of lately."""
+        return self.link is not None
+
+
+@dataclass(eq=False, slots=True)
+class RunState:
+    """A run that is connected. ``members`` are those that it steers."""
+
+    tag: str
+    owner: str
+    ensemble: str = ""
+    epoch: int = 0
+    members: set[str] = field(default_factory=set)
+    link: RunLink | None = None
+
+
+class Hub:
+    """Members and runs, and what goes between them.
+
+    ``version`` is what the service says of itself. ``relayed`` counts events that were handed to
+    runs, ``dropped`` those whose run was not there.
+    """
+
+    def __init__(self, version: str = "") -> None:
+        self.version = version
+        self.members: dict[str, MemberState] = {}
+        self.runs: dict[str, RunState] = {}
+        self.relayed = 0
+        self.dropped = 0
+        self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._watchers: set[_Watch] = set()
+        #: When it was last looked who is silent, and before when that says nothing of them.
+        self._swept: float | None = None
+        self._deaf_until = 0.0
+
+    # -- members -------------------------------------------------------------------------------
+
+    def join(self, who: Who, hello: pb.Hello, now: float) -> MemberLink:
+        """A member connects. Raises :class:`Refused`."""
+        name = hello.member
+        if not name or not who.may_be(name):
+            raise Refused(
+                "PERMISSION_DENIED", f"this credential is not for a member named {name!r}"
+            )
+        state = self.members.get(name)
+        if state is None:
+            state = self.members[name] = MemberState(name)
+        if state.link is not None:
+            if now - state.last_beat < SILENCE:
+                raise Refused(
+                    "ALREADY_EXISTS", f"member {name} is connected already, from {state.host}"
+                )
+            self.leave(state.link)
+        link: MemberLink = Link(name, who, Outbox())
+        state.link = link
+        state.executor, state.host, state.version = hello.executor, hello.host, hello.version
+        state.capabilities = tuple(hello.capabilities)
+        state.last_beat = now
+        link.outbox.put(pb.ToMember(welcome=pb.Welcome(service=self.version)))
+        self._tell_presence(name, True)
+        self._changed(name)
+        return link
+
+    def leave(self, link: MemberLink, end: Refused | None = None) -> None:
+        """A member's connection is over. Called again, it does nothing."""
+        link.outbox.close(end)
+        state = self.members.get(link.name)
+        if state is not None and state.link is link:
+            state.link = None
+            self._tell_presence(link.name, False)
+            self._changed(link.name)
+
+    def from_member(self, link: MemberLink, message: pb.FromMember, now: float) -> None:
+        """A member says something. Raises :class:`Refused` where it speaks for another."""
+        state = self.members[link.name]
+        if state.link is not link:
+            return
+        state.last_beat = now
+        what = message.WhichOneof("what")
+        if what == "batch":
+            batch = message.batch
+            run = self._run_for(link, batch.member, batch.run)
+            count = len(batch.events)
+            if run is None or run.link is None or run.link.outbox.closed:
+                self.dropped += count
+                return
+            self.relayed += count
+            run.link.outbox.put_batch(batch)
+        elif what == "answer":
+            answer = message.answer
+            run = self._run_for(link, answer.member, answer.run)
+            if run is not None and run.link is not None and run.epoch == answer.epoch:
+                run.link.outbox.put_about(link.name, pb.ToRun(answer=answer))
+        elif what == "beat":
+            state.gauges = dict(message.beat.gauges)
+            state.groups = tuple(message.beat.groups)
+            state.metrics = dict(message.beat.metrics)
+            self._changed(link.name)
+        elif what == "hello":
+            raise Refused("INVALID_ARGUMENT", "hello comes first, and once")
+
+    def _run_for(self, link: MemberLink, member: str, tag: str) -> RunState | None:
+        if member != link.name:
+            raise Refused("PERMISSION_DENIED", f"{link.name} spoke for {member!r}")
+        run = self.runs.get(tag)
+        # A run hears only of members that it steers.
+        return run if run is not None and link.name in run.members else None
+
+    def send(self, member: str, message: pb.ToMember) -> bool:
+        """Hand a message to a member; whether it is connected. That it arrives is not known."""
+        state = self.members.get(member)
+        if state is None or state.link is None or state.link.outbox.closed:
+            return False
+        state.link.outbox.put(message)
+        return True
+
+    def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> bool:
+        """Ask a member to cancel jobs of a run, all of it where none are named; whether the member
+        is connected. What becomes of the jobs is told to the run. Epoch 0: the service asks."""
+        call = pb.Call(run=run, member=member, cancel=pb.Cancel(jobs=jobs))
+        return self.send(member, pb.ToMember(call=call))
+
+    # -- runs ----------------------------------------------------------------------------------
+
+    def begin(self, who: Who, begin: pb.Begin) -> RunLink:
+        """A run's controller connects. Raises :class:`Refused`; with ``FAILED_PRECONDITION`` where
+        a newer controller of the run is known.
+
+        The presence of each member that it may steer is told first, then it is welcomed: by then
+        it knows all that are there.
+        """
+        tag = begin.run
+        if not is_tag(tag):
+            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not the tag of a run")
+        if not who.may_run(tag):
+            raise Refused("PERMISSION_DENIED", "this credential is not for controllers of runs")
+        if not begin.epoch:
+            raise Refused("INVALID_ARGUMENT", "a controller's epoch counts from 1")
+        owner, epoch = self._epochs.get(tag, (who.namespace, 0))
+        if owner != who.namespace:
+            raise Refused("PERMISSION_DENIED", "a run of this name belongs to another namespace")
+        if epoch > begin.epoch:
+            raise Refused("FAILED_PRECONDITION", f"a newer controller steers run {tag}")
+        self._epochs[tag] = (owner, begin.epoch)
+        self._epochs.move_to_end(tag)
+        self._forget_epochs()
+        earlier = self.runs.get(tag)
+        if earlier is not None and earlier.link is not None:
+            why = f"another controller steers run {tag} now"
+            same = earlier.epoch == begin.epoch
+            self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
+        link: RunLink = Link(tag, who, RunOutbox())
+        self.runs[tag] = RunState(tag, owner, begin.ensemble, begin.epoch, link=link)
+        for name, state in self.members.items():
+            if state.link is not None and who.may_steer(name):
+                link.outbox.put(pb.ToRun(presence=pb.Presence(member=name, present=True)))
+        link.outbox.put(pb.ToRun(welcome=pb.Welcome(service=self.version)))
+        return link
+
+    def _forget_epochs(self) -> None:
+        surplus = len(self._epochs) - _REMEMBERED
+        if surplus > 0:
+            for tag in [tag for tag in self._epochs if tag not in self.runs][:surplus]:
+                del self._epochs[tag]
+
+    def end(self, link: RunLink, end: Refused | None = None) -> None:
+        """A run's connection is over. Called again, it does nothing."""
+        link.outbox.close(end)
+        run = self.runs.get(link.name)
+        if run is None or run.link is not link:
+            return
+        del self.runs[link.name]
+        for name in run.members:
+            state = self.members.get(name)
+            if state is not None:
+                state.runs.discard(run.tag)
+                self._changed(name)
+
+    def from_run(self, link: RunLink, message: pb.FromRun) -> None:
+        """A run says something. Raises :class:`Refused` where it speaks for another."""
+        run = self.runs.get(link.name)
+        if run is None or run.link is not link:
+            return
+        what = message.WhichOneof("what")
+        if what == "call":
+            self._call(run, link, message.call)
+        elif what == "ack":
+            ack = message.ack
+            if ack.run != run.tag:
+                raise Refused("PERMISSION_DENIED", f"{run.tag} spoke for run {ack.run!r}")
+            if ack.member in run.members:
+                self.send(ack.member, pb.ToMember(ack=ack))
+        elif what == "begin":
+            raise Refused("INVALID_ARGUMENT", "begin comes first, and once")
+
+    def _call(self, run: RunState, link: RunLink, call: pb.Call) -> None:
+        name = call.member
+        if call.run != run.tag or call.epoch != run.epoch:
+            raise Refused("PERMISSION_DENIED", f"{run.tag} spoke for run {call.run!r}")
+        if not link.who.may_steer(name):
+            message = f"this credential may not steer member {name!r}"
+            self._answer(link, call, pb.Fault(message=message, code="forbidden"))
+            return
+        state = self.members.get(name)
+        if state is None or state.link is None:
+            message = f"member {name} is not connected"
+            self._answer(link, call, pb.Fault(message=message, code="away", transient=True))
+            return
+        if name not in run.members:
+            run.members.add(name)
+            state.runs.add(run.tag)
+            self._changed(name)
+        state.link.outbox.put(pb.ToMember(call=call))
+
+    def _answer(self, link: RunLink, call: pb.Call, fault: pb.Fault) -> None:
+        answer = pb.Answer(
+            run=call.run, member=call.member, epoch=call.epoch, id=call.id, fault=fault
+        )
+        link.outbox.put_about(call.member, pb.ToRun(answer=answer))
+
+    def _tell_presence(self, member: str, present: bool) -> None:
+        message = pb.ToRun(presence=pb.Presence(member=member, present=present))
+        for run in self.runs.values():
+            if run.link is not None and run.link.who.may_steer(member):
+                run.link.outbox.put_about(member, message)
+
+    # -- who watches ---------------------------------------------------------------------------
+
+    def statuses(self, visible: Callable[[str], bool]) -> list[MemberState]:
+        """The members that may be seen, by name."""
+        return [self.members[name] for name in sorted(self.members) if visible(name)]
+
+    def sweep(self, now: float) -> None:
+        """End the connections of members that were not heard of for :data:`SILENCE` seconds.
+        Those in which nobody looked do not count: the machine was halted, or its clock was set."""
+        if self._swept is not None and abs(now - self._swept) > SILENCE / 2:
+            self._deaf_until = now
+        self._swept = now
+        for state in list(self.members.values()):
+            heard = max(state.last_beat, self._deaf_until)
+            if state.link is not None and now - heard > SILENCE:
+                reason = f"nothing was heard of {state.name} for {SILENCE:g} s"
+                self.leave(state.link, Refused("DEADLINE_EXCEEDED", reason))
+
+    def close(self) -> None:
+        """End all connections: the service stops."""
+        end = Refused("UNAVAILABLE", "the service stops")
+        for run in list(self.runs.values()):
+            if run.link is not None:
+                self.end(run.link, end)
+        for state in list(self.members.values()):
+            if state.link is not None:
+                self.leave(state.link, end)
+        for watch in self._watchers:
+            watch.close()
+
+    async def changes(self) -> AsyncIterator[str]:
+        """Names of members whose state has changed, as it changes; a name once, however often its
+        member changed since it was last given. Ends when the hub is closed."""
+        watch = _Watch()
+        self._watchers.add(watch)
+        try:
+            while (names := await watch.take()) is not None:
+                for name in names:
+                    yield name
+        finally:
+            self._watchers.discard(watch)
+
+    def changed(self, member: str) -> None:
+        """Something else that is told of a member has changed: its size, for instance."""
+        self._changed(member)
+
+    def _changed(self, name: str) -> None:
+        for watch in self._watchers:
+            watch.put(name)
+
+
+class _Watch:
+    """Who wants to hear of changes, and of which not yet."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._news = asyncio.Event()
+        self._closed = False
+
+    def put(self, name: str) -> None:
+        self._names[name] = None
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+    async def take(self) -> list[str] | None:
+        await self._news.wait()
+        names, self._names = list(self._names), {}
+        if self._closed:
+            return names or None
+        self._news.clear()
+        return names

@@ -1,0 +1,145 @@
+"""What waits to be sent to one connection, in order. The hub puts, the stream's handler takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
+
+__all__ = ["Outbox", "Refused", "RunOutbox", "Sized"]
+
+#: Bytes that may wait for one connection.
+_MOST_WAITING = 64_000_000
+
+_M = TypeVar("_M", bound="Sized")
+
+
+class Sized(Protocol):
+    """A message, as far as an outbox is concerned."""
+
+    def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
+
+
+class Refused(Exception):
+    """The connection or the request is not allowed; ``code`` is a name of ``grpc.StatusCode``."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class _Waiting(Generic[_M]):
+    """A message and its bytes; ``member`` whose batch it is, to which more may be added."""
+
+    __slots__ = ("member", "message", "size")
+
+    def __init__(self, message: _M, size: int, member: str = "") -> None:
+        self.message, self.size, self.member = message, size, member
+
+
+class Outbox(Generic[_M]):
+    """Messages that wait to be sent to one connection, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting[_M]] = deque()
+        self._bytes = 0
+        self._news = asyncio.Event()
+        self._end: Refused | None = None
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: _M) -> None:
+        """Add a message. A connection that takes nothing is ended: it comes again, and whoever
+        speaks to it sends again what was not acknowledged."""
+        if self._room(size := message.ByteSize()):
+            self._waiting.append(_Waiting(message, size))
+            self._news.set()
+
+    def _room(self, size: int) -> bool:
+        """Whether so many bytes more may wait; they count from now on."""
+        if self.closed:
+            return False
+        self._bytes += size
+        if self._bytes > _MOST_WAITING:
+            self._waiting.clear()
+            self.close(Refused("RESOURCE_EXHAUSTED", "too much waits for this connection"))
+            return False
+        return True
+
+    def close(self, end: Refused | None = None) -> None:
+        """No more messages; ``end`` is raised for who takes them, after those that wait."""
+        if not self.closed:
+            self.closed, self._end = True, end
+            self._news.set()
+
+    def take(self) -> _M | None:
+        """The next message; ``None`` where none waits. Raises how it was closed, once empty."""
+        if self._waiting:
+            return self._next().message
+        if self._end is not None:
+            raise self._end
+        if not self.closed:
+            self._news.clear()
+        return None
+
+    def _next(self) -> _Waiting[_M]:
+        waiting = self._waiting.popleft()
+        self._bytes -= waiting.size
+        return waiting
+
+    async def wait(self) -> None:
+        """Until there is something to take, or it was closed."""
+        await self._news.wait()
+
+
+class RunOutbox(Outbox[pb.ToRun]):
+    """What waits for a run: of batches that wait, those of a member that follow one another are
+    one. Who is behind catches up the faster for it, and nothing waits for others to come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Of each member what waits, if nothing else that concerns it was put since.
+        self._newest: dict[str, _Waiting[pb.ToRun]] = {}
+
+    def put_about(self, member: str, message: pb.ToRun) -> None:
+        """Add what concerns a member: its batches do not overtake it."""
+        self._newest.pop(member, None)
+        self.put(message)
+
+    def put_batch(self, batch: pb.Batch) -> None:
+        """Add events of a member."""
+        newest = self._newest.get(batch.member)
+        if newest is not None and _follows(newest, batch):
+            if self._room(size := batch.ByteSize()):
+                newest.message.batch.events.MergeFrom(batch.events)
+                newest.size += size
+            return
+        message = pb.ToRun(batch=batch)
+        if self._room(size := message.ByteSize()):
+            waiting = self._newest[batch.member] = _Waiting(message, size, batch.member)
+            self._waiting.append(waiting)
+            self._news.set()
+
+    def _next(self) -> _Waiting[pb.ToRun]:
+        waiting = super()._next()
+        if waiting.member and self._newest.get(waiting.member) is waiting:
+            del self._newest[waiting.member]
+        return waiting
+
+
+def _follows(waiting: _Waiting[pb.ToRun], batch: pb.Batch) -> bool:
+    """Whether a batch goes on where the one that waits ends, and both fit into one message."""
+    held = waiting.message.batch
+    count = len(held.events)
+    return (
+        held.first + count == batch.first
+        and held.life == batch.life
+        and count + len(batch.events) <= MOST_ITEMS
+        and waiting.size + batch.ByteSize() <= MOST_BYTES
+    )

@@ -1,0 +1,364 @@
+"""The running service: one event loop that listens, and stops as it should.
+
+The command line calls :func:`run`; tests and benchmarks use :func:`serving`, which runs it in a
+thread. What it may be told is a :class:`Settings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.plugin.resizer import Resizer
+from ensemble_service import streams
+from ensemble_service.access import TokenFile, member_name
+from ensemble_service.channel import address, is_loopback
+from ensemble_service.folder_lock import claim
+from ensemble_service.legacy_service import Operator
+from ensemble_service.logs import tell
+from ensemble_service.prometheus import MetricsServer
+from ensemble_service.proto import ensemble_operator_pb2 as old
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.requests import Requests
+from ensemble_service.resize_log import Answers
+from ensemble_service.resizes import Resizes
+from ensemble_service.router import Hub
+from ensemble_service.rpc_guard import Guard, Tally
+from ensemble_service.settings import Settings, grpc_options, raise_file_limit
+from ensemble_service.tls import has_certificates, server_credentials
+
+__all__ = ["Service", "Settings", "run", "serving"]
+
+_V1 = "ensemble.v1.Ensemble"
+_OLD = "convergedcomputing.org.grpc.v1.EnsembleOperator"
+#: Seconds between looks at tokens that were removed and members that say nothing.
+_SWEEP = 1.0
+_SOON = 30.0  # days
+
+
+class Service:
+    """The service on the event loop that calls it: :meth:`start`, then :meth:`stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        resizer: Resizer | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.port = 0
+        self.metrics_port: int | None = None
+        self.secure = False
+        self.tokens = TokenFile(settings.token_path, clock)
+        self.tally = Tally()
+        self.hub = Hub(_version())
+        self._resizer = resizer
+        self._clock = clock
+        self._serving = False
+        self._closing: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        """Listen. Raises :class:`EnsembleError` where that cannot be, before anybody connects."""
+        settings = self.settings
+        legacy = [member_name(name) for name in settings.legacy]
+        credentials = self._credentials()
+        taken = UsageError(
+            f"another service uses the state folder {settings.state}",
+            hint="stop it, or give this one a folder of its own with --state",
+            code="state-in-use",
+        )
+        lock = claim(settings.state, taken)
+        self._closing.append(lambda: os.close(lock))
+        try:
+            self.tokens.tokens()  # a file that cannot be used is told now
+            answers = Answers(settings.state / "resizes.jsonl")
+            self._resizes = Resizes(self._resizer, answers, self.tally, self._clock)
+            self._server = grpc.aio.server(options=grpc_options(settings))
+            self._health = health.aio.HealthServicer()
+            self._add_handlers(Requests(self.hub, self._resizes), legacy)
+            self._listen(credentials)
+            if settings.metrics_port is not None:
+                metrics = MetricsServer(
+                    settings.metrics_host,
+                    settings.metrics_port,
+                    self.hub,
+                    self.tally,
+                    lambda: self._serving,
+                )
+                self._closing.append(metrics.close)
+                self.metrics_port = metrics.port
+            await self._server.start()
+        except BaseException:
+            self._close()
+            raise
+        for name in ("", _V1, _OLD):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._serving = True
+        self._sweeper = asyncio.create_task(self._sweep())
+        tell(
+            "listening",
+            host=settings.host,
+            port=self.port,
+            tls=self.secure,
+            resizer=type(self._resizer).__name__ if self._resizer else "",
+            tokens=len(self.tokens.tokens()),
+            metrics_port=self.metrics_port or "",
+        )
+
+    def _credentials(self) -> Any:
+        """The credentials to listen with; ``None`` for plaintext, where that may be."""
+        settings = self.settings
+        for name, host in (("host", settings.host), ("metrics-host", settings.metrics_host)):
+            if not host.strip("[] "):
+                raise UsageError(
+                    f"the address to listen on is empty: --{name}",
+                    hint="127.0.0.1 is for this machine only, 0.0.0.0 for all that reach it",
+                    code="bad-address",
+                )
+        if has_certificates(settings.tls_folder):
+            if settings.insecure:
+                raise UsageError(
+                    f"--insecure, and there are certificates in {settings.tls_folder}",
+                    hint="leave out --insecure, or name another --tls-dir",
+                    code="bad-option",
+                )
+            credentials, days = server_credentials(settings.tls_folder)
+            if days < _SOON:
+                tell(
+                    "certificate expires soon",
+                    "warning",
+                    days=round(days, 1),
+                    hint="ensemble-server init-tls --renew",
+                )
+            self.secure = True
+            return credentials
+        if settings.tls is not None:
+            raise UsageError(
+                f"there is no certificate in {settings.tls}",
+                hint=f"ensemble-server init-tls --tls-dir {settings.tls}",
+                code="no-certificate",
+            )
+        if not is_loopback(settings.host) and not settings.insecure:
+            raise UsageError(
+                f"without TLS the service listens on this machine only, not on {settings.host}",
+                cause=f"there is no certificate in {settings.tls_folder}",
+                hint=f"'ensemble-server init-tls --tls-dir {settings.tls_folder}' makes one; "
+                "--insecure lets everyone on the way read the tokens",
+                code="no-certificate",
+            )
+        if not is_loopback(settings.host):
+            tell("plaintext: everyone on the way can read the tokens", "warning")
+        return None
+
+    def _add_handlers(self, requests: Requests, legacy: list[str]) -> None:
+        settings = self.settings
+        guard = self._guard = Guard(
+            self.tokens, rate=settings.rate, deadline=settings.deadline, tally=self.tally
+        )
+        hub, clock = self.hub, self._clock
+        operator = Operator(requests, self._resizes, legacy)
+        handlers = {
+            _V1: {
+                "Member": guard.stream_stream(
+                    "Member",
+                    pb.FromMember,
+                    lambda who, messages: streams.member_stream(hub, who, messages, clock),
+                ),
+                "Steer": guard.stream_stream(
+                    "Steer",
+                    pb.FromRun,
+                    lambda who, messages: streams.steer_stream(hub, who, messages, clock),
+                ),
+                "Resize": guard.unary("Resize", pb.ResizeRequest, requests.resize),
+                "Cancel": guard.unary("Cancel", pb.CancelRequest, requests.cancel),
+                "GetStatus": guard.unary("GetStatus", pb.StatusRequest, requests.get_status),
+                "Watch": guard.unary_stream("Watch", pb.WatchRequest, requests.watch),
+            },
+            _OLD: {
+                "RequestStatus": guard.unary(
+                    "RequestStatus",
+                    old.StatusRequest,
+                    operator.request_status,
+                    stand_in=operator.stand_in,
+                ),
+                "RequestAction": guard.unary(
+                    "RequestAction",
+                    old.ActionRequest,
+                    operator.request_action,
+                    stand_in=operator.stand_in,
+                ),
+            },
+        }
+        for name, methods in handlers.items():
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(name, methods),)
+            )
+        # Whether it serves may be asked without a credential: probes have none.
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (_V1, _OLD, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflected = reflection.aio.ReflectionServicer(names)
+        about = grpc.stream_stream_rpc_method_handler(
+            reflected.ServerReflectionInfo,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    reflection.SERVICE_NAME, {"ServerReflectionInfo": guard.closed(about)}
+                ),
+            )
+        )
+
+    def _listen(self, credentials: Any) -> None:
+        target = address(self.settings.host, self.settings.port)
+        try:
+            if credentials is None:
+                self.port = self._server.add_insecure_port(target)
+            else:
+                self.port = self._server.add_secure_port(target, credentials)
+        except RuntimeError as error:
+            raise EnsembleError(
+                f"cannot listen on {target}",
+                cause=_why_not(self.settings.host, self.settings.port) or str(error)[:300],
+                hint="is another service there? --port and --host choose where",
+                code="cannot-listen",
+            ) from None
+
+    async def _sweep(self) -> None:
+        """Look after connections that last."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            try:
+                self.hub.sweep(self._clock())
+                self._guard.end_streams_of_removed()
+            except Exception as error:  # a fault here must not end the looking
+                tell("fault", "error", why=f"{type(error).__name__}: {error}")
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take no more requests, tell the streams, wait for what is under way, and end."""
+        grace = self.settings.grace if grace is None else grace
+        tell("stopping", grace=grace)
+        self._serving = False
+        await self._health.enter_graceful_shutdown()
+        self._sweeper.cancel()
+        self.hub.close()
+        await self._server.stop(grace)
+        await self._resizes.close(grace)
+        self._close()
+        tell("stopped")
+
+    def _close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
+
+
+def run(
+    settings: Settings,
+    resizer: Resizer | None = None,
+    ready: Callable[[Service], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; a second one does not wait for what is under way.
+
+    ``ready`` is called once it listens.
+    """
+    raise_file_limit()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        signals: asyncio.Queue[int] = asyncio.Queue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        service = Service(settings, resizer)
+        await service.start()
+        if ready is not None:
+            ready(service)
+        await signals.get()
+        stopping = asyncio.create_task(service.stop())
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            stopping.cancel()
+            await service.stop(0)
+        again.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await stopping
+
+    asyncio.run(main())
+
+
+@contextlib.contextmanager
+def serving(settings: Settings, resizer: Resizer | None = None) -> Iterator[Service]:
+    """A service in a thread of its own, while the block lasts; ``service.port`` says where.
+
+    Of the service only what the event loop does not change may be looked at from outside.
+    """
+    started: list[Service] = []
+    failed: list[BaseException] = []
+    up = threading.Event()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def main() -> None:
+        service = Service(settings, resizer)
+        try:
+            await service.start()
+            started.append(service)
+        finally:
+            up.set()
+        await over.wait()
+        await service.stop()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(main())
+        except BaseException as error:  # handed to who waits
+            failed.append(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=work, name="ensemble-service", daemon=True)
+    thread.start()
+    up.wait()
+    try:
+        if started:
+            yield started[0]
+    finally:
+        with contextlib.suppress(RuntimeError):  # it ended by itself
+            loop.call_soon_threadsafe(over.set)
+        thread.join(settings.grace + 10)
+    if failed:
+        raise failed[0]
+
+
+def _why_not(host: str, port: int) -> str:
+    """Why one cannot listen there, in the system's words: gRPC has none of its own."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, where in found:
+            with socket.socket(family, kind, protocol) as plug:
+                plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                plug.bind(where)
+                plug.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _version() -> str:
+    from ensemble_core import __version__
+
+    return __version__

@@ -1,0 +1,88 @@
+"""What a service may be told, and what it tells gRPC of that. Made by the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from ensemble_service.channel import MAX_MESSAGE
+
+__all__ = ["Settings", "grpc_options", "raise_file_limit"]
+
+#: Connections that are kept for files and other things than callers.
+_SPARE_FILES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a service may be told. Times are in seconds.
+
+    ``state`` is the folder of what was answered, ``tokens`` the file of tokens (else there) and
+    ``tls`` the folder of the certificates (else below it). Without certificates it speaks
+    plaintext, which has to be to this machine only, or ``insecure``. ``legacy`` are members whose
+    requests of the first implementation need no token. ``rate`` is how many single requests a
+    second one token may make (twice that at once), 0 for any number. ``deadline`` is for each
+    single request, ``handshake`` for each new connection, and
+    ``grace`` for what is under way when the service stops.
+    """
+
+    state: Path
+    host: str = "127.0.0.1"
+    port: int = 50051
+    tokens: Path | None = None
+    tls: Path | None = None
+    insecure: bool = False
+    legacy: tuple[str, ...] = ()
+    max_message: int = MAX_MESSAGE
+    rate: float = 100.0
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    deadline: float = 60.0
+    handshake: float = 10.0
+    grace: float = 5.0
+
+    @property
+    def tls_folder(self) -> Path:
+        """Where the certificates are, or would be."""
+        return self.tls or self.state / "tls"
+
+    @property
+    def token_path(self) -> Path:
+        """The file of tokens."""
+        return self.tokens or self.state / "tokens.json"
+
+
+def raise_file_limit() -> None:
+    """Let the service have as many connections as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1_048_576)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def grpc_options(settings: Settings) -> list[tuple[str, int]]:
+    """The options of the server's side."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = 1_000_000 if files == resource.RLIM_INFINITY else files
+    return [
+        # The length is told first: of what is larger, nothing more is read.
+        ("grpc.max_receive_message_length", settings.max_message),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", 16 * 1024),
+        ("grpc.absolute_max_metadata_size", 32 * 1024),
+        ("grpc.max_concurrent_streams", 128),
+        # Connections that never say who they are: not for long, and never all there can be.
+        ("grpc.server_handshake_timeout_ms", int(settings.handshake * 1000)),
+        ("grpc.max_allowed_incoming_connections", max(16, most - _SPARE_FILES)),
+        ("grpc.max_connection_idle_ms", 300_000),
+        # A caller that is gone without a word is noticed.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Two services on one port would share the callers between them.
+        ("grpc.so_reuseport", 0),
+    ]

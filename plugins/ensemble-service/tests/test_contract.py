@@ -1,0 +1,73 @@
+"""The executor ``remote`` over a member that runs jobs on this machine keeps the contract."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_service.access import TokenFile
+from ensemble_service.agent import Agent
+from ensemble_service.client import open_channel
+from ensemble_service.remote_executor import RemoteExecutor
+from ensemble_service.server import Settings, serving
+
+from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.plugin.executor import Executor
+from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """A service with one member: its port, and a controller's token."""
+    folder = tmp_path_factory.mktemp("service")
+    settings = Settings(state=folder / "service", port=0)
+    tokens = TokenFile(settings.token_path)
+    member, _ = tokens.add("member", "default/here")
+    controller, _ = tokens.add("controller", "default")
+    with serving(settings) as service:
+        agent = Agent(
+            "default/here",
+            lambda: LocalExecutor(slots=2, min_slots=1, max_slots=8, grace=0.3),
+            folder / "member",
+            lambda: open_channel("127.0.0.1", service.port, token=member),
+            "service",
+        )
+        agent.start()
+        assert agent.wait_connected(10)
+        yield service.port, controller
+        agent.stop()
+
+
+class TestRemoteContract(ExecutorContract):
+    many = 8
+    timeout = 30.0
+
+    @pytest.fixture(autouse=True)
+    def _where(self, where: tuple[int, str], tmp_path: Path) -> None:
+        self.port, token = where
+        self.token = tmp_path / "token"
+        self.token.write_text(token)
+
+    def make_executor(self) -> Executor:
+        return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
+
+    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
+        """The service and the member are in this process too, and let go a moment later."""
+
+        def held() -> tuple[int, int]:
+            return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+        for count in range(3):
+            if count == 1:
+                time.sleep(0.5)
+                before = held()
+            with Session(self.make_executor(), tmp_path, self.timeout) as session:
+                session.run(session.job(*self.succeeding), session.job(*self.missing))
+        wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), 10)

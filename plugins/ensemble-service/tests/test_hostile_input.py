@@ -1,0 +1,90 @@
+"""What somebody who means harm, or mistypes, gets to hear from the service's commands and files."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_service.access import TokenFile, Unknown
+
+pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
+
+from click.testing import CliRunner
+from ensemble_service.commands.server import main
+
+
+def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.access._GLANCE", 0.0)
+    path = tmp_path / "tokens.json"
+    text, token = TokenFile(path).add("admin")
+    service = TokenFile(path)
+    assert service.identify(text).role == "admin"
+    TokenFile(path).remove(token.id)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as flood:
+        flood.setattr("builtins.open", refuse)
+        assert service.identify(text).role == "admin"  # those known before go on counting
+        assert "Too many open files" in service.trouble
+    with pytest.raises(Unknown):
+        service.identify(text)
+    assert service.trouble == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("start", "--port", "0", "--rate", "nan"),
+        ("start", "--port", "0", "--rate", "inf"),
+        ("start", "--port", "0", "--grace", "nan"),
+        ("token", "add", "left", "--expires", "nan"),
+        ("token", "add", "left", "--expires", "inf"),
+        ("status", "--timeout", "nan"),
+        ("status", "../x"),
+        ("status", "a/b/c"),
+        ("status", ""),
+        ("status", "ä/b"),
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
+    # Nobody listens on port 1: what is asked there ends with another code.
+    port = ("--port", "1") if words[0] == "status" else ()
+    done = CliRunner().invoke(main, [*words, *port, "--state", str(tmp_path)])
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "tokens.json").exists()
+
+
+def test_a_full_disk_of_the_service_is_told_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ensemble_service.resize_log import Answers
+    from ensemble_service.server import Settings, serving
+
+    from ensemble_core import EnsembleError, Resized, Resizer, ServiceClient
+
+    class Never(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            raise AssertionError("carried out without a record")
+
+    def full(*_: Any) -> None:
+        raise EnsembleError("cannot write", cause="No space left on device")
+
+    monkeypatch.setattr(Answers, "_append", full)
+    monkeypatch.delenv("ENSEMBLE_CA", raising=False)
+    settings = Settings(state=tmp_path, port=0)
+    token, _ = TokenFile(settings.token_path).add("admin")
+    with (
+        serving(settings, Never()) as service,
+        ServiceClient(port=service.port, token=token, timeout=1.0) as client,
+        pytest.raises(EnsembleError) as refused,
+    ):
+        client.resize("left", "r-1", 1)
+    assert "No space left on device" in str(refused.value)
+    assert refused.value.transient

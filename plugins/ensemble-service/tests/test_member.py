@@ -1,0 +1,341 @@
+"""Members, the service and controllers, of which some are killed: those are processes of their own.
+
+Whatever is killed and comes back: every job runs once and ends once, with its events once and in
+their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_service.access import TokenFile
+from ensemble_service.agent import Agent
+from ensemble_service.client import open_channel
+from ensemble_service.server import Settings, serving
+
+from ensemble_core.local.executor import LocalExecutor
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "two-members.yaml"
+ENSEMBLE = [sys.executable, "-m", "ensemble_core.cli"]
+SERVER = [sys.executable, "-c", "from ensemble_service.commands.server import main; main()"]
+#: The steps of a job's life that every job that runs has, in order.
+LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
+
+
+class World:
+    """A service and what connects to it, each a process; ``stop`` ends what is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self._stack = contextlib.ExitStack()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = 0
+        self.move()
+        tokens = TokenFile(folder / "service" / "tokens.json")
+        self.controller, _ = tokens.add("controller", "default")
+        self.member = {name: tokens.add("member", name)[0] for name in ("left", "right")}
+
+    def move(self) -> None:
+        """Where the service is from now on: the same port again after each restart."""
+        earlier = self.port
+        while self.port == earlier:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                self.port = sock.getsockname()[1]
+
+    def start(self, name: str, command: list[str], token: str = "") -> None:
+        environment = {**os.environ, "ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": token}
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if name.startswith("run") else log,
+                stderr=log,
+            )
+
+    def serve(self, *members: str) -> None:
+        """A service in this process, and members too, for who kills neither."""
+        settings = Settings(state=self.folder / "service", port=self.port)
+        self._stack.enter_context(serving(settings))
+        for name in members:
+            agent = Agent(
+                f"default/{name}",
+                lambda: LocalExecutor(slots=2, grace=0.5),
+                self.state / "members" / "default" / name,
+                partial(open_channel, "127.0.0.1", self.port, token=self.member[name]),
+                "service",
+            )
+            agent.start()
+            self._stack.callback(agent.stop)
+            assert agent.wait_connected(20)
+
+    def server(self) -> None:
+        state = str(self.folder / "service")
+        self.start("server", [*SERVER, "start", "--port", str(self.port), "--state", state])
+
+    def agent(self, name: str, *options: str) -> None:
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--name", f"default/{name}"]
+        command = [*ENSEMBLE, "member", "start", "--executor", "local", *options, *where]
+        self.start(name, command, self.member[name])
+
+    def run(self, file: Path, *options: str, name: str = "run") -> None:
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        command = [*ENSEMBLE, "run", "--executor", "remote", *where, "--json", *options, str(file)]
+        self.start(name, command, self.controller)
+
+    def resume(self, *options: str, name: str = "run-again") -> None:
+        self.start(name, [*ENSEMBLE, "resume", "last", "--json", *options], self.controller)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        process.wait(20)
+
+    def finish(self, name: str = "run") -> tuple[int, list[dict[str, Any]]]:
+        """Wait for a controller; its exit code and what it printed."""
+        process = self.processes.pop(name)
+        try:
+            out, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail(f"the run does not end:\n{self.logs()}")
+        return process.returncode, [json.loads(line) for line in out.splitlines()]
+
+    def logs(self) -> str:
+        texts = [f"-- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log"))]
+        return "\n".join(texts)
+
+    def until(self, done: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                pytest.fail(f"{what}: not within {seconds:g} s\n{self.logs()}")
+            time.sleep(0.02)
+
+    def connected(self, name: str, times: int = 1) -> None:
+        log = self.folder / f"{name}.log"
+        self.until(
+            lambda: log.exists() and log.read_text().count("is connected to") >= times,
+            f"{name} connects",
+        )
+
+    def ran(self) -> Counter[str]:
+        """How often each job of :func:`ensemble` has begun, by what it wrote itself."""
+        return Counter(
+            line
+            for file in (self.folder / "ran").glob("*")
+            for line in file.read_text().splitlines()
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        """All job events of the newest run, from its journal."""
+        environment = {**os.environ, "ENSEMBLE_STATE": str(self.state)}
+        done = subprocess.run(
+            [*ENSEMBLE, "events", "last", "--json"],
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return [line for line in lines if line["type"] == "job"]
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.communicate()
+        self._stack.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    (tmp_path / "ran").mkdir()
+    try:
+        yield world
+    finally:
+        world.stop()
+
+
+def ensemble(world: World, count: int = 8, seconds: float = 0.3) -> Path:
+    """An ensemble whose jobs write down that they ran; at the end of each, another follows."""
+    text = f"""
+jobs:
+  - name: first
+    command: sh -c 'echo {{id}} >> {world.folder}/ran/{{id}}; sleep {seconds}'
+    count: {count}
+  - name: second
+    command: sh -c 'echo {{id}} >> {world.folder}/ran/{{id}}; sleep 0.1'
+rules:
+  - {{trigger: start, action: {{name: submit, label: first}}}}
+  - {{trigger: job-success, name: first, repetitions: {count}, action: {{name: submit, label: second}}}}
+"""
+    file = world.folder / "ensemble.yaml"
+    file.write_text(text)
+    return file
+
+
+def check(world: World, count: int = 8) -> None:
+    """Every job ran once, and has each step of its life once and in order."""
+    names = {f"{group}.{index}" for group in ("first", "second") for index in range(count)}
+    assert world.ran() == Counter(names)
+    lives: dict[str, list[str]] = {}
+    times: dict[str, list[float]] = {}
+    for event in world.events():
+        times.setdefault(event["job"], []).append(event["timestamp"])
+        if event["name"] in LIFE:
+            lives.setdefault(event["job"], []).append(event["name"])
+        assert event["name"] != "exception", event
+    assert lives == dict.fromkeys(names, LIFE)
+    for job, when in times.items():
+        assert when == sorted(set(when)), job
+
+
+def test_a_service_that_is_killed_and_comes_back_loses_and_doubles_nothing(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    world.kill("server")
+    before = len(world.ran())
+    world.until(lambda: len(world.ran()) > before, "jobs go on")
+    world.server()
+    code, _ = world.finish()
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_an_agent_that_is_killed_finds_its_jobs_again(world: World) -> None:
+    world.serve()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    for number, how in ((1, signal.SIGKILL), (4, signal.SIGTERM)):
+        world.until(lambda number=number: len(world.ran()) >= number, "jobs run")  # type: ignore[misc]
+        world.kill("left", how)
+        before = len(world.ran())
+        world.until(lambda before=before: len(world.ran()) > before, "jobs go on")  # type: ignore[misc]
+        world.agent("left", "-o", "slots=2")
+    code, _ = world.finish()
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_a_controller_that_is_killed_is_resumed(world: World) -> None:
+    world.serve("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 3, "jobs run")
+    world.kill("run")
+    world.until(lambda: len(world.ran()) >= 5, "jobs go on")
+    world.resume()
+    code, _ = world.finish("run-again")
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_a_run_is_resumed_with_a_service_that_has_moved(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    for name in ("run", "server", "left"):
+        world.kill(name)
+    world.move()
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left", 2)
+    world.resume("--port", str(world.port))
+    code, _ = world.finish("run-again")
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_a_run_whose_member_is_gone_can_be_left_and_cancelled_once_it_is_back(
+    world: World,
+) -> None:
+    world.serve()
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    world.connected("left")
+    world.run(ensemble(world, seconds=600))
+    world.until(lambda: len(world.ran()) >= 2, "jobs run")
+    world.kill("left")
+    environment = {**os.environ, "ENSEMBLE_STATE": str(world.state)}
+
+    def cancel(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*ENSEMBLE, "cancel", "last", *options],
+            env={**environment, "ENSEMBLE_TOKEN": world.controller},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert cancel("--no-wait").returncode == 0
+    left = cancel("--leave")
+    assert left.returncode == 0, left.stderr
+    assert "ensemble resume" in left.stdout
+    world.finish()
+    again = cancel("--leave")
+    assert again.returncode == 2
+    assert "nothing to leave" in again.stderr
+    world.agent("left", "-o", "slots=2", "-o", "grace=0.5")
+    ended = cancel()
+    assert ended.returncode == 0, ended.stderr + world.logs()
+    lives = [event["name"] for event in world.events()]
+    assert lives.count("clean") == 8
+
+
+def test_all_three_are_killed_at_once(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    world.run(ensemble(world))
+    world.until(lambda: len(world.ran()) >= 3, "jobs run")
+    for name in ("server", "run", "left"):
+        world.kill(name)
+    # The member comes later than the controller, which waits for it.
+    world.server()
+    world.resume()
+    world.until(lambda: len(world.ran()) >= 5, "jobs go on")
+    world.agent("left", "-o", "slots=2")
+    code, _ = world.finish("run-again")
+    assert code == 0, world.logs()
+    check(world)
+
+
+def test_the_example_is_steered_across_two_members(world: World) -> None:
+    world.serve("left", "right")
+    world.run(EXAMPLE)
+    code, lines = world.finish()
+    assert code == 0, world.logs()
+    groups = {group["name"]: group["success"] for group in lines[-1]["groups"]}
+    assert groups == {
+        "sim-left": 3,
+        "sim-right": 3,
+        "analyse-left": 3,
+        "analyse-right": 3,
+        "report": 1,
+    }
+    # Each on the member that its group names.
+    for line in lines:
+        if line["type"] == "job" and line["name"] == "start":
+            side = "right" if "right" in line["job"] else "left"
+            assert f"/members/default/{side}/" in line["context"]["stdout"]

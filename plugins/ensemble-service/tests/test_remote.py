@@ -1,0 +1,855 @@
+"""What the controller's side and the member's agree on: whatever breaks between them, every job is
+submitted once, and every event comes once and in its order."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_service import hosted_run, tls, unacked_events
+from ensemble_service.access import TokenFile
+from ensemble_service.agent import Agent
+from ensemble_service.client import ServiceClient, open_channel, read_token
+from ensemble_service.connection import Connection
+from ensemble_service.member_proxy import Steered
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.remote_executor import RemoteExecutor
+from ensemble_service.server import Service, Settings, serving
+
+from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.model.decisions import WhenBusy
+from ensemble_core.model.events import (
+    Event,
+    ExecutorLost,
+    JobEvent,
+    Problem,
+    ResizeOutcome,
+    Resources,
+)
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Emit, Executor, Run
+
+LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
+
+
+class Queue:
+    """A queue that outlives its executors, and takes each job once. ``pace`` is in seconds."""
+
+    def __init__(self, pace: float = 0.002) -> None:
+        self.lock = threading.RLock()
+        self.pace = pace
+        self.submits: list[str] = []
+        self.events: dict[str, list[JobEvent]] = {}
+        self.calls: list[str] = []
+        self.cancelled: set[str] = set()
+        self.held = False
+        #: How often it cannot be asked what it knows.
+        self.mute = 0
+        self.refuse: ExecutorError | None = None
+        self.listeners: list[QueueExecutor] = []
+        self._last = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._over.wait(self.pace):
+            with self.lock:
+                if self.held:
+                    continue
+                for job, events in self.events.items():
+                    if len(events) < len(LIFE) and events[-1].name != "clean":
+                        self.happen(job, LIFE[len(events)])
+
+    def happen(self, job: str, name: str) -> None:
+        with self.lock:
+            self._last = max(self._last + 1e-5, time.time())
+            context: dict[str, Any] = {"status": 0} if name == "finish" else {}
+            if name == "exception":
+                context = {"type": "cancel", "severity": 0}
+            event = JobEvent(self._last, job, name, context)
+            self.events[job].append(event)
+            for listener in self.listeners:
+                listener.hear(event)
+
+    def forget_all(self) -> None:
+        """The queue loses its memory."""
+        with self.lock:
+            self.events.clear()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class QueueExecutor(Executor):
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "reattach", "detach"}
+    )
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.told: set[str] = set()
+        self._emit: Emit | None = None
+        self.size = 1
+
+    def open(self, run: Run, emit: Emit) -> None:
+        if self.queue.refuse is not None:
+            raise self.queue.refuse
+        self._emit = emit
+        with self.queue.lock:
+            self.queue.listeners.append(self)
+
+    def hear(self, event: JobEvent) -> None:
+        if event.job in self.told and self._emit is not None:
+            self._emit([event])
+
+    def say(self, event: Event) -> None:
+        assert self._emit is not None
+        self._emit([event])
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        with self.queue.lock:
+            for job in jobs:
+                self.queue.submits.append(job.id)
+                assert job.id not in self.queue.events, "submitted twice"
+            for job in jobs:
+                self.told.add(job.id)
+                self.queue.events[job.id] = []
+                self.queue.happen(job.id, "submit")
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        with self.queue.lock:
+            self.queue.calls.append("cancel")
+            for job in jobs:
+                events = self.queue.events.get(job)
+                if events and events[-1].name != "clean":
+                    self.queue.happen(job, "exception")
+                    self.queue.happen(job, "clean")
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        self.size += delta
+        self.say(ResizeOutcome(time.time(), request, "granted", self.size))
+
+    def resources(self) -> Mapping[str, float]:
+        return {"nodes.up": float(self.size), "nodes.free": 1.0}
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        with self.queue.lock:
+            self.queue.calls.append("reattach")
+            if self.queue.mute:
+                self.queue.mute -= 1
+                raise ExecutorError("ask me later")
+            for job, since in jobs.items():
+                events = self.queue.events.get(job)
+                if events is not None:
+                    self.told.add(job)
+                    assert self._emit is not None
+                    self._emit([event for event in events if event.timestamp > since])
+            return {job: job in self.queue.events for job in jobs}
+
+    def close(self) -> None:
+        with self.queue.lock:
+            self.queue.listeners.remove(self)
+            self._emit = None
+
+
+class World:
+    """A service, and members and controllers as they are asked for."""
+
+    def __init__(self, folder: Path, service: Service, tokens: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.service = service
+        self.port = service.port
+        self.controller = tokens["controller"]
+        self.queues: dict[str, Queue] = {}
+        self.agents: dict[str, Agent] = {}
+        self.executors: list[RemoteExecutor] = []
+        self.members = tokens
+
+    def agent(self, name: str = "a") -> Agent:
+        queue = self.queues.setdefault(name, Queue())
+        agent = self.agents[name] = Agent(
+            f"default/{name}",
+            partial(QueueExecutor, queue),
+            self.folder / name,
+            partial(open_channel, "127.0.0.1", self.port, token=self.members[name]),
+            "service",
+        )
+        agent.start()
+        assert agent.wait_connected(10)
+        return agent
+
+    def leave(self, name: str = "a") -> None:
+        self.agents.pop(name).stop()
+
+    def run(self, tag: str = "run-1", **options: Any) -> Controller:
+        controller = Controller(self, tag, **options)
+        self.executors.append(controller.executor)
+        return controller
+
+    def close(self) -> None:
+        for executor in self.executors:
+            executor.close()
+        for agent in self.agents.values():
+            agent.stop()
+        for queue in self.queues.values():
+            queue.close()
+
+
+class Controller:
+    """An open executor ``remote``, and what it emitted."""
+
+    def __init__(self, world: World, tag: str, *, open_now: bool = True, **options: Any) -> None:
+        self.world = world
+        self.events: list[Event] = []
+        self._news = threading.Condition()
+        self.executor = RemoteExecutor(
+            channel=partial(open_channel, "127.0.0.1", world.port, token=world.controller),
+            **options,
+        )
+        self.at = Run(tag, world.folder / "output", time.time, world.folder / "runs" / tag)
+        if open_now:
+            self.executor.open(self.at, self.emit)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        with self._news:
+            self.events.extend(events)
+            self._news.notify_all()
+
+    def wait(self, done: Callable[[], object], what: str = "it", seconds: float = 15.0) -> None:
+        with self._news:
+            if not self._news.wait_for(done, seconds):
+                pytest.fail(f"{what}: not within {seconds:g} s; {self.events[-20:]}")
+
+    def names(self, job: str) -> list[str]:
+        return [e.name for e in list(self.events) if isinstance(e, JobEvent) and e.job == job]
+
+    def over(self, *jobs: str) -> None:
+        left = set(jobs)
+        seen = 0
+
+        def done() -> bool:
+            nonlocal seen
+            for event in self.events[seen:]:
+                if isinstance(event, JobEvent) and event.name == "clean":
+                    left.discard(event.job)
+            seen = len(self.events)
+            return not left
+
+        self.wait(done, f"the end of {len(jobs)} jobs")
+
+    def die(self) -> None:
+        """End without a word, as when the process is killed."""
+        self.executor._over.set()
+        self.executor._connection.close()
+
+    def problems(self) -> list[str]:
+        return [event.message for event in self.events if isinstance(event, Problem)]
+
+
+def jobs(*numbers: int, member: str | None = None) -> list[Job]:
+    return [Job(id=f"t.{n}", group="t", index=n, command=("x",), executor=member) for n in numbers]
+
+
+def ids(*numbers: int) -> list[str]:
+    return [f"t.{n}" for n in numbers]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, dict[str, str]]]:
+    """A service, and the tokens that it knows."""
+    settings = Settings(state=tmp_path_factory.mktemp("service"), port=0, grace=1)
+    file = TokenFile(settings.token_path)
+    tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
+    tokens["controller"], _ = file.add("controller", "default")
+    with serving(settings) as service:
+        yield service, tokens
+
+
+@pytest.fixture
+def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, *service)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def eventually(done: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+# -- nothing lost, nothing twice ------------------------------------------------------------------
+
+
+def test_connections_that_break_all_the_time_lose_and_double_nothing(world: World) -> None:
+    world.agent("a")
+    controller = world.run("run-chaos")
+    chance = random.Random(5)
+    numbers = range(400)
+    for begin in range(0, 400, 20):
+        controller.executor.submit(jobs(*range(begin, begin + 20)))
+        broken: list[Connection[Any, Any]] = chance.choice(
+            [
+                [world.agents["a"]._connection],
+                [controller.executor._connection],
+                [world.agents["a"]._connection, controller.executor._connection],
+                [],
+            ]
+        )
+        for connection in broken:
+            connection.drop()
+        time.sleep(chance.uniform(0, 0.15))
+    controller.over(*ids(*numbers))
+
+    assert Counter(world.queues["a"].submits) == Counter(ids(*numbers))
+    for job in ids(*numbers):
+        assert controller.names(job) == LIFE
+
+
+def test_agents_that_end_all_the_time_lose_and_double_nothing(world: World) -> None:
+    world.agent("a")
+    world.queues["a"].pace = 0.05
+    controller = world.run("run-agents")
+    for turn in range(5):
+        controller.executor.submit(jobs(*range(turn * 20, turn * 20 + 20)))
+        time.sleep(0.05 * turn)
+        world.leave("a")
+        controller.executor.submit(jobs(*range(100 + turn * 20, 100 + turn * 20 + 20)))
+        world.agent("a")
+    controller.over(*ids(*range(200)))
+
+    assert Counter(world.queues["a"].submits) == Counter(ids(*range(200)))
+    for job in ids(*range(200)):
+        assert controller.names(job) == LIFE
+
+
+def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world: World) -> None:
+    world.agent("a")
+    queue = world.queues["a"]
+    queue.held = True
+    first = world.run("run-later")
+    first.executor.submit(jobs(1, 2))
+    first.wait(lambda: first.names("t.2"), "submit")
+    newest = {"t.1": 0.0, "t.2": queue.events["t.2"][-1].timestamp}
+    # It saw no more, for it is gone without a word; the member goes on sending.
+    first.die()
+    queue.held = False
+    eventually(lambda: queue.events["t.1"][-1].name == "clean")
+
+    second = world.run("run-later")
+    assert second.executor.reattach({**newest, "t.9": 0.0}) == {
+        "t.1": True,
+        "t.2": True,
+        "t.9": False,
+    }
+    second.over("t.1", "t.2")
+    assert second.names("t.1") == LIFE
+    assert second.names("t.2") == LIFE[1:]
+
+
+def test_what_a_dead_controller_sent_cannot_arrive_after_its_successor_asked(world: World) -> None:
+    agent = world.agent("a")
+    first = world.run("run-late")
+    epoch = first.executor._epoch
+    second = world.run("run-late")
+
+    # The run is told, and goes no further.
+    first.wait(lambda: any(isinstance(event, ExecutorLost) for event in first.events), "the end")
+    with pytest.raises(ExecutorError) as caught:
+        first.executor.submit(jobs(1))
+    assert caught.value.code == "taken-over"
+
+    eventually(lambda: second.executor._members["default/a"].opened)
+    # What was on its way already, as if it had come out of the service only now.
+    call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
+    call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
+    agent._heard(pb.ToMember(call=call))
+    second.executor.submit(jobs(2))
+    second.over("t.2")
+    assert world.queues["a"].submits == ["t.2"]
+
+
+def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent("a")
+    first = world.run("run-epoch")
+    newer = world.run("run-epoch")
+    world.leave("a")
+    agent = world.agent("a")
+    # The newer one has opened it again, and has its answer.
+    eventually(lambda: agent._hosted and newer.executor._members["default/a"].open)
+    answers: list[pb.Answer] = []
+    monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
+    call = pb.Call(run="run-epoch", member="default/a", epoch=first.executor._epoch, id=7)
+    call.open.SetInParent()
+    agent._heard(pb.ToMember(call=call))
+    eventually(lambda: answers)
+    monkeypatch.undo()
+    assert answers[0].fault.code == "stale"
+    assert newer.executor._members["default/a"].opened
+
+
+def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.agent("a")
+    controller = world.run("run-twice")
+    hosted = agent._hosted["run-twice"]
+    answers: list[pb.Answer] = []
+    monkeypatch.setattr(hosted, "_answer", answers.append)
+    call = pb.Call(
+        run="run-twice", member="default/a", epoch=controller.executor._epoch, id=1_000_001
+    )
+    call.resize.request, call.resize.delta = "r", 1
+    for _ in range(2):
+        agent._heard(pb.ToMember(call=call))
+    eventually(lambda: len(answers) == 2)
+    assert answers[0] == answers[1]
+    controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
+    submit = pb.Call(
+        run="run-twice", member="default/a", epoch=controller.executor._epoch, id=1_000_002
+    )
+    submit.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
+    again = pb.Call()
+    again.CopyFrom(submit)
+    again.id += 1
+    for each in (submit, again):
+        agent._heard(pb.ToMember(call=each))
+    eventually(lambda: len(answers) == 4)
+    monkeypatch.undo()
+    assert [answer.WhichOneof("what") for answer in answers[2:]] == ["done", "done"]
+    assert world.queues["a"].submits == ["t.1"]
+    assert [e for e in controller.events if isinstance(e, ResizeOutcome)] == [
+        ResizeOutcome(pytest.approx(time.time(), abs=60), "r", "granted", 2)  # type: ignore[arg-type]
+    ]
+
+
+def test_events_beyond_what_is_kept_are_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted_run, "Spool", partial(unacked_events.Spool, most=100))
+    world.agent("a")
+    world.queues["a"].pace = 0.005
+    controller = world.run("run-full")
+    controller.executor.submit(jobs(*range(5)))
+    controller.over(*ids(*range(5)))
+    world.queues["a"].held = True
+    controller.executor.submit(jobs(*range(10, 40)))
+    controller.wait(lambda: controller.names("t.39"), "the submits")
+    # 30 jobs have 180 events before them, which nobody acknowledges meanwhile.
+    with controller.executor._lock:
+        world.queues["a"].held = False
+        eventually(lambda: all(len(events) == 7 for events in world.queues["a"].events.values()))
+    controller.over(*ids(*range(10, 40)))
+    for job in ids(*range(10, 40)):
+        assert controller.names(job) == LIFE
+    assert len(world.queues["a"].submits) == 35
+
+
+def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_submitted_again(world: World) -> None:
+    world.agent("a")
+    queue = world.queues["a"]
+    queue.held = True
+    controller = world.run("run-lost")
+    controller.executor.submit(jobs(1))
+    controller.wait(lambda: controller.names("t.1"), "submit")
+    world.leave("a")
+    controller.executor.submit(jobs(2))
+    queue.forget_all()
+    queue.held = False
+    world.agent("a")
+    controller.over("t.1", "t.2")
+    assert controller.names("t.1") == ["submit", "exception", "clean"]
+    lost = [e for e in controller.events if isinstance(e, JobEvent) and e.name == "exception"]
+    assert lost[0].context["type"] == "lost"
+    assert controller.names("t.2") == LIFE
+    assert queue.submits == ["t.1", "t.2"]
+
+
+def test_a_queue_that_cannot_be_asked_is_asked_again_until_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.member_proxy._AGAIN", 0.1)
+    world.agent("a")
+    queue = world.queues["a"]
+    controller = world.run("run-mute")
+    controller.executor.submit(jobs(1))
+    world.leave("a")
+    queue.mute = 2
+    world.agent("a")
+    controller.over("t.1")
+    assert queue.mute == 0
+    assert controller.names("t.1") == LIFE
+    assert queue.submits == ["t.1"]
+    assert any("ask me later" in problem for problem in controller.problems())
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_executor_that_finds_nothing_again_has_no_job_submitted_twice(
+    world: World, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QueueExecutor, "capabilities", frozenset({"submit", "cancel"}))
+    world.agent("a")
+    world.queues["a"].held = True
+    controller = world.run("run-blind")
+    controller.executor.submit(jobs(1))
+    controller.wait(lambda: controller.names("t.1"), "submit")
+    if later:
+        controller.die()
+        assert world.run("run-blind").executor.reattach({"t.1": 0.0, "t.2": 0.0}) == {}
+    else:
+        world.leave("a")
+        world.agent("a")
+        controller.over("t.1")
+        assert controller.names("t.1") == ["submit", "exception", "clean"]
+    assert world.queues["a"].submits == ["t.1"]
+
+
+# -- who is away ----------------------------------------------------------------------------------
+
+
+def test_jobs_for_a_member_that_is_away_wait_and_can_be_cancelled(world: World) -> None:
+    world.agent("a")
+    controller = world.run("run-away")
+    world.leave("a")
+    eventually(lambda: not controller.executor._members["default/a"].present)
+    controller.executor.submit(jobs(1, 2))
+    controller.executor.cancel(["t.1", "t.77"])
+    assert controller.names("t.1") == ["submit", "exception", "clean"]
+    world.agent("a")
+    controller.over("t.2")
+    assert world.queues["a"].submits == ["t.2"]
+
+
+def test_a_resize_of_a_member_that_is_away_is_asked_again_later(world: World) -> None:
+    world.agent("a")
+    controller = world.run("run-resize")
+    controller.executor.resize("r1", 2)
+    controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
+    world.leave("a")
+    eventually(lambda: not controller.executor._members["default/a"].present)
+    with pytest.raises(ExecutorError) as caught:
+        controller.executor.resize("r2", 1)
+    assert caught.value.transient
+
+
+def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.member_proxy._AWAY", 0.1)
+    world.agent("a")
+    controller = world.run("run-tell")
+    world.leave("a")
+    controller.wait(controller.problems, "the word")
+    world.agent("a")
+    controller.wait(lambda: len(controller.problems()) == 2, "the other word")
+    first, second = controller.problems()
+    assert first.startswith("member default/a is away")
+    assert second == "member default/a is back"
+
+
+def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World) -> None:
+    world.agent("a")
+    world.run("run-patient").executor.close()
+    world.leave("a")
+    impatient = world.run("run-patient", patience=0.2)
+    with pytest.raises(ExecutorError) as caught:
+        impatient.executor.reattach({"t.1": 0.0})
+    assert "member default/a is away" in str(caught.value)
+    assert "ensemble resume run-patient" in str(caught.value)
+    impatient.executor.close()
+
+    patient = world.run("run-patient")
+    threading.Timer(0.3, world.agent).start()
+    assert patient.executor.reattach({"t.1": 0.0}) == {"t.1": False}
+
+
+# -- several members ------------------------------------------------------------------------------
+
+
+def test_jobs_go_where_their_group_says_and_gauges_are_added_up(world: World) -> None:
+    world.agent("a")
+    world.agent("b")
+    controller = world.run("run-two", default="a", members=["", "b"])
+    assert controller.executor.resources() == {"nodes.up": 2.0, "nodes.free": 2.0}
+    assert not controller.executor.sees_strangers
+    controller.executor.submit([*jobs(1), *jobs(2, member="b"), *jobs(3, member="default/b")])
+    controller.over(*ids(1, 2, 3))
+    assert world.queues["a"].submits == ["t.1"]
+    assert world.queues["b"].submits == ["t.2", "t.3"]
+    world.queues["b"].listeners[0].say(Resources(time.time(), {"nodes.up": 5.0}))
+    controller.wait(
+        lambda: any(
+            isinstance(e, Resources) and e.values == {"nodes.up": 6.0} for e in controller.events
+        ),
+        "the sum",
+    )
+
+
+def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: World) -> None:
+    world.agent("a")
+    world.agent("b")
+    first = world.run("run-both", default="a")
+    first.executor.submit([*jobs(1), *jobs(2, member="b")])
+    first.over(*ids(1, 2))
+    first.die()
+    second = world.run("run-both", default="a")
+    assert second.executor.reattach(dict.fromkeys(ids(1, 2, 3), 0.0)) == {
+        "t.1": True,
+        "t.2": True,
+        "t.3": False,
+    }
+    second.over(*ids(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"members": ["zzz"]}, "member default/zzz is not connected"),
+        ({"default": "x", "members": ["y"]}, "members default/x and default/y are not connected"),
+        ({"members": [""]}, "--option default=a"),
+        ({"name": "elsewhere"}, "no member of elsewhere is connected"),
+    ],
+)
+def test_members_that_are_not_there_are_named_with_those_that_are(
+    world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 0.2)
+    world.agent("a")
+    world.agent("b")
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-none", **options)
+    assert words in str(caught.value)
+    assert "default/a and default/b" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"members": ["b"]}, "for member default/b to"), ({}, "for a member of default to")],
+)
+def test_a_run_waits_a_little_for_members_that_are_coming_back_and_says_for_whom(
+    world: World, options: dict[str, object], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    coming = threading.Timer(0.5, world.agent, ["b"])
+    coming.start()
+    try:
+        controller = world.run("run-early", **options)
+    finally:
+        coming.join()
+    controller.executor.submit(jobs(1, member="b"))
+    controller.over("t.1")
+    assert [words in record.getMessage() for record in caplog.records].count(True) == 1
+
+
+def test_a_member_that_is_spelt_wrong_is_told_with_what_it_may_be_meant_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 0.1)
+    world.agent("a")
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-typo", members=["aa"])
+    assert caught.value.hint is not None
+    assert "did you mean 'default/a'?" in caught.value.hint
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-other", members=["elsewhere"])
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_service_that_goes_while_members_are_waited_for_is_what_the_run_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.remote_executor._COMING", 4.0)
+    state = tmp_path / "service"
+    token, _ = TokenFile(state / "tokens.json").add("controller", "default")
+    stack = contextlib.ExitStack()
+    service = stack.enter_context(serving(Settings(state=state, port=0)))
+    executor = RemoteExecutor(
+        members=["left"], channel=partial(open_channel, "127.0.0.1", service.port, token=token)
+    )
+    stopping = threading.Timer(0.5, stack.close)
+    stopping.start()
+    with pytest.raises(ExecutorError) as caught:
+        executor.open(Run("run-0", tmp_path / "run", time.time), lambda events: None)
+    stopping.join()
+    assert "cannot be reached" in caught.value.what
+
+
+def test_a_member_whose_queue_cannot_be_opened_says_why_at_the_start(world: World) -> None:
+    world.agent("a")
+    world.queues["a"].refuse = ExecutorError("no queue here", hint="start it", code="no-queue")
+    with pytest.raises(ExecutorError) as caught:
+        world.run("run-refused")
+    assert caught.value.what == "member default/a: no queue here"
+    assert caught.value.hint == "start it"
+
+
+def test_a_member_whose_queue_cannot_tell_its_gauges_says_so_and_takes_part_once_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    mute = [True]
+    gauges = QueueExecutor.resources
+
+    def resources(executor: QueueExecutor) -> Mapping[str, float]:
+        if mute:
+            raise ExecutorError("the queue does not answer")
+        return gauges(executor)
+
+    monkeypatch.setattr(QueueExecutor, "resources", resources)
+    with pytest.raises(ExecutorError, match="does not answer"):
+        world.run("run-1")
+    mute.clear()
+    controller = world.run("run-2")
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+
+
+def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
+    agent = world.agent()
+    controller = world.run()
+    queue = world.queues["a"]
+    values: dict[str, Any] = {"nodes.up": None}
+    queue.listeners[0].say(Resources(time.time(), values))
+    before = world.service.hub.members["default/a"].last_beat
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+    eventually(lambda: world.service.hub.members["default/a"].last_beat > before + 1)
+    assert agent.wait_connected(0)
+    with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
+        (status,) = client.status("default/a")
+    assert status.gauges["nodes.up"] == 1
+
+
+def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.agent()
+    controller = world.run()
+    tick, failed = Steered.tick, threading.Event()
+
+    def failing(steered: Steered, now: float) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("nobody thought of this")
+        tick(steered, now)
+
+    monkeypatch.setattr(Steered, "tick", failing)
+    assert failed.wait(10)
+    controller.executor.submit(jobs(1))
+    controller.over(*ids(1))
+    eventually(lambda: not len(agent._hosted["run-1"].spool))
+
+
+def test_no_service_is_an_error_that_says_where_it_was_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ensemble_service.remote_executor._WELCOME", 0.5)
+    executor = RemoteExecutor(host="127.0.0.1", port=1)
+    with pytest.raises(ExecutorError) as caught:
+        executor.open(Run("run-0", Path("nowhere"), time.time), lambda events: None)
+    assert "the service at 127.0.0.1:1 cannot be reached" in str(caught.value)
+    assert "is it running there?" in str(caught.value)
+
+
+def test_two_agents_of_one_member_do_not_share_its_folder(world: World) -> None:
+    world.agent("a")
+    with pytest.raises(UsageError, match="member default/a runs already"):
+        world.agent("a")
+
+
+def test_the_status_of_a_member_tells_what_its_jobs_do(world: World) -> None:
+    world.agent("a")
+    controller = world.run("run-status")
+    controller.executor.submit(jobs(1, 2))
+    controller.over(*ids(1, 2))
+    state = world.service.hub.members["default/a"]
+    eventually(lambda: state.groups and state.groups[0].success == 2)
+    assert state.alive
+    assert state.runs == {"run-status"}
+    assert state.gauges["nodes.up"] == 1
+    assert state.gauges["queue.run"] == 0
+    assert state.metrics["mean.t-duration"] >= 0
+    controller.executor.close()
+    eventually(lambda: not state.runs)
+    with contextlib.suppress(KeyError):
+        assert not world.agents["a"]._hosted
+
+
+def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
+    world.agent("a")
+    world.queues["a"].held = True
+    controller = world.run("run-cancel")
+    controller.executor.submit(jobs(1, 2, 3))
+    controller.wait(lambda: controller.names("t.3"), "the submits")
+    with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
+        client.cancel("a", "run-cancel", ["t.1"])
+        controller.over("t.1")
+        assert controller.names("t.2") == ["submit"]
+        client.cancel("a", "run-cancel")
+        controller.over("t.2", "t.3")
+    assert controller.names("t.2") == ["submit", "exception", "clean"]
+
+
+def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls", ["localhost"], days=2)
+    settings = Settings(state=tmp_path / "service", tls=tmp_path / "tls", port=0, grace=1)
+    tokens = TokenFile(settings.token_path)
+    files = {}
+    for role, name in (("member", "a"), ("controller", "default")):
+        files[role] = tmp_path / f"{role}.token"
+        files[role].write_text(tokens.add(role, name)[0] + "\n")  # type: ignore[arg-type]  # a role
+    queue = Queue()
+    authority = str(tmp_path / "tls" / "ca.crt")
+    with serving(settings) as service:
+        agent = Agent(
+            "default/a",
+            partial(QueueExecutor, queue),
+            tmp_path / "a",
+            lambda: open_channel(
+                "localhost", service.port, token=read_token(str(files["member"])), ca=authority
+            ),
+            "service",
+        )
+        agent.start()
+        executor = RemoteExecutor(
+            host="localhost",
+            port=service.port,
+            ca=authority,
+            token_file=str(files["controller"]),
+        )
+        events: list[Event] = []
+        try:
+            assert agent.wait_connected(10)
+            executor.open(Run("run-tls", tmp_path, time.time), events.extend)
+            executor.submit(jobs(1))
+            eventually(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))
+            # A member's token is none of a controller.
+            wrong = RemoteExecutor(
+                host="localhost",
+                port=service.port,
+                ca=authority,
+                token_file=str(files["member"]),
+            )
+            with pytest.raises(ExecutorError, match="credential does not allow"):
+                wrong.open(Run("run-wrong", tmp_path, time.time), events.extend)
+        finally:
+            executor.close()
+            agent.stop()
+            queue.close()

@@ -1,0 +1,460 @@
+"""Whatever comes at once, is cancelled or fails: of one member one request at a time, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from ensemble_service import resize_log as answers_module
+from ensemble_service import resizes
+from ensemble_service.access import Identity
+from ensemble_service.resize_log import Answers
+from ensemble_service.rpc_guard import Tally
+from ensemble_service.send_queue import Refused
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.plugin.resizer import Resized, Resizer
+
+ADMIN = Identity("admin", "")
+PATIENCE = 10.0
+
+
+class Nodes(Resizer):
+    """Counts, takes its time, fails now and then, and notices when it is called twice at once."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.sizes: Counter[str] = Counter()
+        self.calls = 0
+        self.broken = False
+        self._busy: set[str] = set()
+        self._chance = chance
+
+    def _enter(self, member: str) -> None:
+        self.broken = self.broken or member in self._busy
+        self._busy.add(member)
+        time.sleep(self._chance.random() * 0.002)
+
+    def resize(self, member: str, delta: int) -> Resized:
+        self._enter(member)
+        self.calls += 1
+        before = self.sizes[member]
+        self.sizes[member] += delta
+        self._busy.discard(member)
+        if self._chance.random() < 0.1:
+            raise RuntimeError("it fails now and then")
+        return Resized(
+            outcome="granted", before=before, asked=before + delta, granted=before + delta
+        )
+
+    def size(self, member: str) -> int | None:
+        self._enter(member)
+        self._busy.discard(member)
+        return self.sizes[member]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_request_is_carried_out_once_whatever_comes(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizes, "_FRESH", 0.001)
+    chance = random.Random(seed)
+    nodes, record = Nodes(chance), tmp_path / "resizes.jsonl"
+    told: dict[tuple[str, str], Resized] = {}
+
+    async def one(line: resizes.Resizes) -> None:
+        await asyncio.sleep(chance.random() * 0.2)
+        member, request = f"lab/m{chance.randrange(5)}", f"r{chance.randrange(30)}"
+        patience = chance.choice([0.0005, 0.002, 0.01, 5.0])
+        try:
+            if chance.random() < 0.2:
+                await asyncio.wait_for(line.look(member), patience)
+                return
+            answer = await asyncio.wait_for(line.ask(ADMIN, member, request, 1), patience)
+        except (asyncio.TimeoutError, Refused):
+            return
+        assert told.setdefault((member, request), answer) == answer
+
+    async def all_of_them() -> None:
+        answers = Answers(record)
+        line = resizes.Resizes(nodes, answers, Tally())
+        await asyncio.gather(*(one(line) for _ in range(400)))
+        await line.close(5)
+
+    asyncio.run(all_of_them())
+    assert not nodes.broken
+    kept = Answers(record)
+    lines = [kept.get(f"lab/m{m}", f"r{r}") for m in range(5) for r in range(30)]
+    begun = [entry for entry in lines if entry is not None]
+    assert nodes.calls == len(begun) == sum(nodes.sizes.values())
+    assert all(entry.answer is not None for entry in begun)
+    assert told
+    for (member, request), answer in told.items():
+        entry = kept.get(member, request)
+        assert entry is not None
+        assert entry.answer == answer
+    kept.close()
+
+
+def test_the_record_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+    record = tmp_path / "resizes.jsonl"
+    answers = Answers(record, most=10)
+    answer = Resized(outcome="granted", before=1, asked=2, granted=2)
+    for number in range(200):
+        answers.begin("lab/one", f"r{number}", 1)
+        answers.end("lab/one", f"r{number}", 1, answer)
+    answers.close()
+    assert len(record.read_text().splitlines()) <= 50
+    again = Answers(record, most=10)
+    assert again.get("lab/one", "r199") is not None
+    assert again.get("lab/one", "r100") is None
+    again.close()
+
+
+class Held(Resizer):
+    """Notes what is on record when it is called, and waits until it may go on."""
+
+    def __init__(self, record: Path) -> None:
+        self.record = record
+        self.found: list[list[tuple[str, bool]]] = []
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def resize(self, member: str, delta: int) -> Resized:
+        lines = [json.loads(line) for line in self.record.read_bytes().splitlines()]
+        self.found.append([(line["request"], "answer" in line) for line in lines])
+        self.entered.release()
+        assert self.go.acquire(timeout=PATIENCE)
+        return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
+
+
+async def until(met: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.002)
+
+
+def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_told_after(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    held = Held(record)
+
+    async def ask() -> None:
+        line = resizes.Resizes(held, Answers(record), Tally())
+        asked = [
+            asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
+        ]
+        await until(lambda: held.entered.acquire(blocking=False))
+        # What waits is not begun: whoever asked for it may go, and it is not carried out.
+        asked[2].cancel()
+        held.go.release()
+        await until(lambda: held.entered.acquire(blocking=False))
+        await until(asked[0].done)  # told, though the next one has not ended
+        assert not asked[1].done()
+        # A service that is killed now, and its successor: the first is answered again, the second
+        # may have taken effect and is not carried out again, the third was never begun.
+        again = resizes.Resizes(Never(), Answers(copied(record, tmp_path / "copy")), Tally())
+        assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
+        assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
+        assert (await again.ask(ADMIN, "lab/one", "c", 1)).code == "resizer-failed"
+        await again.close(1)
+        held.go.release()
+        assert (await asked[1]).granted == 2
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert held.found == [[("a", False)], [("a", False), ("a", True), ("b", False)]]
+
+
+class Never(Resizer):
+    def resize(self, member: str, delta: int) -> Resized:
+        raise AssertionError("carried out")
+
+
+def copied(record: Path, to: Path) -> Path:
+    to.write_bytes(record.read_bytes())
+    return to
+
+
+def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_is_told(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    held = Held(record)
+
+    async def ask() -> None:
+        answers = Answers(record)
+        line = resizes.Resizes(held, answers, Tally())
+        first, second = (
+            asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b")
+        )
+        await until(lambda: held.entered.acquire(blocking=False))
+        answers.close()  # opened anew when it is written to, and then it is no file
+        kept = record.read_bytes()
+        record.unlink()
+        record.mkdir()
+        held.go.release()
+        assert (await first).granted == 2
+        with pytest.raises(Refused, match="no record"):
+            await second
+        record.rmdir()
+        record.write_bytes(kept)
+        held.go.release()
+        assert (await line.ask(ADMIN, "lab/one", "b", 1)).granted == 2
+        assert await line.ask(ADMIN, "lab/one", "a", 1) == await first
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert len(held.found) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Resized(outcome="refused"),  # type: ignore[arg-type]  # a plugin's mistakes
+        Resized(outcome="granted", before=1.5),  # type: ignore[arg-type]
+        Resized(outcome="denied", reason=object()),  # type: ignore[arg-type]
+        Resized(outcome="denied", reason="/scratch/\udcff"),  # cannot be sent
+        Resized(outcome="denied", transient="no"),  # type: ignore[arg-type]
+        Resized(outcome="granted", granted=1 << 70),
+        None,
+    ],
+)
+def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_path: Path) -> None:
+    class Odd(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            told: Resized = answer
+            return told
+
+    async def ask() -> list[Resized]:
+        line = resizes.Resizes(Odd(), Answers(tmp_path / "record"), Tally())
+        told = [await asyncio.wait_for(line.ask(ADMIN, "lab/one", "a", 1), PATIENCE)]
+        told.append(await asyncio.wait_for(line.ask(ADMIN, "lab/one", "b", 1), PATIENCE))
+        await line.close(1)
+        return told
+
+    assert [each.code for each in asyncio.run(ask())] == ["resizer-failed"] * 2
+
+
+def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_others_do(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "record"
+
+    class Counting(Resizer):
+        waits = False
+
+        def __init__(self) -> None:
+            self.nodes, self.threads, self.found = 1, set[int](), list[str]()
+
+        def resize(self, member: str, delta: int) -> Resized:
+            self.threads.add(threading.get_ident())
+            self.found.append(json.loads(record.read_bytes().splitlines()[-1])["request"])
+            if delta == 13:
+                raise ZeroDivisionError
+            before, self.nodes = self.nodes, self.nodes + delta
+            return Resized(outcome="granted", before=before, asked=self.nodes, granted=self.nodes)
+
+        def size(self, member: str) -> int | None:
+            self.threads.add(threading.get_ident())
+            return self.nodes
+
+    counting = Counting()
+
+    async def ask() -> None:
+        line = resizes.Resizes(counting, Answers(record), Tally())
+        assert await line.look("lab/one") == 1
+        asked = [("a", 1), ("b", 2), ("a", 1), ("c", 13), ("d", 4)]
+        told = await asyncio.gather(*(line.ask(ADMIN, "lab/one", *each) for each in asked))
+        assert [answer.granted for answer in told] == [2, 4, 2, 0, 8]
+        assert told[3].code == "resizer-failed"
+        assert await line.ask(ADMIN, "lab/one", "b", 2) == told[1]
+        await line.close(1)
+
+    asyncio.run(ask())
+    assert counting.nodes == 8
+    assert counting.threads == {threading.get_ident()}
+    # Each was on record before it was carried out.
+    assert counting.found == ["a", "b", "c", "d"]
+
+
+def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
+    class Unknown(Never):
+        looks = 0
+
+        def size(self, member: str) -> int | None:
+            self.looks += 1
+            return None
+
+    resizer, now = Unknown(), [100.0]
+
+    async def look() -> None:
+        line = resizes.Resizes(resizer, Answers(None), Tally(), lambda: now[0])
+        for _ in range(3):
+            assert await line.look("lab/one") is None
+        assert resizer.looks == 1
+        assert await line.look("lab/one", doubt=True) is None
+        assert resizer.looks == 2
+        now[0] += 10
+        await line.look("lab/one")
+        assert resizer.looks == 3
+        await line.close(1)
+
+    asyncio.run(look())
+
+
+def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resizes, "_NO_WORKER", 0.01)
+    start, refused = threading.Thread.start, iter(range(3))
+
+    def scarce(thread: threading.Thread) -> None:
+        if next(refused, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def ask() -> tuple[Resized, Resized]:
+        nodes = Nodes(random.Random(5))
+        line = resizes.Resizes(nodes, Answers(None), Tally())
+        monkeypatch.setattr(threading.Thread, "start", scarce)
+        answers = await asyncio.wait_for(
+            asyncio.gather(*(line.ask(ADMIN, name, "a", 1) for name in ("lab/one", "lab/two"))),
+            PATIENCE,
+        )
+        await line.close(1)
+        return answers[0], answers[1]
+
+    assert [each.asked for each in asyncio.run(ask())] == [1, 1]
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answered(
+    waiting: bool, tmp_path: Path
+) -> None:
+    class Exits(Resizer):
+        waits = waiting
+
+        def resize(self, member: str, delta: int) -> Resized:
+            raise SystemExit("no configuration")
+
+        def size(self, member: str) -> int | None:
+            raise SystemExit("no configuration")
+
+        def close(self) -> None:
+            raise SystemExit("no configuration")
+
+    async def ask() -> list[str]:
+        line = resizes.Resizes(Exits(), Answers(tmp_path / "record"), Tally())
+        told = [
+            (await asyncio.wait_for(line.ask(ADMIN, "lab/one", name, 1), PATIENCE)).code
+            for name in ("a", "b")
+        ]
+        assert await line.look("lab/one") is None
+        await line.close(1)
+        return told
+
+    assert asyncio.run(ask()) == ["resizer-failed"] * 2
+
+
+def test_what_is_recorded_after_the_disk_was_full_is_not_spoilt_by_half_a_line(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    answers = Answers(record)
+    answers.begin("lab/one", "a", 1)
+    size = record.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Not even the end of a line fits after the half that does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(EnsembleError, match="on record"):
+                answers.begin("lab/one", "b", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert record.stat().st_size == size + 20
+    answers.begin("lab/one", "c", 1)
+    again = Answers(copied(record, tmp_path / "copy"))
+    # It was begun, and must not be carried out a second time.
+    assert again.get("lab/one", "c") is not None
+    assert again.get("lab/one", "b") is None
+    answers.close()
+    again.close()
+
+
+def test_a_record_that_cannot_be_tidied_up_goes_on_with_more_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "resizes.jsonl"
+    answers = Answers(record, most=2)
+
+    def full(*_: object) -> None:
+        raise EnsembleError("cannot write")
+
+    monkeypatch.setattr(answers_module, "write_private", full)
+    for number in range(20):
+        answers.begin("lab/one", f"r{number}", 1)
+    answers.close()
+    monkeypatch.undo()
+    again = Answers(record, most=2)
+    assert again.get("lab/one", "r19") is not None
+    again.close()
+
+
+def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "_CLOSING", 0.1)
+    writing, back = threading.Event(), threading.Event()
+
+    class Slow(Answers):
+        def _append(self, data: bytes) -> None:
+            writing.set()
+            assert back.wait(PATIENCE)
+            super()._append(data)
+
+    async def stop() -> None:
+        line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Tally())
+        asked = asyncio.ensure_future(line.ask(ADMIN, "lab/one", "a", 1))
+        await until(writing.is_set)
+        later = threading.Timer(PATIENCE / 2, back.set)
+        later.start()
+        began = time.monotonic()
+        await line.close(0.1)
+        assert time.monotonic() - began < PATIENCE / 4
+        later.cancel()
+        asked.cancel()
+        back.set()
+
+    asyncio.run(stop())
+
+
+def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
+    class Failing(Resizer):
+        def resize(self, member: str, delta: int) -> Resized:
+            raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
+
+    async def ask() -> Resized:
+        line = resizes.Resizes(Failing(), Answers(None), Tally())
+        answer = await line.ask(ADMIN, "lab/one", "a", 1)
+        await line.close(1)
+        return answer
+
+    answer = asyncio.run(ask())
+    assert "no such file" in answer.reason
+    answer.reason.encode("utf-8")

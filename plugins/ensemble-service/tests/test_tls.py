@@ -1,0 +1,317 @@
+"""Certificates of the service, and who is refused over them. Real sockets, real TLS."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from ensemble_service import tls
+from ensemble_service.access import TokenFile
+from ensemble_service.client import ServiceClient, open_channel
+from ensemble_service.server import Service, Settings, serving
+
+from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+
+NOW = dt.datetime.now(dt.timezone.utc)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    tls.init(folder, ["ensemble.lab.svc", "10.1.2.3"])
+    return folder
+
+
+def settings(state: Path, **more: object) -> Settings:
+    return Settings(state=state, port=0, grace=1, **more)  # type: ignore[arg-type]  # as given
+
+
+def greeted(service: Service, folder: Path, name: str = "localhost") -> str:
+    """The TLS version that is agreed on with a client that trusts the authority in ``folder``."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", service.port), 5) as plain,
+        context.wrap_socket(plain, server_hostname=name) as secure,
+    ):
+        return secure.version() or ""
+
+
+def test_keys_belong_to_their_owner_alone(certificates: Path) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()}
+    assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600}
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "ensemble.lab.svc", "10.1.2.3"])
+def test_the_service_is_known_by_each_of_its_names(
+    certificates: Path, tmp_path: Path, name: str
+) -> None:
+    with serving(settings(tmp_path, tls=certificates)) as service:
+        assert greeted(service, certificates, name) == "TLSv1.3"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            greeted(service, certificates, "elsewhere.example")
+
+
+def test_nothing_is_overwritten_unless_that_is_said(certificates: Path) -> None:
+    before = {path.name: path.read_bytes() for path in certificates.iterdir()}
+    with pytest.raises(UsageError) as caught:
+        tls.init(certificates)
+    assert "--force" in (caught.value.hint or "")
+    assert before == {path.name: path.read_bytes() for path in certificates.iterdir()}
+
+
+def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
+    tmp_path: Path,
+) -> None:
+    tls.init(tmp_path / "tls", days=1)
+    authority = (tmp_path / "tls" / "ca.crt").read_bytes()
+    before = (tmp_path / "tls" / "server.crt").read_bytes()
+    tls.init(tmp_path / "tls", days=9, renew=True)
+    assert (tmp_path / "tls" / "ca.crt").read_bytes() == authority
+    assert (tmp_path / "tls" / "server.crt").read_bytes() != before
+    with serving(settings(tmp_path)) as service:
+        assert greeted(service, tmp_path / "tls")
+
+
+def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: Path) -> None:
+    tls.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
+    names = tls.init(tmp_path, ["new.lab.svc"], renew=True)
+    assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
+    with serving(settings(tmp_path / "state", tls=tmp_path)) as service:
+        for name in ("ensemble.lab.svc", "10.1.2.3", "new.lab.svc"):
+            assert greeted(service, tmp_path, name)
+
+
+def test_a_certificate_is_good_no_longer_than_its_authority_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    tls.init(tmp_path)
+    tls.init(tmp_path, renew=True, days=36500)
+    assert 3640 < tls.days_left(tmp_path) <= 3650
+
+
+def test_force_makes_a_new_authority(tmp_path: Path) -> None:
+    tls.init(tmp_path)
+    before = (tmp_path / "ca.crt").read_bytes()
+    tls.init(tmp_path, force=True)
+    assert (tmp_path / "ca.crt").read_bytes() != before
+
+
+def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
+    tls.init(tmp_path, now=NOW - dt.timedelta(days=4000))
+    with pytest.raises(UsageError, match="expired"):
+        tls.init(tmp_path, renew=True)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b", "-a", "a..b", "x" * 300, "http://a", "10.0.0.256", "0.0.0.0", "[::]"]
+)
+def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError):
+        tls.init(tmp_path / "tls", [host])
+    assert not (tmp_path / "tls").exists()
+
+
+def shown(service: Service) -> bytes | None:
+    """The certificate that the service shows to who connects."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", service.port), 5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        return secure.getpeercert(binary_form=True)
+
+
+def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_GLANCE", 0.0)
+    tls.init(tmp_path / "tls")
+    token, _ = TokenFile(tmp_path / "tokens.json").add("admin")
+    with serving(settings(tmp_path)) as service:
+        ca = tmp_path / "tls" / "ca.crt"
+        with ServiceClient("localhost", service.port, token=token, ca=ca) as client:
+            assert client.status() == []
+            before = shown(service)
+            assert shown(service) == before
+            tls.init(tmp_path / "tls", renew=True)
+            after = shown(service)
+            assert after != before
+            assert after == shown(service)
+            assert greeted(service, tmp_path / "tls")
+            assert client.status() == []
+
+
+def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "_GLANCE", 0.0)
+    told: list[str] = []
+    monkeypatch.setattr(tls, "tell", lambda event, *_more, **_fields: told.append(event))
+    tls.init(tmp_path / "tls")
+    with serving(settings(tmp_path)) as service:
+        before = shown(service)
+        key = tmp_path / "tls" / "server.key"
+        data = key.read_bytes()
+        tls.init(tmp_path / "other")
+        key.write_bytes((tmp_path / "other" / "server.key").read_bytes())
+        assert [shown(service) for _ in range(4)] == [before] * 4
+        assert [each for each in told if "cannot be used" in each] == told[:1] == told
+        key.unlink()
+        assert shown(service) == before
+        key.write_bytes(data)
+        os.chmod(key, 0o600)
+        assert shown(service) is not None
+
+
+# -- the service does not start with what cannot work ----------------------------------------------
+
+
+def start(chosen: Settings) -> EnsembleError:
+    with pytest.raises(EnsembleError) as caught, serving(chosen):
+        pytest.fail("it started")
+    return caught.value
+
+
+def test_a_service_whose_certificate_has_expired_does_not_start(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
+    error = start(settings(tmp_path))
+    assert error.exit_code == 2
+    assert "expired" in error.what
+    assert "--renew" in (error.hint or "")
+
+
+@pytest.mark.parametrize("lost", ["server.key", "server.crt"])
+def test_half_a_certificate_is_no_reason_for_plaintext(tmp_path: Path, lost: str) -> None:
+    tls.init(tmp_path / "tls")
+    (tmp_path / "tls" / lost).unlink()
+    assert lost in start(settings(tmp_path)).what
+
+
+def test_a_key_of_another_certificate_is_noticed(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls")
+    tls.init(tmp_path / "other")
+    (tmp_path / "tls" / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
+    assert "is not the key" in start(settings(tmp_path)).what
+
+
+def test_a_key_that_others_may_change_is_not_used(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls")
+    os.chmod(tmp_path / "tls" / "server.key", 0o620)
+    assert "others can change" in start(settings(tmp_path)).what
+
+
+def test_garbage_is_no_certificate(tmp_path: Path) -> None:
+    tls.init(tmp_path / "tls")
+    (tmp_path / "tls" / "server.crt").write_text("garbage")
+    error = start(settings(tmp_path))
+    assert (error.exit_code, error.code) == (2, "bad-certificate")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_plaintext_is_for_this_machine_only(tmp_path: Path, host: str) -> None:
+    error = start(settings(tmp_path, host=host))
+    assert error.exit_code == 2
+    assert "init-tls" in (error.hint or "")
+
+
+def test_plaintext_for_others_has_to_be_spelt_out(tmp_path: Path) -> None:
+    with serving(settings(tmp_path, host="0.0.0.0", insecure=True)) as service:
+        assert not service.secure
+
+
+def test_insecure_beside_certificates_is_a_contradiction(
+    tmp_path: Path, certificates: Path
+) -> None:
+    assert start(settings(tmp_path, tls=certificates, insecure=True)).exit_code == 2
+
+
+# -- who connects wrongly is refused, and others go on ---------------------------------------------
+
+
+def test_clients_that_connect_wrongly_are_refused_and_the_others_go_on(
+    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    tls.init(other)
+    with serving(settings(tmp_path, tls=certificates)) as service:
+        token, _ = service.tokens.add("viewer", "lab")
+        good = ServiceClient("localhost", service.port, token=token, ca=certificates / "ca.crt")
+        assert good.status() == []
+        # plaintext
+        with pytest.raises(ExecutorError) as caught:
+            ServiceClient("127.0.0.1", service.port, token=token, timeout=1).status()
+        assert caught.value.transient
+        assert "speaks TLS" in (caught.value.cause or "")
+        assert "--ca" in (caught.value.hint or "")
+        # another authority
+        with pytest.raises(ExecutorError) as caught:
+            ServiceClient(
+                "localhost", service.port, token=token, ca=other / "ca.crt", timeout=1
+            ).status()
+        assert "certificate is not trusted" in (caught.value.cause or "")
+        # the authority from the environment
+        monkeypatch.setenv("ENSEMBLE_CA", str(certificates / "ca.crt"))
+        assert ServiceClient("localhost", service.port, token=token).status() == []
+        assert good.status() == []
+        good.close()
+
+
+def test_an_expired_certificate_is_refused_by_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tls"
+    then = NOW - dt.timedelta(days=20)
+    tls.init(folder, days=10, now=then)
+    # It was good when the service started, and the service has run ever since.
+    started_then = functools.partial(tls.server_credentials, now=then)
+    monkeypatch.setattr("ensemble_service.server.server_credentials", started_then)
+    with serving(settings(tmp_path)) as service:
+        token, _ = service.tokens.add("viewer", "lab")
+        client = ServiceClient(
+            "localhost", service.port, token=token, ca=folder / "ca.crt", timeout=1
+        )
+        with pytest.raises(ExecutorError) as caught:
+            client.status()
+        assert "expired" in (caught.value.cause or "")
+        assert "--renew" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ca": "/nonexistent/ca.crt"}, "cannot read the certificate"),
+        ({"ca": __file__ + "/x"}, "cannot read the certificate"),
+        ({"token": "a\nb"}, "characters that no token has"),
+        ({"token": "ü"}, "characters that no token has"),
+        ({"port": 0}, "no address"),
+        ({"host": ""}, "no address"),
+    ],
+)
+def test_a_channel_that_cannot_work_is_refused_at_once(
+    given: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        open_channel(**given)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_token_comes_from_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(settings(tmp_path)) as service:
+        token, _ = service.tokens.add("viewer", "lab")
+        (tmp_path / "token").write_text(token + "\n")
+        monkeypatch.setenv("ENSEMBLE_TOKEN_FILE", str(tmp_path / "token"))
+        assert ServiceClient(port=service.port).status() == []
+        monkeypatch.setenv("ENSEMBLE_TOKEN_FILE", str(tmp_path / "nothing"))
+        with pytest.raises(UsageError, match="cannot read the token"):
+            ServiceClient(port=service.port)

@@ -1,0 +1,185 @@
+"""What goes over the wire arrives as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_service.member_stats import Tally
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.unacked_events import Spool
+from ensemble_service.wire import (
+    MOST_BYTES,
+    from_error,
+    from_event,
+    from_jobs,
+    in_parts,
+    to_error,
+    to_event,
+    to_jobs,
+)
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.model.events import (
+    Event,
+    ExecutorLost,
+    JobEvent,
+    PluginEvent,
+    Problem,
+    ResizeOutcome,
+    Resources,
+)
+from ensemble_core.model.jobs import Job
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        JobEvent(1.25, "a.0", "submit"),
+        JobEvent(1795268785.6163082, "a.0", "finish", {"status": 256, "x": [1, {"y": None}]}),
+        JobEvent(2.0, "ƒ23", "start", ours=False),
+        Resources(3.0, {"nodes.up": 4.0}),
+        ResizeOutcome(4.0, "r", "granted", 0, ""),
+        ResizeOutcome(4.0, "r", "denied", None, "no"),
+        Problem(5.0, "oh", "error"),
+        ExecutorLost(6.0, "flux", "gone", "start it"),
+        PluginEvent(7.0, "disk-full", {"percent": 99}, "a.0"),
+    ],
+)
+def test_an_event_arrives_as_it_was(event: Event) -> None:
+    data = from_event(event).SerializeToString()
+    assert to_event(pb.Event.FromString(data)) == event
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Event(timestamp=1),
+        pb.Event(job=pb.JobEvent(job="a.0", name="start", context="[1]")),
+        pb.Event(job=pb.JobEvent(job="a.0", name="start", context="{")),
+        pb.Event(resize_outcome=pb.ResizeOutcome(outcome="perhaps")),
+        pb.Event(other=pb.OtherEvent(data='{"type": "nonsense"}')),
+    ],
+)
+def test_what_is_no_event_is_refused(message: pb.Event) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        to_event(message)
+
+
+def test_an_event_that_is_too_long_is_shortened_and_not_lost() -> None:
+    event = JobEvent(1.0, "a.0", "exception", {"type": "exec", "note": "x" * (MOST_BYTES + 1)})
+    arrived = to_event(from_event(event))
+    assert isinstance(arrived, JobEvent)
+    assert arrived.context["type"] == "exec"
+    assert len(arrived.context["note"]) == 10_000
+
+
+def test_jobs_arrive_without_what_only_their_controller_needs() -> None:
+    full: dict[str, Any] = {
+        "id": "sim.3",
+        "group": "sim",
+        "index": 3,
+        "command": ("sh", "-c", "exit 0"),
+        "nodes": 2,
+        "environment": {"A": "ä"},
+        "parameters": {"T": 1.5},
+        "options": {"flux": {"queue": "debug"}},
+    }
+    job = Job(**full, executor="left", observe={"lammps": {}})
+    assert to_jobs(from_jobs([job])) == [Job(**full)]
+
+
+def test_many_jobs_go_in_parts_that_fit_into_a_message() -> None:
+    small = [pb.Job(data="x" * 10)] * 1_200
+    assert [len(part) for part in in_parts(small)] == [500, 500, 200]
+    large = [pb.Job(data="x" * 600_000)] * 3
+    assert [len(part) for part in in_parts(large)] == [1, 1, 1]
+
+
+def test_an_error_arrives_with_its_hint_and_says_where() -> None:
+    error = ExecutorError("full", cause="quota", hint="wait", code="full", transient=True)
+    arrived = to_error(from_error(error), "ns/a")
+    assert arrived.to_dict() == {**error.to_dict(), "what": "member ns/a: full"}
+    assert to_error(from_error(RuntimeError("boom"))).what == "RuntimeError: boom"
+
+
+def numbered(count: int, begin: int = 1) -> list[pb.Event]:
+    return [pb.Event(timestamp=number) for number in range(begin, begin + count)]
+
+
+def taken(spool: Spool) -> tuple[int, list[float]] | None:
+    found = spool.take()
+    return found and (found[0], [event.timestamp for event in found[1]])
+
+
+def test_a_spool_sends_again_from_the_oldest_that_is_not_acknowledged() -> None:
+    spool = Spool("l")
+    assert spool.add(numbered(5))
+    assert taken(spool) is None  # nobody has asked yet
+    spool.rewind()
+    assert taken(spool) == (1, [1, 2, 3, 4, 5])
+    assert taken(spool) is None
+    spool.acknowledge(2)
+    spool.acknowledge(99)  # of what was never sent: cannot be
+    spool.add(numbered(1, 6))
+    assert spool.kept_from == 6
+    spool.stop()
+    assert taken(spool) is None
+    spool.rewind()
+    assert taken(spool) == (6, [6])
+    spool.stop()
+    spool.acknowledge(5)
+    assert (spool.kept_from, len(spool)) == (6, 1)
+
+
+def test_a_spool_that_is_full_takes_nothing_of_what_does_not_fit() -> None:
+    spool = Spool("l", most=3)
+    assert spool.add(numbered(2))
+    assert not spool.add(numbered(2, 3))
+    assert len(spool) == 2
+
+
+def test_what_nobody_acknowledges_is_sent_again_less_and_less_often() -> None:
+    spool = Spool("l")
+    spool.add(numbered(2))
+    spool.rewind()
+    assert not spool.look(0.0)
+    taken(spool)
+    found = [now for now in range(1, 100) if spool.look(float(now)) and taken(spool)]
+    assert found == [11, 31, 71]
+    spool.acknowledge(2)
+    assert not spool.look(1000.0)
+
+
+def test_a_tally_counts_jobs_by_group_and_state() -> None:
+    tally = Tally()
+
+    def happens(job: str, *names: str, status: int = 0) -> None:
+        for when, name in enumerate(names):
+            context: dict[str, Any] = {"status": status} if name == "finish" else {}
+            if name == "exception":
+                context = {"type": "cancel", "severity": 0}
+            tally.add("run", [JobEvent(float(when), job, name, context)])
+
+    begun = ("submit", "depend", "priority", "alloc", "start")
+    happens("a.0", *begun, "finish", "clean")
+    happens("a.1", *begun, "finish", "clean", status=256)
+    happens("a.2", *begun)
+    happens("a.3", "submit", "depend", "priority")
+    happens("a.4", "submit", "exception", "clean")
+    happens("a.9", "clean")  # of a job that nobody has heard of
+    tally.add("run", [Resources(0.0, {"nodes.up": 3.0})])
+    beat = tally.beat()
+    (group,) = beat.groups
+    assert group == pb.Group(name="a", waiting=1, running=1, success=1, failed=1, cancelled=1)
+    assert beat.gauges["queue.run"] == 1
+    assert beat.gauges["queue.sched"] == 1
+    assert beat.gauges["nodes.up"] == 3
+    assert beat.metrics["mean.a-duration"] == 1.0
+    assert beat.metrics["mean.a-pending"] == 4.0
+    tally.leave("run")
+    (group,) = tally.beat().groups
+    assert (group.waiting, group.running, group.success) == (0, 0, 1)

@@ -1,0 +1,247 @@
+"""The built-in plugins keep the contracts that third parties are held to."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics as exact
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from ensemble_core import Row
+from ensemble_core.builtin import actions, observers, triggers
+from ensemble_core.builtin import statistics as builtin_statistics
+from ensemble_core.builtin.statistics import EXACT, LONGEST
+from ensemble_core.model.events import JobEvent
+from ensemble_core.testing import (
+    ActionContract,
+    ObserverContract,
+    StatisticContract,
+    TriggerContract,
+)
+
+STATISTICS: Mapping[str, Any] = {
+    record.name: record for record in builtin_statistics.ensemble_metrics()
+}
+ACTIONS: Mapping[str, Any] = {record.name: record for record in actions.ensemble_actions()}
+TRIGGERS: Mapping[str, Any] = {record.name: record for record in triggers.ensemble_triggers()}
+OBSERVERS: Mapping[str, Any] = {record.name: record for record in observers.ensemble_observers()}
+
+#: Options with which a record works, where it needs any.
+ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "submit": {"label": "sim"},
+    "cancel": {"label": "sim"},
+    "terminate": {"exit_code": 3},
+    "custom": {"label": "echo_again"},
+    "grow": {"value": 2},
+    "shrink": {"value": 1},
+    "set": {"label": "sim", "with": {"nodes": 2}},
+    "enable": {"rules": ["rule-1"]},
+    "disable": {"rules": ["rule-1"]},
+    "log": {"message": "job {job} ended"},
+}
+TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {"interval": {"seconds": 5}}
+WINDOWS = ("variance", "mean", "max", "min", "sum", "iqr", "mad", "median", "p90", "quantile")
+
+
+def _suite(contract: type, label: str, **attributes: Any) -> None:
+    name = f"Test{label.title().replace('-', '')}"
+    globals()[name] = type(name, (contract,), {"__module__": __name__, **attributes})
+
+
+for _name, _record in STATISTICS.items():
+    _suite(StatisticContract, f"statistic-{_name}", plugin=_record)
+for _name in WINDOWS:
+    for _label, _window in (("count", 4), ("time", "5s")):
+        _suite(
+            StatisticContract,
+            f"statistic-{_name}-by-{_label}",
+            plugin=STATISTICS[_name],
+            options={"window": _window},
+            bad_options=(
+                {"window": 0},
+                {"window": -1},
+                {"window": 1.5},
+                {"window": LONGEST + 1},
+                {"window": "60"},
+                {"window": "0s"},
+                {"window": ""},
+                {"window": "s"},
+            ),
+        )
+for _name, _record in ACTIONS.items():
+    _suite(
+        ActionContract,
+        f"action-{_name}",
+        plugin=_record,
+        options=ACTION_OPTIONS.get(_name, {}),
+    )
+for _name, _record in TRIGGERS.items():
+    _suite(
+        TriggerContract,
+        f"trigger-{_name}",
+        plugin=_record,
+        options=TRIGGER_OPTIONS.get(_name, {}),
+        name={"group": "sim", "metric": "count.sim.success", None: None}[_record.name_means],
+    )
+
+
+class TestJsonLines(ObserverContract):
+    plugin = OBSERVERS["json-lines"]
+    options: ClassVar = {"path": "out.jsonl", "clock": "step"}
+    bad_options = ({"path": ""}, {"fields": []}, {"fields": ["a.b"]}, {"fields": ["duration"]})
+    sample = (
+        b"starting up\n"
+        b'{"step": 1, "loss": 0.5, "name": "a", "ok": true, "more": {"x": 1}}\n'
+        b'{"step": 2, "loss": NaN, "lr": 1e-3}\r\n'
+        b'\n[1, 2]\n{"broken": \n{"duration": 3, "none": null}\n'
+        b'  {"loss": -Infinity, "far": 1e999, "step": Infinity}\n{"huge": 1'
+        + b"0" * 400
+        + b"}\n"
+        + b"[" * 3000
+        + b"\n"
+        b'{"step": 3, "loss": "0.25"}\n{"loss": 0.125}'
+    )
+    rows = (
+        Row({"step": 1.0, "loss": 0.5}, 1.0),
+        Row({"step": 2.0, "loss": math.nan, "lr": 1e-3}, 2.0),
+        Row({"step": math.inf, "loss": -math.inf}, None),
+        Row({"step": 3.0}, 3.0),
+        Row({"loss": 0.125}, None),
+    )
+    samples = (b'\xef\xbb\xbf{"a": 1}\n', b'{"a": 1, "a": 2}\n{"a": \xff}\n', b"{" * 5000 + b"\n")
+
+
+class TestJsonLinesOfChosenFields(ObserverContract):
+    plugin = OBSERVERS["json-lines"]
+    options: ClassVar = {"fields": ["loss"]}
+    sample = b'{"step": 1, "loss": 0.5}\n{"step": 2}\n'
+    rows = (Row({"loss": 0.5}),)
+
+
+def test_json_lines_does_not_collect_names_without_end() -> None:
+    observer = observers.JsonLines()
+    names = {
+        name
+        for number in range(5000)
+        for row in observer.feed(b'{"x%d": 1}\n' % number)
+        for name in row.values
+    }
+    assert len(names) == observers.MOST_FIELDS
+
+
+def feed(name: str, values: list[float], **options: Any) -> float | None:
+    statistic: Any = STATISTICS[name].build(options)
+    for value in values:
+        statistic.update(value)
+    said: float | None = statistic.get()
+    return said
+
+
+def test_default_statistics_are_those_of_the_first_implementation() -> None:
+    default = {name for name, record in STATISTICS.items() if record.default}
+    assert default == {"variance", "mean", "iqr", "max", "min", "mad"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 20, 100, EXACT])
+def test_quantiles_of_few_values_are_exact(size: int) -> None:
+    chance = random.Random(size)
+    values = [chance.lognormvariate(0, 1) for _ in range(size)]
+    median = exact.median(values)
+    assert feed("median", values) == pytest.approx(median)
+    assert feed("mad", values) == pytest.approx(exact.median(abs(v - median) for v in values))
+    if size >= 2:
+        cuts = exact.quantiles(values, n=100, method="inclusive")
+        assert feed("p90", values) == pytest.approx(cuts[89])
+        assert feed("p95", values) == pytest.approx(cuts[94])
+        assert feed("p99", values) == pytest.approx(cuts[98])
+        assert feed("iqr", values) == pytest.approx(cuts[74] - cuts[24])
+        assert feed("quantile", values, q=0.2) == pytest.approx(cuts[19])
+
+
+@pytest.mark.parametrize(("name", "place"), [("median", 50), ("p90", 90), ("p99", 99)])
+def test_quantiles_of_many_values_are_close(name: str, place: int) -> None:
+    chance = random.Random(7)
+    values = [chance.gauss(100, 10) for _ in range(20_000)]
+    assert feed(name, values) == pytest.approx(exact.quantiles(values, n=100)[place - 1], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mean", exact.fmean),
+        ("variance", exact.variance),
+        ("max", max),
+        ("min", min),
+        ("sum", sum),
+        ("median", exact.median),
+    ],
+)
+def test_window_forgets_what_left_it_entirely(name: str, expected: Any) -> None:
+    values = [1e16, -1e16, 3.0, 1e16, 0.1, 0.2, 0.4, 0.8]
+    assert feed(name, values, window=4) == pytest.approx(expected(values[-4:]), rel=1e-12)
+
+
+def test_time_window_empties_as_time_passes() -> None:
+    statistic: Any = STATISTICS["mean"].build({"window": "1m30s"})
+    assert STATISTICS["mean"].spec({"window": "1m30s"}).timed
+    assert not STATISTICS["mean"].spec({"window": 10}).timed
+    assert not STATISTICS["mean"].spec().timed
+    statistic.update(4.0, 100.0)
+    statistic.update(8.0, 160.0)
+    assert statistic.get(160.0) == 6.0
+    assert statistic.get(190.0) == 8.0
+    assert statistic.get(250.0) is None
+    assert statistic.get(160.0) == 6.0
+
+
+def test_values_too_large_for_a_float_give_none() -> None:
+    assert feed("sum", [1e308, 1e308, 1e308], window=3) is None
+    assert feed("variance", [1e308, -1e308], window=3) is None
+
+
+def test_rate_counts_values_per_second() -> None:
+    rate: Any = STATISTICS["rate"].build({})
+    assert rate.get(0.0) is None
+    for tick in range(3001):
+        rate.update(1.0, 1e9 + tick / 10)
+        if tick == 59:
+            assert rate.get(1e9 + 5.9) is None
+        if tick in (60, 600, 3000):
+            assert rate.get(1e9 + tick / 10) == pytest.approx(10, rel=0.02)
+    assert rate.get(1e9 + 330) == pytest.approx(5, rel=0.05)
+    assert rate.get(1e9 + 361) == 0.0
+
+
+def test_rate_takes_its_window_from_the_file() -> None:
+    for window in (10, "10s"):
+        rate: Any = STATISTICS["rate"].build({"window": window})
+        for second in range(100):
+            rate.update(1.0, float(second))
+        assert rate.get(99.0) == pytest.approx(1.0, rel=0.05)
+        assert rate.get(120.0) == 0.0
+
+
+def test_rate_bears_events_that_come_late() -> None:
+    rate: Any = STATISTICS["rate"].build({"window": 10})
+    for stamp in (5.0, 20.0, 3.0, 19.0, 20.0):
+        rate.update(1.0, stamp)
+    value = rate.get(20.0)
+    assert value is not None
+    assert math.isfinite(value)
+    assert value == pytest.approx(0.4)
+
+
+def test_ewma_weighs_the_newest_by_alpha() -> None:
+    assert feed("ewma", [10.0, 20.0], alpha=0.25) == pytest.approx(12.5)
+    assert feed("ewma", [10.0, 20.0]) == pytest.approx(13.0)
+
+
+def test_cancel_takes_the_event_job_where_no_group_is_named() -> None:
+    suite = type("Suite", (ActionContract,), {"plugin": ACTIONS["cancel"]})()
+    assert isinstance(suite.event, JobEvent)
+    plan = ACTIONS["cancel"].plan
+    assert plan is not None
+    assert [decision.to_dict()["jobs"] for decision in plan(suite.firing(), {})] == [["sim.0"]]

@@ -1,0 +1,570 @@
+"""What a run looks like in lines, as JSON, and at its end."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from ensemble_core.cli.console import FAILURES_SHOWN, Line, Narrator, spell_status
+from ensemble_core.cli.error_format import explain
+from ensemble_core.cli.json_lines import dump
+from ensemble_core.cli.summary import group_table, rule_lines, summary
+from ensemble_core.cli.text_style import Look, clean, look_for, spell_time
+from ensemble_core.engine.report import GroupReport, Report, RuleReport
+from ensemble_core.errors import EnsembleError, Location
+from ensemble_core.model.decisions import (
+    AddRule,
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Fired,
+    Log,
+    Resize,
+    SetGroup,
+    Submit,
+    Terminate,
+)
+from ensemble_core.model.ensemble import Binder, Ensemble, Limits
+from ensemble_core.model.events import (
+    CallFailed,
+    CallReturned,
+    Event,
+    JobEvent,
+    ResizeOutcome,
+    TimerElapsed,
+)
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import BoundRule, Trigger
+from ensemble_core.testing import Story
+
+PLAIN = Look(unicode=True)
+SLEEP = JobGroup(name="sleep", command=("sleep", "10"), text="sleep 10", count=5)
+
+
+def ensemble(*groups: JobGroup, limits: Limits | None = None) -> Ensemble:
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("nothing is bound here")
+
+    return Ensemble(
+        name="study",
+        groups={group.name: group for group in groups or (SLEEP,)},
+        rules=(
+            BoundRule(id="again", trigger=Trigger(wakes=("start",)), actions=(), repetitions=3),
+        ),
+        statistics={},
+        binder=Binder(rule=refuse, action=refuse, group=refuse),
+        limits=limits or Limits(),
+    )
+
+
+def told(*items: Event | Decision, narrator: Narrator | None = None) -> list[Line]:
+    teller = narrator or Narrator(ensemble(), PLAIN)
+    return [line for item in items for line in teller.tell(item)]
+
+
+def texts(*items: Event | Decision, narrator: Narrator | None = None) -> list[str]:
+    return [line.text for line in told(*items, narrator=narrator)]
+
+
+def submit(group: JobGroup = SLEEP, firing: int = 1) -> Submit:
+    return Submit(rule="r", firing=firing, group=group.name, jobs=tuple(group.jobs(0)))
+
+
+def fired(**fields: Any) -> Fired:
+    return Fired(**{"rule": "r", "firing": 1, "label": "start", **fields})
+
+
+def job(name: str, which: str = "sleep.0", at: float = 1.0, **context: Any) -> JobEvent:
+    return JobEvent(at, which, name, context)
+
+
+def test_a_start_rule_looks_as_in_ensemble_python() -> None:
+    assert texts(fired(), submit()) == [
+        " => trigger start",
+        "   submit sleep (name:sleep),(command:sleep 10),(count:5),(nodes:1)",
+    ]
+
+
+def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> None:
+    teller = Narrator(ensemble(), Look(color=True, unicode=True))
+    assert texts(fired(), submit(), narrator=teller) == [
+        "\x1b[94m => trigger start\x1b[0m",
+        (
+            "\x1b[96m   submit sleep \x1b[0m"
+            "\x1b[95m(name:sleep),(command:sleep 10),(count:5),(nodes:1)\x1b[0m"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("decision", "line"),
+    [
+        (Cancel(jobs=("lammps.3",)), "   cancel lammps.3"),
+        (
+            Cancel(jobs=tuple(f"a.{number}" for number in range(12))),
+            "   cancel a.0, a.1, a.2, … (12 jobs)",
+        ),
+        (Resize(request="1", delta=2), "   grow 2"),
+        (Resize(request="1", delta=-1), "   shrink 1"),
+        (
+            SetGroup(group="sleep", fields={"nodes": 2, "count": 1}),
+            "   set sleep: nodes=2, count=1",
+        ),
+        (EnableRule(rules=("a", "b")), "   enable a, b"),
+        (DisableRule(rules=("a",)), "   disable a"),
+        (Call(call="1", kind="custom", name="echo_again"), "   custom echo_again"),
+        (Call(call="1", kind="action", name="mail", options={"to": "me"}), "   mail to=me"),
+        (
+            Call(
+                call="1",
+                kind="action",
+                name="check",
+                options={
+                    "log": "md.log",
+                    "completed": {"name": "log", "message": "{job}"},
+                    "otherwise": [{"name": "log", "message": "{job}"}, {"name": "cancel"}],
+                },
+            ),
+            "   check log=md.log, completed=log, otherwise=[log, cancel]",
+        ),
+        (AddRule(id="x", spec={"trigger": "job-fail", "name": "a"}), "   add rule x: job-fail a"),
+        (Log(message="half way"), "   log half way"),
+        (Terminate(firing=1), "   terminate ensemble session"),
+        (
+            Terminate(firing=1, exit_code=2, cancel=("a.0",)),
+            "   terminate ensemble session  (exit code 2, cancelling 1 job)",
+        ),
+    ],
+)
+def test_each_action_has_its_line(decision: Decision, line: str) -> None:
+    assert told(decision) == [Line(line)]
+
+
+def test_the_runs_own_end_is_left_to_the_summary() -> None:
+    assert told(Terminate(natural=True), Terminate(exit_code=130)) == []
+
+
+def test_a_repeated_firing_says_which_it_is_with_its_job_and_value() -> None:
+    again = fired(rule="again", count=2, job="sleep.3", value=0.25)
+    assert texts(again) == [" => trigger start  (2 of 3, value 0.25, sleep.3)"]
+
+
+def test_a_submit_shows_what_is_not_as_usual_and_the_sweep() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", tasks=4, parameters={"T": (0.5, 1.0)}
+    )
+    teller = Narrator(ensemble(group), PLAIN)
+    (line,) = texts(fired(), submit(group), narrator=teller)[1:]
+    assert line.endswith("(command:lmp {T}),(count:2),(nodes:1),(tasks:4),(T:0.5, 1.0)")
+
+
+def test_a_sweep_that_the_rule_changed_is_shown_as_changed() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
+    )
+    finer = replace(group, parameters={"T": (0.7, 0.8, 0.9)})
+    other = replace(finer, command=("gmx", "{T}"), text="gmx {T}")
+    teller = Narrator(ensemble(group), PLAIN)
+    lines = texts(fired(), submit(finer), submit(other), narrator=teller)[1:]
+    assert lines[0].endswith("(command:lmp {T}),(count:3),(nodes:1),(T:0.7, 0.8, 0.9)")
+    assert "(command:gmx 0.7)" in lines[1]
+
+
+def test_a_number_that_was_worked_out_is_shown_with_six_digits() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.3**0.5, 1.25)}
+    )
+    (line,) = texts(fired(), submit(group), narrator=Narrator(ensemble(group), PLAIN))[1:]
+    assert line.endswith("(T:0.547723, 1.25)")
+
+
+def test_a_paced_sweep_shows_all_its_values_at_once() -> None:
+    group = JobGroup(
+        name="melt", command=("lmp", "{T}"), text="lmp {T}", parameters={"T": (0.5, 1.0)}
+    )
+    teller = Narrator(ensemble(group, limits=Limits(submits_per_second=1)), PLAIN)
+    first = Submit(firing=1, group="melt", jobs=tuple(group.jobs(0))[:1])
+    assert texts(fired(), first, narrator=teller)[1].endswith("(nodes:1),(T:0.5, 1.0)")
+
+
+def test_rules_that_have_a_name_are_told_apart_by_it() -> None:
+    named = {"id": "retry", "trigger": "job-fail", "repetitions": 2}
+    lines = texts(
+        AddRule(id="retry", spec=named),
+        fired(rule="retry", label="job-fail", job="a.0"),
+        fired(rule="rule-1", label="job-fail", job="a.0"),
+    )
+    assert lines[1:] == [
+        " => trigger job-fail  (retry, 1 of 2, a.0)",
+        " => trigger job-fail  (a.0)",
+    ]
+
+
+def test_a_command_that_the_rule_changed_is_shown_as_changed() -> None:
+    other = JobGroup(name="sleep", command=("sleep", "1 2"), text="sleep 10")
+    (line,) = texts(fired(), submit(other))[1:]
+    assert "(command:sleep '1 2')" in line
+
+
+def test_the_rest_of_a_paced_submit_is_not_told_of_again() -> None:
+    teller = Narrator(ensemble(limits=Limits(submits_per_second=1)), PLAIN)
+    jobs = tuple(SLEEP.jobs(0))
+    first = Submit(firing=1, group="sleep", jobs=jobs[:2])
+    assert "(count:5, 2 now)" in texts(fired(), first, narrator=teller)[1]
+    later = Submit(firing=1, group="sleep", jobs=jobs[2:])
+    assert texts(TimerElapsed(2.0, "pace"), later, narrator=teller) == []
+    assert texts(fired(firing=2), submit(firing=2), narrator=teller)[1:] != []
+
+
+def test_what_a_function_returned_is_shown_as_its_own_and_not_as_that_of_a_later_rule() -> None:
+    lines = texts(
+        fired(firing=1),
+        Call(firing=1, call="c", kind="custom", name="decide"),
+        fired(firing=2, label="job-fail"),
+        CallReturned(2.0, "c", ({"action": {"name": "submit", "label": "sleep"}},)),
+        submit(firing=1),
+        Cancel(firing=1, jobs=("sleep.0",)),
+    )
+    assert lines[2:4] == [" => trigger job-fail", " => decide returned"]
+    assert lines[4].startswith("   submit sleep ")
+    assert lines[5] == "   cancel sleep.0"
+    assert len(lines) == 6
+
+
+def test_a_failed_job_is_told_on_stderr_with_its_last_words(tmp_path: Path) -> None:
+    kept = tmp_path / "sleep.0.err"
+    kept.write_text("Traceback\n  ...\nFileNotFoundError: in.melt\n\n")
+    lines = told(submit(), job("start", stderr=str(kept)), job("finish", status=3 << 8))
+    assert lines[-1] == Line(
+        f"   failed sleep.0: exit code 3: FileNotFoundError: in.melt  ({kept})", error=True
+    )
+
+
+def test_a_job_that_failed_by_an_exception_is_told_of_once() -> None:
+    note = "sleeep: not found"
+    exception = job("exception", type="exec", severity=0, note=note)
+    lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
+    assert lines == [Line(f"   failed sleep.0: exec: {note}", error=True)]
+
+
+def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
+    kept = tmp_path / "sleep.0.err"
+    kept.write_text("")
+    late = job("exception", type="timeout", severity=0, note="too late")
+    lines = told(submit(), job("start", stderr=str(kept)), late)
+    assert lines[-1] == Line("   failed sleep.0: timeout: too late", error=True)
+    kept.write_text("step 5\n")
+    lines = told(submit(), job("start", stderr=str(kept)), late)
+    assert lines[-1] == Line(f"   failed sleep.0: timeout: too late  ({kept})", error=True)
+
+
+def test_success_cancellation_and_warnings_are_no_failures() -> None:
+    lines = told(
+        submit(),
+        job("finish", status=0),
+        job("exception", "sleep.1", type="cancel", severity=0),
+        job("finish", "sleep.1", status=15),
+        job("exception", "sleep.2", type="note", severity=5),
+        JobEvent(1.0, "f123", "finish", {"status": 256}, ours=False),
+    )
+    assert len(lines) == 1
+
+
+def test_many_failures_of_one_group_are_collapsed_and_those_of_another_are_not() -> None:
+    teller = Narrator(ensemble(), PLAIN)
+    lines = [
+        line
+        for number in range(50)
+        for line in told(job("finish", f"sleep.{number}", status=256), narrator=teller)
+    ]
+    assert len(lines) == FAILURES_SHOWN + 1
+    assert lines[-1].text == "   … further failures of sleep are counted in the summary"
+    assert len(told(job("finish", "other.0", status=256), narrator=teller)) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3 << 8, "exit code 3"),
+        (9, "killed by SIGKILL (exit code 137)"),
+        (11 | 128, "killed by SIGSEGV (exit code 139, core dumped)"),
+        ("odd", "failed"),
+    ],
+)
+def test_a_wait_status_is_spelled_as_a_shell_reports_it(status: object, words: str) -> None:
+    assert spell_status(status) == words
+
+
+def test_errors_go_to_stderr_with_the_traceback_of_a_function() -> None:
+    lines = told(
+        Call(call="1", kind="custom", name="decide"),
+        CallFailed(2.0, "1", "KeyError: 'x'", "Traceback:\n  line 3\nKeyError: 'x'"),
+        Log(rule="rule-1", message="rule-1: decide raised KeyError: 'x'", level="error"),
+        Log(rule="rule-1", message="slow", level="warning"),
+    )[1:]
+    assert all(line.error for line in lines)
+    assert lines[0].text == "   decide raised:\n  Traceback:\n    line 3\n  KeyError: 'x'"
+    assert lines[1].text == "error: rule-1: decide raised KeyError: 'x'"
+    assert lines[2].text == "warning: slow (rule rule-1)"
+
+
+def test_a_resize_that_was_refused_is_a_warning_and_a_granted_one_a_line() -> None:
+    teller = Narrator(ensemble(), PLAIN)
+    asked = Resize(request="7", delta=2)
+    lines = told(
+        asked,
+        ResizeOutcome(1.0, "7", "undelivered", reason="no route"),
+        ResizeOutcome(2.0, "7", "denied", reason="at the limit"),
+        narrator=teller,
+    )[1:]
+    assert [line.text for line in lines] == [
+        "warning: grow 2 undelivered: no route; it will be asked again",
+        "warning: grow 2 denied: at the limit",
+    ]
+    granted = ResizeOutcome(3.0, "8", "granted", size=4)
+    assert told(Resize(request="8", delta=-1), granted)[1] == Line("   shrink 1 granted: size 4")
+
+
+def test_debug_prints_every_event_with_its_time_since_the_start() -> None:
+    teller = Narrator(ensemble(), PLAIN, debug=True)
+    lines = texts(
+        TimerElapsed(100.0, "heartbeat"),
+        job("start", at=101.5, workdir=MappingProxyType({"a": 1}), note=""),
+        narrator=teller,
+    )
+    assert lines == [
+        "[     0.000] 💗 HEARTBEAT",
+        '[     1.500] job start sleep.0 {"workdir": {"a": 1}}',
+    ]
+    ascii_only = Narrator(ensemble(), Look(), debug=True)
+    assert texts(TimerElapsed(1.0, "heartbeat"), narrator=ascii_only)[0].isascii()
+
+
+def test_what_jobs_and_users_write_cannot_steer_the_terminal() -> None:
+    lines = texts(
+        Log(message="\x1b[2Jgone\r\u202e"),
+        job("exception", type="exec", severity=0, note="\x07\x1b]0;title\x07"),
+    )
+    assert not any(character in line for line in lines for character in "\x1b\x07\r\u202e")
+    assert clean("plain é 日本") == "plain é 日本"
+
+
+def test_jobs_that_are_over_are_forgotten() -> None:
+    teller = Narrator(ensemble(), PLAIN)
+    for round_ in range(100):
+        told(submit(firing=round_), narrator=teller)
+        for number in range(5):
+            told(job("finish", f"sleep.{number}", status=0), narrator=teller)
+            told(job("clean", f"sleep.{number}"), narrator=teller)
+    assert not teller._active
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "color"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_color_follows_the_terminal_and_the_users_wish(
+    environ: Mapping[str, str], color: bool
+) -> None:
+    assert look_for(Terminal(), environ).color is color
+
+
+def test_a_pipe_has_no_color_unless_forced() -> None:
+    assert look_for(io.StringIO(), {"TERM": "xterm"}).color is False
+    assert look_for(io.StringIO(), {"FORCE_COLOR": "1"}).color is True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+        (0.0, "0.00 s"),
+        (9.994, "9.99 s"),
+        (9.999, "10.0 s"),
+        (59.96, "1m 00s"),
+        (99.96, "1m 40s"),
+        (119.7, "2m 00s"),
+        (3599.9, "1h 00m"),
+        (90000, "1d 01h"),
+    ],
+)
+def test_times_are_spelled_for_people(seconds: float | None, words: str) -> None:
+    assert spell_time(seconds) == words
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, {"a": [-math.inf]}, {1, 2}, MappingProxyType({"x": (1, 2)}), b"x", 1j],
+)
+def test_every_json_line_is_valid_json_on_one_line(value: object) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    line = dump({"type": "x", "value": value, "text": "a\nb\u2028"})
+    assert len(line.splitlines()) == 1
+    assert json.loads(line, parse_constant=refuse)["text"] == "a\nb\u2028"
+
+
+def test_json_of_a_structure_that_contains_itself_ends() -> None:
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    assert json.loads(dump({"type": "x", "loop": loop}))["type"] == "x"
+
+
+GROUPS = (
+    GroupReport(name="sleep", submitted=5, success=4, failed=1, mean_duration=1.25),
+    GroupReport(name="a-group-with-a-very-long-name-indeed", submitted=70, waiting=60, running=10),
+)
+
+
+@pytest.mark.parametrize("width", [None, 200, 100, 79, 60, 40, 30, 20, 10])
+def test_the_group_table_fits_and_keeps_what_matters_most(width: int | None) -> None:
+    lines = group_table(GROUPS, PLAIN, width, GROUPS)
+    assert len(lines) == 4
+    if width is not None:
+        assert max(map(len, lines)) <= width
+    if width is None or width >= 30:
+        assert lines[1].split()[0].startswith("sleep"[:5])
+        assert "60" in lines[2]
+        assert lines[3].split()[0] == "all"
+
+
+def test_rules_that_never_fired_say_why() -> None:
+    rules = [
+        RuleReport(id="a", label="start", fired=2, state="fired", woken=2),
+        RuleReport(id="b", label="job-fail", state="never woken"),
+        RuleReport(
+            id="c", label="mean.x", woken=7, when="> 5", last_value=3.2, state="condition false"
+        ),
+        RuleReport(
+            id="d", label="job-x", woken=1, last_seen="exit_code=2", state="condition false"
+        ),
+        RuleReport(id="e", label="job-y", enabled=False, state="disabled"),
+        RuleReport(id="f", label="job-z", woken=3, state="held back"),
+        RuleReport(id="g", label="job-w", state="cut"),
+        RuleReport(id="h", label="n", woken=2, when="4", last_value=2, state="condition false"),
+    ]
+    text = "\n".join(rule_lines(rules, PLAIN))
+    assert "fired 2  a  start" in text
+    assert "never woken" in text
+    assert "woken 7 times, but '> 5' was false; the last value was 3.2" in text
+    assert "woken 1 time, but its condition was false; it last saw exit_code=2" in text
+    assert "e  job-y     disabled" in text
+    assert "woken 2 times, but the value was never 4; the last value was 2" in text
+    assert "woken 3 times, but held back by its backoff" in text
+    assert "chain of firings" in text
+    assert len(text.splitlines()) == len(rules)
+
+
+@pytest.mark.parametrize(
+    ("woken", "refused", "when", "said"),
+    [
+        (42, 40, "tol > 1", "40 times, and 'tol > 1' was false twice; it last saw tol=0.5"),
+        (42, 42, "tol > 1", "but its trigger did not match"),
+        (2, 2, "", "woken 2 times, but its trigger did not match"),
+        (3, 0, "tol > 1", "woken 3 times, but 'tol > 1' was false; it last saw tol=0.5"),
+    ],
+)
+def test_a_rule_whose_trigger_refused_the_events_says_so_and_not_that_its_condition_was_false(
+    woken: int, refused: int, when: str, said: str
+) -> None:
+    seen = "tol=0.5" if woken > refused else ""
+    rule = RuleReport(
+        id="a", label="b", woken=woken, refused=refused, when=when, last_seen=seen,
+        state="condition false",
+    )  # fmt: skip
+    (line,) = rule_lines([rule], PLAIN)
+    assert line.endswith(said)
+
+
+def test_what_a_triggers_match_refused_is_counted() -> None:
+    story = Story("""
+jobs: [{name: sim, command: sim, observe: {json-lines: {fields: [tol]}}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: observed, name: sim, when: tol > 1, action: {name: log, message: high}}
+""")
+    state = story.engine.rules.states["rule-2"]
+    trigger = replace(state.rule.trigger, match=lambda event, fields: fields["tol"] > 0.1)
+    state.rule = replace(state.rule, trigger=trigger)
+    story.start()
+    story.begin("sim.0")
+    for tol in (0.0, 0.05, 0.5):
+        story.observe("sim.0", tol=tol, observer="json-lines")
+    rule = story.engine.report().rules[1]
+    assert (rule.woken, rule.refused, rule.last_seen) == (3, 2, "tol=0.5")
+
+
+def test_on_a_narrow_terminal_reasons_have_lines_of_their_own() -> None:
+    rules = [RuleReport(id="rule-1", label="job-fail (sleep)", state="never woken")]
+    lines = "\n".join(rule_lines(rules, PLAIN, 40)).splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 40
+
+
+def test_the_summary_ends_with_the_exit_code_and_its_reason() -> None:
+    lines = summary(
+        Report(groups=GROUPS),
+        name="study",
+        reason="1 job failed and no rule concerns itself with failure",
+        exit_code=1,
+        seconds=75,
+        look=PLAIN,
+        kept="/runs/x",
+    )
+    assert lines[1] == "study: ended after 1m 15s"
+    assert lines[-2] == " output of jobs: /runs/x"
+    assert lines[-1] == " exit code 1: 1 job failed and no rule concerns itself with failure"
+
+
+def test_an_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("jobs:\n\t- name: é\x1b\n")
+    error = EnsembleError("odd", where=Location(str(file), 2, 10), hint="mend\nit", cause="why")
+    assert explain(error, PLAIN).splitlines() == [
+        f"{file}:2:10: odd",
+        "  2 |  - name: é\\x1b",
+        "    |          ^",
+        "  because: why",
+        "  hint: mend",
+        "        it",
+    ]
+
+
+def test_a_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("x" * 5000 + "!" + "y" * 5000)
+    shown = explain(EnsembleError("odd", where=Location(str(file), 1, 5001)), PLAIN).splitlines()
+    assert max(map(len, shown[1:])) < 120
+    assert shown[1][shown[2].index("^")] == "!"
+
+
+@pytest.mark.parametrize("place", [Location("nowhere.yaml", 3, 1), Location("--set a=b"), None])
+def test_an_error_without_a_readable_line_is_shown_without_one(place: Location | None) -> None:
+    assert "|" not in explain(EnsembleError("odd", where=place), PLAIN)

@@ -1,0 +1,158 @@
+"""Which executor a run takes, and its options as the command line gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ensemble_core.cli.executor_choice import choose, read_options
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.plugin.hookspecs import ExecutorPlugin
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
+from ensemble_core.testing import FakeExecutor
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "slots": {"type": "integer", "minimum": 1},
+        "grace": {"type": "number"},
+        "queue": {"type": "string"},
+        "exclusive": {"type": "boolean"},
+        "bank": {"type": ["string", "null"]},
+        "nodes": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "hosts": {"type": "array", "items": {"type": "string"}},
+        "tags": {"type": "object"},
+        "mode": {"enum": ["fast", 2, False]},
+    },
+}
+
+
+def record(
+    name: str = "here",
+    priority: int = 0,
+    available: Callable[[], tuple[bool, str]] | None = None,
+    options: Any = SCHEMA,
+) -> ExecutorPlugin:
+    return ExecutorPlugin(
+        name=name,
+        summary="A queue",
+        build=lambda options: FakeExecutor(),
+        priority=priority,
+        available=available,
+        options=options,
+    )
+
+
+def registry(*records: ExecutorPlugin) -> Registry:
+    return Registry(
+        [
+            LoadedPlugin(
+                name="q",
+                distribution="dist",
+                version="1",
+                module="m",
+                records={"executor": records},
+            )
+        ]
+    )
+
+
+def test_the_only_executor_is_taken_and_said_to_be_the_only_one() -> None:
+    choice = choose(registry(record(available=lambda: (True, "2 cores"))), None)
+    assert str(choice) == "executor here (2 cores): the only one installed"
+
+
+def test_the_available_one_of_highest_priority_is_taken() -> None:
+    high = record("high", 9, lambda: (False, "no socket"))
+    choice = choose(registry(record("low", 1), record("mid", 5), high), None)
+    assert choice.name == "mid"
+    assert str(choice) == "executor mid: preferred to low; --executor chooses another"
+
+
+def test_why_the_others_cannot_be_used_is_said() -> None:
+    choice = choose(registry(record("a"), record("b", 5, lambda: (False, "no socket"))), None)
+    assert str(choice) == "executor a: the only one that can work here (b: no socket)"
+
+
+def test_an_executor_that_is_only_there_when_named_is_not_said_to_fail() -> None:
+    remote = record("remote", available=lambda: (False, "name it with --executor remote"))
+    choice = choose(registry(record(available=lambda: (True, "2 cores")), remote), None)
+    assert str(choice) == "executor here (2 cores): the only one installed"
+
+
+def test_a_probe_that_raises_is_a_reason_not_a_crash() -> None:
+    def probe() -> tuple[bool, str]:
+        raise OSError("disk")
+
+    with pytest.raises(UsageError) as caught:
+        choose(registry(record(available=probe)), None)
+    assert caught.value.cause == "here: OSError: disk"
+    assert choose(registry(record(available=probe)), "here").name == "here"
+
+
+def test_a_named_executor_is_taken_whatever_its_priority() -> None:
+    choice = choose(registry(record("low", -5), record("high", 9)), "low")
+    assert str(choice) == "executor low: chosen with --executor"
+    with pytest.raises(EnsembleError) as caught:
+        choose(registry(record("low")), "lwo")
+    assert caught.value.hint == "did you mean 'low'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("slots=4", 4),
+        ("grace=0.5", 0.5),
+        ("grace=2", 2.0),
+        ("queue=12", "12"),
+        ("queue=a=b", "a=b"),
+        ("exclusive=yes", True),
+        ("exclusive=False", False),
+        ("bank=null", None),
+        ("bank=physics", "physics"),
+        ("nodes=3", 3),
+        ("nodes=3-5", "3-5"),
+        ("hosts=a, b", ["a", "b"]),
+        ('hosts=["a","b"]', ["a", "b"]),
+        ('tags={"a": 1}', {"a": 1}),
+        ("mode=fast", "fast"),
+        ("mode=2", 2),
+    ],
+)
+def test_text_is_read_as_the_schema_says(text: str, value: object) -> None:
+    key = text.partition("=")[0]
+    read = read_options(record(), [text], {})
+    assert read == {key: value}
+    assert type(read[key]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "says"),
+    [
+        (["slotz=1"], {}, "did you mean 'slots'?"),
+        (["slots"], {}, "not of the form KEY=VALUE"),
+        (["=1"], {}, "not of the form KEY=VALUE"),
+        (["slots=many"], {}, "slots"),
+        (["slots=0"], {}, "slots: 0 is less than the minimum of 1"),
+        (["slots=1"], {"slots": 2}, "given twice"),
+        ([], {"min_slots": 2}, "--min-slots means nothing to executor 'here'"),
+        (["exclusive=maybe"], {}, "exclusive"),
+        (["mode=slow"], {}, "mode"),
+    ],
+)
+def test_what_the_schema_does_not_allow_is_refused(
+    given: list[str], named: dict[str, object], says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_options(record(), given, named)
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_an_executor_without_options_says_so() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_options(record(options={}), ["slots=1"], {})
+    assert caught.value.hint == "it has no options"

@@ -1,0 +1,136 @@
+"""The ``ensemble`` command itself: help, version, suggestions, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli import main as main_module
+from ensemble_core.cli.main import COMMANDS, main
+
+HEAVY = ("river", "numpy", "rich", "jsonschema_rs", "simpleeval", "yaml", "pluggy")
+
+
+def ensemble(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environ},
+    )
+
+
+def test_help_lists_every_command_with_the_words_of_the_command_itself() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for name, text in COMMANDS.items():
+        assert text in result.output
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.get_short_help_str(200).startswith(text.rstrip("."))
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from ensemble_core.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Commands:" in result.stdout
+    assert result.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("args", [["version"], ["--version"]])
+def test_version_is_that_of_the_installed_distribution(args: list[str]) -> None:
+    from importlib.metadata import version
+
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"ensemble {version('ensemble-core')}, Python ")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["study.yaml"], "Did you mean 'ensemble run study.yaml'?"),
+        (["zzz"], "Commands are run, resume"),
+        (["run", "x.yaml", "--exectuor", "local"], "--executor"),
+        (["run"], "Missing argument 'FILE'"),
+        (["validate"], "Missing argument 'FILE...'"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["run", "x.yaml", "--quiet", "--json"], "exclude each other"),
+        (["run", "x.yaml", "--slots", "many"], "not a valid integer"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_what_was_meant(
+    args: list[str], says: str
+) -> None:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+def test_completion_scripts_name_the_command() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        result = CliRunner().invoke(main, ["completion", shell])
+        assert result.exit_code == 0
+        assert "_ENSEMBLE_COMPLETE" in result.output
+        assert "ensemble" in result.output
+
+
+def test_commands_complete_in_bash() -> None:
+    result = ensemble(_ENSEMBLE_COMPLETE="bash_complete", COMP_WORDS="ensemble va", COMP_CWORD="1")
+    assert "validate" in result.stdout
+
+
+def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @click.command()
+    def version() -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr("ensemble_core.cli.commands.version.version", version)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("ENSEMBLE_DEBUG", raising=False)
+    result = CliRunner().invoke(main, ["version"])
+    assert result.exit_code == main_module.FAULT == 70
+    assert "ZeroDivisionError: surprise" in result.stderr
+    assert "Traceback" not in result.stderr
+    (kept,) = tmp_path.glob("ensemble-fault-*.txt")
+    assert str(kept) in result.stderr
+    assert "Traceback" in kept.read_text()
+    monkeypatch.setenv("ENSEMBLE_DEBUG", "1")
+    assert "Traceback" in CliRunner().invoke(main, ["version"]).stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = f"{sys.executable} -m ensemble_core.cli schema --indent 8 | head -1"
+    result = subprocess.run(
+        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert result.stdout == "{\n"
+    assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+def test_schema_is_json_and_indents_as_asked() -> None:
+    wide = CliRunner().invoke(main, ["schema", "--indent", "4"]).output
+    line = CliRunner().invoke(main, ["schema", "--indent", "0"]).output
+    assert json.loads(wide) == json.loads(line)
+    assert len(line.splitlines()) == 1
+    assert wide.splitlines()[1].startswith('    "')
+    assert json.loads(line)["properties"]["jobs"]

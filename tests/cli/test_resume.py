@@ -1,0 +1,531 @@
+"""``ensemble resume`` by its messages and exit codes: what it goes on with, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.journal import reader as journal_module
+from ensemble_core.journal.reader import MIGRATIONS, NAME, PERFORMED, Journal
+from ensemble_core.journal.run_store import Lock, folders
+
+pytestmark = pytest.mark.once
+
+
+CRASH = Path(__file__).parents[1] / "journal" / "crash"
+YAML = """
+jobs:
+  - {name: work, command: x, count: 3, options: {disk: {lasts: 0.1}}}
+  - {name: next, command: x}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: work}}
+  - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
+"""
+#: Every job that this submits.
+JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
+
+
+class Place:
+    """A folder with an ensemble, its state and its queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        (folder / "e.yaml").write_text(YAML)
+
+    def run_args(self, executor: str = "disk", **options: str) -> list[str]:
+        given = {"folder": str(self.folder), **options}
+        args = ["run", "e.yaml", "--plugin", str(CRASH / "disk_queue.py"), "--executor", executor]
+        for key, value in given.items():
+            args += ["-o", f"{key}={value}"]
+        return [*args, "--state", str(self.state)]
+
+    def killed(self, kind: str, number: int, executor: str = "disk", **options: str) -> Place:
+        """A run whose controller was killed at this place."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(CRASH / "one.py"),
+                kind,
+                str(number),
+                *self.run_args(executor, **options),
+            ],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        return self
+
+    def ensemble(self, *args: str) -> Result:
+        """A command; it never ends with a traceback."""
+        result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
+        assert result.exit_code != 70, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    @property
+    def run(self) -> Path:
+        (found,) = (self.state / "runs").iterdir()
+        return found
+
+    @property
+    def journal(self) -> Path:
+        return self.run / NAME
+
+    def heard_of(self) -> set[str]:
+        """Jobs of which an event is on record."""
+        lines = self.ensemble("events", "last", "--json").output.splitlines()
+        return {event["job"] for event in map(json.loads, lines) if event.get("type") == "job"}
+
+    def submitted(self) -> Counter[str]:
+        path = self.folder / "queue.jsonl"
+        lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+        return Counter(line["submit"] for line in lines if "submit" in line)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(CRASH)
+    return Place(tmp_path)
+
+
+def check_right(place: Place, result: Result) -> None:
+    """The run has ended as one that was not killed."""
+    assert result.exit_code == 0, result.output
+    assert place.submitted() == JOBS
+    assert place.ensemble("replay", "last").exit_code == 0
+
+
+# -- what can be gone on with ----------------------------------------------------------------------
+
+
+def test_a_killed_run_is_listed_as_interrupted_and_goes_on(place: Place) -> None:
+    place.killed("told", 4)
+    assert "interrupted" in place.ensemble("runs").output
+    check_right(place, place.ensemble("resume", "last"))
+    assert "ended" in place.ensemble("runs").output
+
+
+def test_a_run_that_was_killed_before_its_first_event_begins(place: Place) -> None:
+    place.killed("before the first event", 1)
+    assert "new" in place.ensemble("runs").output
+    check_right(place, place.ensemble("resume", "last"))
+
+
+def test_a_run_that_was_killed_before_its_first_event_is_cancelled_without_a_job(
+    place: Place,
+) -> None:
+    place.killed("before the first event", 1)
+    assert place.ensemble("cancel", "last").exit_code == 0
+    assert place.submitted() == {}
+    assert place.ensemble("resume", "last").exit_code == 2
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_of_a_run_that_was_killed_while_it_was_set_up_every_command_says_so(
+    number: int, place: Place
+) -> None:
+    place.killed("before INSERT", number)
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2, result.output
+    assert "nothing happened in it" in result.output
+    assert "'ensemble run' starts it anew" in result.output
+    for command in ("status", "events", "logs", "replay", "cancel"):
+        assert place.ensemble(command, "last").exit_code in (0, 1, 2)
+    assert place.ensemble("why", "last", "begin").exit_code in (0, 1, 2)
+    assert place.ensemble("clean", "last", "--yes").exit_code == 0
+    assert folders(place.state) == []
+
+
+def test_a_run_that_has_ended_is_not_resumed(place: Place) -> None:
+    assert place.ensemble(*place.run_args()[:-2]).exit_code == 0
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "has ended, with exit code 0" in result.output
+    assert place.submitted() == JOBS
+
+
+def test_a_run_without_a_journal_leaves_nothing_to_resume(place: Place) -> None:
+    assert place.ensemble(*place.run_args()[:-2], "--no-journal").exit_code == 0
+    assert list(place.state.rglob(NAME)) == []
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "there is no run" in result.output
+
+
+# -- a file that has changed -----------------------------------------------------------------------
+
+
+def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
+    place.killed("told", 4)
+    changed = YAML.replace("name: next, command: x", "name: next, command: other")
+    (place.folder / "e.yaml").write_text(changed)
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "-  - {name: next, command: x}" in result.output
+    assert "+  - {name: next, command: other}" in result.output
+    assert "--accept-changes" in result.output
+    before = place.submitted()
+    result = place.ensemble("resume", "last", "--accept-changes")
+    check_right(place, result)
+    with Journal(place.journal) as journal:
+        texts = journal.texts()
+        assert [text.text for text in texts] == [YAML, changed]
+        then = [row.decisions or "" for row in journal.rows(texts[1].seq)]
+    assert sum(before.values()) < 6
+    assert any('"other"' in text for text in then)
+    # Rules that stay keep their counts: none began anew.
+    status = json.loads(place.ensemble("status", "last", "--json").output)
+    fired = {rule["id"]: rule["fired"] for rule in status["report"]["rules"]}
+    assert fired == {"begin": 1, "each": 3}
+
+
+def test_a_new_rule_that_can_never_fire_is_warned_of(place: Place) -> None:
+    place.killed("told", 4)
+    more = "  - {id: late, trigger: start, action: {name: log, message: never}}\n"
+    assert "rules:\n" in YAML
+    (place.folder / "e.yaml").write_text(YAML.replace("rules:\n", f"rules:\n{more}"))
+    result = place.ensemble("resume", "last", "--accept-changes")
+    check_right(place, result)
+    assert "rule late waits for the start, which is over: it never fires" in result.output
+    assert "rule begin waits" not in result.output
+
+
+def test_a_changed_file_that_is_wrong_is_refused_and_changes_nothing(place: Place) -> None:
+    place.killed("told", 4)
+    (place.folder / "e.yaml").write_text(YAML.replace("label: next", "label: nxt"))
+    result = place.ensemble("resume", "last", "--accept-changes")
+    assert result.exit_code == 2
+    assert "nxt" in result.output
+    (place.folder / "e.yaml").write_text(YAML)
+    check_right(place, place.ensemble("resume", "last"))
+
+
+def test_a_run_whose_file_is_gone_goes_on_with_what_it_was(place: Place) -> None:
+    place.killed("told", 4)
+    (place.folder / "e.yaml").unlink()
+    result = place.ensemble("resume", "last")
+    check_right(place, result)
+    assert "the run goes on with the file as it was" in result.output
+
+
+def test_a_run_whose_folder_is_gone_says_so(place: Place, tmp_path_factory: Any) -> None:
+    place.killed("told", 4)
+    elsewhere = tmp_path_factory.mktemp("moved") / "state"
+    shutil.move(place.state, elsewhere)
+    os.chdir("/")
+    shutil.rmtree(place.folder)
+    place.state = elsewhere
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert str(place.folder) in result.output
+    assert "jobs' relative paths start there" in result.output
+
+
+# -- a journal that is not as it was ---------------------------------------------------------------
+
+
+def test_a_journal_of_a_newer_version_is_refused(place: Place) -> None:
+    place.killed("told", 4)
+    connection = sqlite3.connect(place.journal)
+    connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    connection.close()
+    for command in ("resume", "status", "events", "replay", "cancel"):
+        result = place.ensemble(command, "last")
+        assert (result.exit_code, "newer" in result.output) == (2, True), result.output
+    assert "unreadable" in place.ensemble("runs").output
+
+
+def test_a_journal_of_an_older_version_is_brought_up_to_date(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.killed("told", 4)
+    newer = (*MIGRATIONS, "CREATE TABLE notes (text)")
+    monkeypatch.setattr(journal_module, "MIGRATIONS", newer)
+    result = place.ensemble("status", "last")
+    assert result.exit_code == 2
+    assert "'ensemble resume' brings it up to date" in result.output
+    check_right(place, place.ensemble("resume", "last"))
+
+
+def newest_event(journal: Path, newest_part: bytes) -> int:
+    """The newest event of a copy of the journal with so much of its newest part; beyond any where
+    there is no table of events yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copy(journal, folder))
+        copy.with_name(f"{NAME}-wal").write_bytes(newest_part)
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            try:
+                (last,) = connection.execute("SELECT max(last) FROM events").fetchone()
+            except sqlite3.OperationalError:
+                return sys.maxsize
+    return int(last or 0)
+
+
+def test_a_journal_that_lost_its_newest_part_is_not_gone_on_from(place: Place) -> None:
+    """Else the jobs that were decided there would be submitted a second time."""
+    place.killed("told", 12)
+    newest = place.journal.with_name(f"{NAME}-wal")
+    whole = newest.read_bytes()
+    before = place.submitted()
+    performed = int(place.journal.with_name(PERFORMED).read_text())
+    # How much each commit has depends on how busy the machine is.
+    lost = [
+        length
+        for length in range(0, len(whole), 1024)
+        if newest_event(place.journal, whole[:length]) < performed
+    ]
+    for length in {lost[-1], lost[3 * len(lost) // 4]}:
+        newest.write_bytes(whole[:length])
+        result = place.ensemble("resume", "last")
+        assert result.exit_code == 2, result.output
+        assert "the newest part of the journal is missing" in result.output
+        assert "-wal" in result.output
+    assert place.submitted() == before
+    assert place.ensemble("cancel", "last").exit_code in (0, 1)
+    assert place.submitted() == before
+
+
+def flip(data: bytearray, chance: random.Random) -> None:
+    for _ in range(chance.choice((1, 8, 200))):
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+
+
+def cut(data: bytearray, chance: random.Random) -> None:
+    del data[chance.randrange(len(data)) :]
+
+
+def blank(data: bytearray, chance: random.Random) -> None:
+    page = 4096 * chance.randrange(len(data) // 4096)
+    data[page : page + 4096] = bytes(4096)
+
+
+def empty(data: bytearray, chance: random.Random) -> None:
+    data.clear()
+
+
+def text(data: bytearray, chance: random.Random) -> None:
+    data[:] = b"dear diary,\n" * 500
+
+
+DAMAGE: list[Callable[[bytearray, random.Random], None]] = [flip, cut, blank, empty, text]
+
+
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A run that was killed, to be damaged."""
+    return Place(tmp_path_factory.mktemp("damaged")).killed("told", 12)
+
+
+@pytest.mark.parametrize(
+    ("damage", "seed"),
+    [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 8)],
+)
+def test_a_damaged_journal_is_told_in_words(
+    damage: Callable[[bytearray, random.Random], None],
+    seed: int,
+    cut_off: Place,
+    place: Place,
+) -> None:
+    shutil.copytree(cut_off.state, place.state)
+    chance = random.Random(seed)
+    # Half of it all in one file, half with its newest part beside it.
+    if seed % 2:
+        sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
+    data = bytearray(place.journal.read_bytes())
+    damage(data, chance)
+    place.journal.write_bytes(data)
+    for command in ("runs", "status", "events", "logs", "replay", "why"):
+        more = ["last", "begin"] if command == "why" else ["last"] if command != "runs" else []
+        result = place.ensemble(command, *more)
+        assert result.exit_code in (0, 1, 2)
+        assert result.exit_code == 0 or result.output, command
+    before = cut_off.submitted()
+    result = place.ensemble("cancel", "last")
+    assert result.exit_code in (0, 1, 2), result.output
+    assert cut_off.submitted() == before
+    # Where the newest part lies beside it, that may have all that is needed.
+    if seed % 2 and damage in (empty, text):
+        assert result.exit_code == 2
+        words = ("damaged", "no journal", "not a database", "nothing happened in it")
+        assert any(word in result.output for word in words), result.output
+
+
+def test_another_programs_database_is_no_run(place: Place) -> None:
+    folder = place.state / "runs" / "other-20260101T000000-aaaaaa"
+    folder.mkdir(parents=True)
+    connection = sqlite3.connect(folder / NAME)
+    connection.execute("CREATE TABLE notes (text)")
+    connection.commit()
+    connection.close()
+    before = (folder / NAME).read_bytes()
+    for command in ("resume", "status", "cancel", "replay"):
+        result = place.ensemble(command, "last")
+        assert result.exit_code == 2
+        assert "no journal" in result.output
+    assert (folder / NAME).read_bytes() == before
+
+
+def test_state_that_cannot_be_written(place: Place) -> None:
+    def mount(*args: str) -> None:
+        done = subprocess.run(["mount", *args], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+
+    place.state.mkdir()
+    mount("-t", "tmpfs", "none", str(place.state))
+    try:
+        place.killed("told", 4)
+        mount("-o", "remount,ro", "none", str(place.state))
+        for command in (["resume", "last"], ["cancel", "last"], place.run_args()[:-2]):
+            result = place.ensemble(*command)
+            assert result.exit_code == 2, result.output
+            assert "Read-only file system" in result.output or "readonly" in result.output
+        assert place.ensemble("runs").exit_code == 0
+        mount("-o", "remount,rw", "none", str(place.state))
+        check_right(place, place.ensemble("resume", "last"))
+    finally:
+        subprocess.run(["umount", "-l", str(place.state)], check=False)
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [-25, -1, 1, 24 * 400])
+def test_a_clock_that_was_set_meanwhile(
+    hours: int, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.folder / "e.yaml").write_text(
+        YAML
+        + """
+  - {id: beat, trigger: heartbeat, repetitions: 3, action: {name: submit, label: next}}
+  - {id: tick, trigger: interval, seconds: 0.05, repetitions: 3, action: {name: log, message: tick}}
+logging: {heartbeat: 0.1}
+"""
+    )
+    place.killed("told", 4)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+    began = time.monotonic()
+    result = place.ensemble("resume", "last", "--debug")
+    assert time.monotonic() - began < 10
+    assert result.exit_code == 0, result.output
+    assert place.submitted() == {**JOBS, "next.3": 1, "next.4": 1, "next.5": 1}
+    assert ("clock is" in result.output and "behind" in result.output) == (hours < 0)
+    assert place.ensemble("replay", "last").exit_code == 0
+    with Journal(place.journal) as journal:
+        resumed = [row for row in journal.rows() if row.type == "resume"]
+        beats = [row for row in journal.rows() if row.name is None and row.type == "timer"]
+        assert len(resumed) == 1
+        assert len(beats) < 200
+        # Our own events never go back in time, whatever the clock does.
+        ours = [row.time for row in journal.rows() if row.type in ("start", "timer", "resume")]
+        assert ours == sorted(ours)
+
+
+# -- who has the run -------------------------------------------------------------------------------
+
+
+def test_a_second_controller_is_refused_and_told_who_the_first_is(place: Place) -> None:
+    place.killed("told", 4)
+    lock = Lock(place.run)
+    lock.acquire()
+    try:
+        result = place.ensemble("resume", "last")
+        assert result.exit_code == 2
+        assert f"process {os.getpid()} on {socket.gethostname()}" in result.output
+        # Not even with this word, where it is known that the first is there.
+        assert place.ensemble("resume", "last", "--take-over").exit_code == 2
+    finally:
+        lock.release()
+    check_right(place, place.ensemble("resume", "last"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
+    number: int, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    place.killed("told", 4)
+    lock = Lock(place.run)
+    lock.acquire()  # the one that was killed is known to be gone
+    try:
+        result = place.ensemble("resume", "last")
+        assert result.exit_code == 2
+        assert f"process {os.getpid()} on {socket.gethostname()}" in result.output
+    finally:
+        lock.release()
+    elsewhere = {"host": "another", "pid": 1, "born": 1, "boot": "x", "since": 0, "locked": False}
+    (place.run / "lock").write_text(json.dumps(elsewhere))
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "process 1 on another" in result.output
+    assert "--take-over" in result.output
+    check_right(place, place.ensemble("resume", "last", "--take-over"))
+
+
+# -- queues that do not help -----------------------------------------------------------------------
+
+
+def test_a_queue_that_cannot_find_jobs_again(place: Place) -> None:
+    place.killed("told", 4, executor="blind")
+    before = place.submitted()
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 1, result.output
+    assert "executor blind cannot find jobs again" in result.output
+    assert "3 jobs failed" in result.output
+    assert place.submitted() == before  # none of them is run a second time
+    assert place.ensemble("replay", "last").exit_code == 0
+
+
+def test_a_queue_that_forgot_jobs_that_are_over(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when each had been heard of; over when it is asked."""
+    for attempt in range(20):
+        (tmp_path / str(attempt)).mkdir()
+        monkeypatch.chdir(tmp_path / str(attempt))
+        place = Place(Path.cwd()).killed("told", 12, forgets="true")
+        before = place.submitted()
+        if before.keys() <= place.heard_of():
+            break
+        # One was on its way when it died: of that, nobody can know whether it arrived.
+    else:
+        raise AssertionError("never killed when each had been heard of")
+    time.sleep(0.4)
+    result = place.ensemble("resume", "last")
+    assert result.exit_code in (0, 1), result.output
+    told = "whether and how it ended cannot be known"
+    events = place.ensemble("events", "last").output
+    assert told in events + result.output
+    assert all(count == 1 for count in place.submitted().values())
+    assert before.keys() <= place.submitted().keys()
+    status = json.loads(place.ensemble("status", "last", "--json").output)
+    (work, _) = status["report"]["groups"]
+    assert work["submitted"] == work["success"] + work["failed"] + work["cancelled"]

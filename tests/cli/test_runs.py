@@ -1,0 +1,590 @@
+"""``ensemble runs``, ``status``, ``events``, ``logs`` and ``clean``: looking at kept runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.kept_run import spell_size, versions
+from ensemble_core.cli.main import main
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.run_store import Lock
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.events import Event
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
+
+REGISTRY = discover()
+
+FILE = """
+jobs: [{name: sim, command: sim, count: 3}, {name: echo, command: echo hello}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {id: enough, trigger: metric, name: count.sim.success, when: 2,
+     action: {name: submit, label: echo}}
+"""
+
+
+class Kept(Story):
+    """A story that is written into a journal below ``state``."""
+
+    def __init__(
+        self, state: Path, tag: str = "run-20260101T120000-aaaaaa", text: str = FILE, **about: Any
+    ) -> None:
+        super().__init__(text)
+        self.folder = state / "runs" / tag
+        self.output = self.folder / "output"
+        self.output.mkdir(parents=True)
+        self.recorder = Recorder(self.folder / NAME)
+        self.recorder.describe(
+            {
+                "tag": tag,
+                "name": "run",
+                "file": "/e.yaml",
+                "executor": {"name": "local", "options": {}},
+                "plugins": [],
+                "shared": False,
+                "output": str(self.output),
+                **about,
+            }
+        )
+        self.recorder.text("/e.yaml", text, ())
+        self.recorder.begin(self.now, versions(REGISTRY))
+
+    def tell(self, event: Event) -> list[Decision]:
+        decisions = super().tell(event)
+        self.recorder.append(event, decisions)
+        return decisions
+
+    def started(self, job: str, out: str | None = "", err: str | None = "") -> None:
+        """A job starts, and has written this; ``None``: its file is not there any more."""
+        self.job(job, "submit", queue_id=f"q-{job}")
+        for text, ending in ((out, "out"), (err, "err")):
+            if text is not None:
+                (self.output / f"{job}.{ending}").write_text(text)
+        folder = str(self.output)
+        self.job(job, "start", workdir=folder, stdout=f"{job}.out", stderr=f"{job}.err")
+
+    def cut_off(self) -> Kept:
+        """The controller is killed."""
+        self.recorder.flush(None)
+        self.recorder.close()
+        return self
+
+    def keep(self, exit_code: int = 0, *, days_ago: float = 0.0, **outcome: Any) -> Kept:
+        """The run has ended."""
+        said = {"over": True, "exit_code": exit_code, "reason": "all is done", **outcome}
+        self.recorder.end(time.time() - 86400 * days_ago, said)
+        self.recorder.close()
+        return self
+
+
+def ensemble(state: Path, *args: str) -> Result:
+    return CliRunner().invoke(main, [*args, "--state", str(state)])
+
+
+def one_by_one(connection: sqlite3.Connection) -> None:
+    """The journal as it is where each event was written by itself."""
+    lists = connection.execute("SELECT first, list FROM events ORDER BY first").fetchall()
+    connection.execute("DELETE FROM events")
+    for first, text in lists:
+        for seq, row in enumerate(json.loads(text), start=first):
+            connection.execute("INSERT INTO events VALUES (?, ?, ?)", (seq, seq, json.dumps([row])))
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def played(state: Path, tag: str = "run-20260101T120000-aaaaaa", **about: Any) -> Kept:
+    told = Kept(state, tag, **about)
+    told.start()
+    told.play("sim.0")
+    told.play("sim.1", status=256)
+    return told
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_no_runs_is_no_error(tmp_path: Path) -> None:
+    result = ensemble(tmp_path, "runs")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no runs are kept" in result.stderr
+    assert ensemble(tmp_path, "runs", "--json").stdout == ""
+
+
+def test_runs_are_listed_oldest_first_each_with_its_state(tmp_path: Path) -> None:
+    played(tmp_path, "b-20260101T120000-aaaaaa").keep(exit_code=3)
+    played(tmp_path, "a-20260102T120000-bbbbbb").cut_off()
+    running = played(tmp_path, "c-20260103T120000-cccccc")
+    lock = Lock(running.folder)
+    lock.acquire()
+    try:
+        broken = tmp_path / "runs" / "d-20260104T120000-dddddd"
+        broken.mkdir()
+        (broken / NAME).write_bytes(b"nothing that anybody could read" * 99)
+        found = rows(ensemble(tmp_path, "runs", "--json").stdout)
+        assert [(run["tag"][0], run["state"]) for run in found] == [
+            ("b", "ended"),
+            ("a", "interrupted"),
+            ("c", "running"),
+            ("d", "unreadable"),
+        ]
+        assert found[0]["exit_code"] == 3
+        assert found[2]["controller"]["pid"] == os.getpid()
+        assert found[1]["events"] == 21
+        lines = ensemble(tmp_path, "runs").stdout.splitlines()
+        assert [line.split()[1] for line in lines[1:]] == [run["state"] for run in found]
+        assert "is damaged" in lines[-1]
+    finally:
+        lock.release()
+        running.cut_off()
+
+
+def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
+    for number in range(30):
+        Kept(tmp_path, f"run-20260101T1200{number:02d}-aaaaaa").cut_off()
+    lines = ensemble(tmp_path, "runs").stdout.splitlines()
+    assert "10 earlier; --all lists them" in lines[0]
+    assert len(lines) == 22
+    assert lines[-1].startswith("run-20260101T120029")
+    assert len(ensemble(tmp_path, "runs", "--all").stdout.splitlines()) == 31
+    assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
+
+
+def test_the_last_of_runs_that_began_in_one_second_is_the_one_made_last(tmp_path: Path) -> None:
+    for place, name in enumerate(("zebra", "adder", "mouse")):
+        tag = f"{name}-20260101T120000-aaaaaa"
+        played(tmp_path, tag, created=1000.0 + place / 10).keep()
+    found = rows(ensemble(tmp_path, "runs", "--json").stdout)
+    assert [run["tag"][:5] for run in found] == ["zebra", "adder", "mouse"]
+    last = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
+    assert last["tag"].startswith("mouse")
+
+
+def test_looking_at_a_run_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            Lock(tmp_path).controller()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(200):
+            # As a controller that was killed leaves it.
+            (tmp_path / "lock").write_text('{"pid": 1, "host": "here", "locked": true}')
+            lock = Lock(tmp_path)
+            lock.acquire()
+            lock.release()
+    finally:
+        over.set()
+        looker.join()
+
+
+def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    played(tmp_path).keep()
+    for command in ("status", "events", "logs", "replay", "clean"):
+        result = ensemble(tmp_path, command, "run-20260101T120000-aaaaab")
+        assert result.exit_code == 2
+        assert "there is no run" in result.stderr
+        assert "did you mean run-20260101T120000-aaaaaa?" in result.stderr
+    found = rows(ensemble(tmp_path, "status", "nope", "--json").stdout)
+    assert found[0]["code"] == "no-such-run"
+
+
+def test_a_shell_completes_runs_newest_first(tmp_path: Path) -> None:
+    from click.shell_completion import ShellComplete
+
+    played(tmp_path, "one-20260101T120000-aaaaaa").keep()
+    played(tmp_path, "two-20260102T120000-bbbbbb").keep()
+    complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
+    found = complete.get_completions(["status", "--state", str(tmp_path)], "")
+    assert [item.value for item in found] == [
+        "last",
+        "two-20260102T120000-bbbbbb",
+        "one-20260101T120000-aaaaaa",
+    ]
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def test_status_of_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
+    played(tmp_path).cut_off()
+    result = ensemble(tmp_path, "status", "last")
+    assert result.exit_code == 0
+    assert "run-20260101T120000-aaaaaa: interrupted" in result.stdout
+    assert "was killed" in result.stdout
+    assert "(1 job not over): ensemble resume run-20260101T120000-aaaaaa" in result.stdout
+    found = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
+    (sim, echo) = found["report"]["groups"]
+    assert (sim["success"], sim["failed"], sim["waiting"]) == (1, 1, 1)
+    assert echo["submitted"] == 0
+    assert found["sessions"][0]["ended"] is None
+    assert found["active"] == 1
+
+
+def test_status_of_an_ended_run_says_how_it_ended(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    told.play("sim.2")
+    told.play("echo.0")
+    told.keep(exit_code=1)
+    result = ensemble(tmp_path, "status", "last")
+    assert "ended, exit code 1" in result.stdout
+    assert "resume" not in result.stdout
+    assert "fired 1  enough" in result.stdout
+
+
+def test_status_shows_what_it_can_where_the_file_is_not_understood_here(tmp_path: Path) -> None:
+    played(tmp_path, plugins=[str(tmp_path / "gone.py")]).cut_off()
+    result = ensemble(tmp_path, "status", "last")
+    assert result.exit_code == 2
+    assert "run-20260101T120000-aaaaaa: interrupted" in result.stdout
+    assert "gone.py' does not exist" in result.stderr
+    found = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)
+    assert found["report"] is None
+    assert "gone.py" in found["error"]["what"]
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def test_events_are_those_of_the_run_in_order(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    found = rows(ensemble(tmp_path, "events", "last", "--json").stdout)
+    events = [each for each in found if each["kind"] == "event"]
+    decisions = [each for each in found if each["kind"] == "decision"]
+    assert [each["seq"] for each in events] == list(range(1, len(told.events) + 1))
+    assert [each["name"] for each in events[1:10]] == [
+        "submit", "validate", "depend", "priority", "alloc", "start", "finish", "release", "free",
+    ]  # fmt: skip
+    assert [each["type"] for each in decisions] == [one.type for one in told.decisions]
+    kept = ("kind", "seq")
+    assert [
+        {key: value for key, value in each.items() if key not in kept} for each in events
+    ] == json.loads(json.dumps([event.to_dict() for event in told.events]))
+    only = rows(ensemble(tmp_path, "events", "last", "--json", "--no-decisions").stdout)
+    assert only == events
+
+
+def test_events_of_one_job_come_with_what_was_decided_on_it(tmp_path: Path) -> None:
+    played(tmp_path).keep()
+    found = rows(ensemble(tmp_path, "events", "last", "--json", "--job", "sim.1").stdout)
+    assert {each["job"] for each in found if each["kind"] == "event"} == {"sim.1"}
+    (submit,) = [each for each in found if each["kind"] == "decision"]
+    assert [job["id"] for job in submit["jobs"]] == ["sim.1"]
+    text = ensemble(tmp_path, "events", "last", "--job", "sim.1", "--since", "12").stdout
+    assert text.splitlines()[0].split()[0] == "12"
+    assert "sim.0" not in text
+    assert "failed sim.1: exit code 1" in text
+
+
+def test_events_that_are_followed_go_on_until_the_controller_has_gone(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    lock = Lock(told.folder)
+    lock.acquire()
+
+    def go_on() -> None:
+        time.sleep(0.5)
+        told.play("sim.2")
+        told.recorder.end(told.now, {"over": True, "exit_code": 0})
+        told.recorder.close()
+        lock.release()
+
+    other = threading.Thread(target=go_on)
+    other.start()
+    found = rows(ensemble(tmp_path, "events", "last", "--follow", "--json").stdout)
+    other.join()
+    events = [each["seq"] for each in found if each["kind"] == "event"]
+    assert events == list(range(1, len(told.events) + 1))
+
+
+def test_of_a_damaged_journal_all_is_shown_that_can_be_read(tmp_path: Path) -> None:
+    told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 300"))
+    told.start()
+    for job in range(300):
+        told.play(f"sim.{job}")
+    told.keep()
+    path = told.folder / NAME
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE").fetchall()
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek(30 * size)
+        file.write(b"\xff" * size)
+    result = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert result.exit_code == 1
+    read = [each["seq"] for each in rows(result.stdout)]
+    assert read == sorted(set(read))
+    missing = len(told.events) - len(read)
+    assert 0 < missing < 400  # the lists that lie on that page
+    assert f"{missing} events of this journal cannot be read" in result.stderr
+    # The other commands say so and go no further.
+    for command in (["replay", "last"], ["why", "last", "enough"]):
+        result = ensemble(tmp_path, *command)
+        assert result.exit_code == 2
+        assert "the journal is damaged" in result.stderr
+
+
+def test_of_a_journal_that_was_cut_short_all_is_shown_that_is_left(tmp_path: Path) -> None:
+    told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 300"))
+    told.start()
+    for job in range(300):
+        told.play(f"sim.{job}")
+    told.keep()
+    path = told.folder / NAME
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    whole = path.stat().st_size
+    os.truncate(path, whole // 2)
+    result = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert result.exit_code == 1
+    read = [each["seq"] for each in rows(result.stdout)]
+    assert read == list(range(1, len(read) + 1))
+    assert len(told.events) / 4 < len(read) < len(told.events)
+    assert "of this journal cannot be read: it is damaged" in result.stderr
+    assert ensemble(tmp_path, "status", "last").exit_code == 2
+    # Where even the description is gone, the events are still told.
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+    again = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert again.stdout == result.stdout
+    assert "[" in ensemble(tmp_path, "events", "last").stdout
+
+
+def test_text_in_a_journal_that_is_none_is_damage(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    with sqlite3.connect(told.folder / NAME) as connection:
+        connection.execute("UPDATE about SET value = CAST(X'FF22' AS TEXT) WHERE key = 'tag'")
+    connection.close()
+    result = ensemble(tmp_path, "status", "last")
+    assert result.exit_code == 2
+    assert "the journal is damaged" in result.stderr
+
+
+def test_a_row_that_is_missing_is_told(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    with sqlite3.connect(told.folder / NAME) as connection:
+        one_by_one(connection)
+        connection.execute("DELETE FROM events WHERE first IN (5, 6)")
+        connection.execute("UPDATE events SET list = '[[1.0,\"job' WHERE first = 8")
+    connection.close()
+    result = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
+    assert result.exit_code == 1
+    found = [each["seq"] for each in rows(result.stdout)]
+    assert found == [seq for seq in range(1, len(told.events) + 1) if seq not in (5, 6, 8)]
+    assert "3 events of this journal cannot be read" in result.stderr
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+
+def test_logs_shows_what_jobs_wrote(tmp_path: Path) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.started("sim.0", "one\ntwo\nthree\n", "oh dear\n")
+    told.started("sim.1", "four\n", None)
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last")
+    assert "three\n" in result.stdout
+    assert "oh dear\n" in result.stdout
+    assert "==> sim.1 stdout" in result.stdout
+    assert result.exit_code == 1  # a file of a job that is not over is not there
+    assert "sim.1.err: no such file" in result.stderr
+    assert "sim.2: it has not started yet" in result.stderr
+    one = ensemble(tmp_path, "logs", "last", "sim.0", "--tail", "1")
+    assert one.exit_code == 0
+    assert "three\n" in one.stdout
+    assert "two" not in one.stdout
+    found = rows(ensemble(tmp_path, "logs", "last", "sim.0", "--json").stdout)
+    assert [(each["stream"], each["text"]) for each in found] == [
+        ("stdout", "one\ntwo\nthree\n"),
+        ("stderr", "oh dear\n"),
+    ]
+    assert found[0]["queue_id"] == "q-sim.0"
+
+
+def test_empty_output_that_was_taken_away_is_no_fault(tmp_path: Path) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.started("sim.0", None, None)
+    told.job("sim.0", "finish", "clean", status=0)
+    told.keep()
+    assert ensemble(tmp_path, "logs", "last").exit_code == 0
+    result = ensemble(tmp_path, "logs", "last", "sim.0")
+    assert "it wrote nothing, or somebody removed it" in result.stderr
+
+
+def test_much_output_is_listed_rather_than_shown(tmp_path: Path) -> None:
+    told = Kept(tmp_path)
+    told.start()
+    told.started("sim.0", "x" * 70_000, "")
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last")
+    assert result.stdout.splitlines()[0].split()[:4] == ["sim.0", "stdout", "70", "kB"]
+    assert "xxx" not in result.stdout
+
+
+def test_output_in_the_queues_own_store_is_told_where_to_ask(tmp_path: Path) -> None:
+    told = Kept(tmp_path, executor={"name": "flux", "options": {}})
+    told.start()
+    told.job("sim.0", "submit", queue_id="f123")
+    told.job("sim.0", "start", workdir="/tmp")
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last", "sim.0")
+    assert result.exit_code == 1
+    assert "flux job attach f123" in result.stderr
+
+
+def test_an_unknown_job_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    played(tmp_path).keep()
+    result = ensemble(tmp_path, "logs", "last", "sim.9")
+    assert result.exit_code == 2
+    assert "has no job 'sim.9'" in result.stderr
+    assert "did you mean sim." in result.stderr
+
+
+# -- clean -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_removed_without_being_told_what(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    assert ensemble(tmp_path, "clean").exit_code == 2
+    assert ensemble(tmp_path, "clean", "--older-than", "soon").exit_code == 2
+    assert ensemble(tmp_path, "clean", "--ended", "--dry-run").exit_code == 0
+    assert told.folder.is_dir()
+
+
+def test_clean_removes_ended_runs_and_no_others(tmp_path: Path) -> None:
+    ended = played(tmp_path, "a-20260101T120000-aaaaaa").keep()
+    cut = played(tmp_path, "b-20260102T120000-bbbbbb").cut_off()
+    running = played(tmp_path, "c-20260103T120000-cccccc")
+    lock = Lock(running.folder)
+    lock.acquire()
+    try:
+        result = ensemble(tmp_path, "clean", "--ended", "--json")
+        assert result.exit_code == 0
+        (one, total) = rows(result.stdout)
+        assert (one["tag"], one["removed"]) == (ended.folder.name, True)
+        assert total["removed"] == 1
+        assert total["bytes"] > 0
+        assert not ended.folder.exists()
+        assert cut.folder.exists()
+        # Not even by name, nor with everything.
+        assert ensemble(tmp_path, "clean", running.folder.name, "--yes").exit_code == 1
+        assert ensemble(tmp_path, "clean", "--all", "--yes").exit_code == 0
+        assert running.folder.exists()
+        assert not cut.folder.exists()
+    finally:
+        lock.release()
+        running.cut_off()
+
+
+def test_a_run_whose_jobs_may_still_be_queued_goes_only_with_yes(tmp_path: Path) -> None:
+    told = played(tmp_path).cut_off()
+    result = ensemble(tmp_path, "clean", "last")
+    assert result.exit_code == 2
+    assert "may still have 1 job" in result.stderr
+    assert "ensemble cancel" in result.stderr
+    assert told.folder.exists()
+    assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 0
+    assert not told.folder.exists()
+
+
+def test_only_old_runs_are_removed_by_age(tmp_path: Path) -> None:
+    old = played(tmp_path, "a-20260101T120000-aaaaaa").keep(days_ago=40)
+    new = played(tmp_path, "b-20260102T120000-bbbbbb").keep(days_ago=20)
+    cut = played(tmp_path, "c-20260102T120000-cccccc").cut_off()
+    assert ensemble(tmp_path, "runs").exit_code == 0  # looking at a run does not make it young
+    assert ensemble(tmp_path, "clean", "--older-than", "30d").exit_code == 0
+    assert not old.folder.exists()
+    assert new.folder.exists()
+    past = time.time() - 40 * 86400
+    for path in cut.folder.glob(f"{NAME}*"):
+        os.utime(path, (past, past))
+    assert ensemble(tmp_path, "clean", "--older-than", "30d").exit_code == 0
+    assert cut.folder.exists()
+    assert ensemble(tmp_path, "clean", "--older-than", "30d", "--all", "--yes").exit_code == 0
+    assert not cut.folder.exists()
+    assert new.folder.exists()
+
+
+def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None:
+    home = Path(tempfile.mkdtemp())
+    told = played(home).keep()
+    for path in (home, *home.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)  # nothing is read-only to root
+        result = ensemble(home, "runs", "--json")
+        events = ensemble(home, "events", "last", "--json", "--no-decisions")
+    finally:
+        if root:
+            os.seteuid(0)
+        for path in (home, *home.rglob("*")):
+            path.chmod(0o755)
+        shutil.rmtree(home)
+    assert [run["state"] for run in rows(result.stdout)] == ["ended"]
+    assert len(rows(events.stdout)) == len(told.events)
+
+
+# -- pipes -----------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> None:
+    told = Kept(tmp_path, text=FILE.replace("count: 3", "count: 900"))
+    told.start()
+    for job in range(900):
+        told.play(f"sim.{job}")
+    told.keep()
+    command = f"{sys.executable} -m ensemble_core.cli events last --state {tmp_path} | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (34_500, "34 kB"), (999_600, "1.0 MB")],
+)
+def test_sizes_are_short(size: int, words: str) -> None:
+    assert spell_size(size) == words
+
+
+# -- documentation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["runs", "status", "events", "logs", "why", "replay", "clean"])
+def test_the_page_on_kept_runs_names_every_command_and_option(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kept-runs.md").read_text("utf-8")
+    assert f"ensemble {name}" in page
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert options
+    for option in options:
+        # Of a pair of switches the one that changes something.
+        names = option.secondary_opts or [one for one in option.opts if one.startswith("--")]
+        assert any(one in page for one in names), option.opts

@@ -1,0 +1,502 @@
+"""``ensemble why`` and ``ensemble replay``: a run decided anew, with a witness."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.kept_run import versions
+from ensemble_core.cli.main import main
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.rule_trace import TracingEngine, Verdict
+from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.replay import maker_of
+from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.model.decisions import Decision
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import CallReturned, Event, ExecutorLost, Resumed, Started
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
+
+REGISTRY = discover()
+MAKER = maker_of(versions(REGISTRY))
+
+
+class Kept(Story):
+    """A story that is written into a journal below ``state``, and shown to a tracing engine."""
+
+    def __init__(self, state: Path, text: str, traced: str = "", tag: str = "told") -> None:
+        super().__init__(text)
+        folder = state / "runs" / tag
+        folder.mkdir(parents=True)
+        self.path = folder / NAME
+        self.recorder = Recorder(self.path)
+        about = {"tag": tag, "name": tag, "file": "/e.yaml", "executor": {"name": "local"}}
+        self.recorder.describe({**about, "plugins": [], "shared": False})
+        self.recorder.text("/e.yaml", text, ())
+        self.recorder.begin(self.now, versions(REGISTRY))
+        self.tracer = TracingEngine(self.ensemble, traced)
+        self.verdicts: list[tuple[int, Verdict]] = []
+
+    def tell(self, event: Event) -> list[Decision]:
+        decisions = super().tell(event)
+        self.recorder.append(event, decisions)
+        # A witness must not change what it sees.
+        assert decisions_text(self.tracer.handle(event)) == decisions_text(decisions)
+        self.verdicts += [(self.recorder.seq, verdict) for verdict in self.tracer.verdicts]
+        return decisions
+
+    def snapshot(self) -> None:
+        state = dump(self.engine)
+        assert state is not None
+        self.recorder.snapshot(MAKER, state)
+        self.recorder.flush(None)
+
+    def keep(self) -> None:
+        self.recorder.end(self.now, {"over": self.engine.ended is not None, "exit_code": 0})
+        self.recorder.close()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [verdict.kind for _, verdict in self.verdicts]
+
+
+def story(state: Path, rules: str, traced: str = "r") -> Kept:
+    return Kept(
+        state,
+        "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
+        "logging: {heartbeat: 10}\n"
+        "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n" + rules,
+        traced,
+    )
+
+
+def ensemble(state: Path, *args: str) -> Result:
+    return CliRunner().invoke(main, [*args, "--state", str(state)])
+
+
+def answer(state: Path, rule: str = "r") -> dict[str, Any]:
+    result = ensemble(state, "why", "last", rule, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+LOG = "action: {name: log, message: hello}}"
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def test_a_metric_out_of_reach_of_every_rule_is_told_with_its_values(tmp_path: Path) -> None:
+    told = story(
+        tmp_path, f'  - {{id: r, trigger: metric, name: mean.sim-duration, when: "> 60", {LOG}'
+    )
+    told.start()
+    for job, duration in enumerate((2.0, 40.0, 6.0)):
+        told.play(f"sim.{job}", duration=duration)
+    told.keep()
+    # The index does not read such a metric, and the report knows the last value only.
+    engine = Engine(told.ensemble)
+    for event in told.events:
+        engine.handle(event)
+    watch = engine.rules.states["r"].watch
+    assert watch is not None
+    assert watch.unread
+    assert watch.last is None
+    assert told.kinds == ["condition"] * 3
+    assert [verdict.value for _, verdict in told.verdicts] == [2, 21, 16]
+    found = answer(tmp_path)
+    (span,) = found["spans"]
+    assert (span["count"], span["lowest"], span["highest"], span["value"]) == (3, 2, 21, 16)
+    assert found["considered"] == 3
+    assert "'> 60' was false 3 times (values 2 to 21)" in found["conclusion"]
+
+
+def test_a_rule_that_fires_and_is_exhausted_is_told_in_order(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: metric, name: count.sim.success, when: 2, {LOG}")
+    told.start()
+    for job in range(4):
+        told.play(f"sim.{job}")
+    told.keep()
+    assert told.kinds == ["condition", "fired", "exhausted", "exhausted"]
+    found = answer(tmp_path)
+    assert (found["fired"], found["considered"]) == (1, 2)
+    assert [span["verdict"] for span in found["spans"]] == ["condition", "fired", "exhausted"]
+    assert "it may fire once, so it is exhausted" in found["conclusion"]
+
+
+def test_backoff_by_matches_and_by_time_holds_back_and_says_for_how_long(tmp_path: Path) -> None:
+    rule = "  - {id: r, trigger: job-finish, name: sim, repetitions: 9, backoff: %s, " + LOG
+    told = story(tmp_path / "a", rule % "2")
+    told.start()
+    for job in range(4):
+        told.play(f"sim.{job}")
+    assert told.kinds == ["fired", "backoff", "backoff", "fired"]
+    assert [verdict.skips for _, verdict in told.verdicts if verdict.kind == "backoff"] == [1, 0]
+    told.keep()
+    told = story(tmp_path / "b", rule % "3s")
+    told.start()
+    for job in range(5):
+        told.play(f"sim.{job}", duration=1.0)
+    assert told.kinds == ["fired", "backoff", "backoff", "fired", "backoff"]
+    first = told.verdicts[1][1]
+    assert first.until == 1001.0 + 3
+    told.keep()
+    assert "its backoff held it back 3 times" in answer(tmp_path / "b")["conclusion"]
+
+
+def test_an_expression_that_lacks_a_value_is_not_the_same_as_one_that_is_false(
+    tmp_path: Path,
+) -> None:
+    told = story(
+        tmp_path,
+        "  - {id: r, trigger: job-clean, name: sim, repetitions: 9, "
+        f"when: 'duration > 5 and metric(\"mean.amg-duration\") > 1', {LOG}",
+    )
+    told.start()
+    told.play("sim.0", duration=9.0)
+    told.keep()
+    assert told.kinds == ["no value"]
+    assert "mean.amg-duration has no value" in told.verdicts[0][1].saw
+    assert "duration=9" in told.verdicts[0][1].saw
+    assert "mean.amg-duration has no value" in answer(tmp_path)["conclusion"]
+
+
+def test_a_rule_that_was_never_woken_is_told_what_happened_instead(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: job-fail, name: sim, {LOG}")
+    told.start()
+    told.play("sim.0")
+    told.cancel("sim.1")
+    told.keep()
+    found = answer(tmp_path)
+    assert found["considered"] == 0
+    assert "never woken: there was no job-fail of sim" in found["conclusion"]
+    assert "job-success 1, job-cancel 1" in found["conclusion"]
+
+
+def test_a_rule_for_the_wrong_group_is_told_of_the_others(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: amg, {LOG}")
+    told.start()
+    told.play("sim.0")
+    told.keep()
+    assert "only of other groups: sim 1" in answer(tmp_path)["conclusion"]
+
+
+def test_a_disabled_rule_is_told_who_disabled_it_and_what_it_missed(tmp_path: Path) -> None:
+    told = story(
+        tmp_path,
+        "  - {id: stop, trigger: job-start, name: sim, action: {name: disable, rules: [r]}}\n"
+        f"  - {{id: r, trigger: job-success, name: sim, {LOG}\n"
+        f"  - {{id: m, trigger: metric, name: count.sim.success, when: 2, enabled: false, {LOG}",
+    )
+    told.start()
+    told.play("sim.0")
+    told.play("sim.1")
+    told.keep()
+    assert told.kinds == ["disabled", "disabled"]
+    assert "rule stop did that at event 7" in answer(tmp_path)["conclusion"]
+    # The other has never been in the index; what it would have seen is told all the same.
+    found = answer(tmp_path, "m")
+    assert [(span["verdict"], span["count"]) for span in found["spans"]] == [("disabled", 2)]
+    assert "the file says so" in found["conclusion"]
+
+
+def test_a_chain_that_is_cut_says_why(tmp_path: Path) -> None:
+    told = Kept(
+        tmp_path,
+        "jobs: [{name: sim, command: sim}]\nlimits: {chain: 5}\nrules:\n"
+        "  - {id: r, trigger: metric, name: count.sim.submitted, when: '> 0', repetitions: 99,"
+        " action: {name: submit, label: sim}}\n"
+        "  - {trigger: start, action: {name: submit, label: sim}}\n",
+        "r",
+    )
+    told.start()
+    told.keep()
+    assert told.kinds[-1] == "cut"
+    assert "switched off" in answer(tmp_path)["conclusion"]
+
+
+def test_after_the_end_a_rule_is_not_looked_at(tmp_path: Path) -> None:
+    told = story(
+        tmp_path,
+        "  - {id: end, trigger: job-success, name: sim, action: {name: terminate}}\n"
+        f"  - {{id: r, trigger: job-success, name: sim, {LOG}\n"
+        f"  - {{id: m, trigger: metric, name: count.sim.finished, when: 2, {LOG}",
+    )
+    told.start()
+    told.begin("sim.1")
+    told.play("sim.0")
+    told.end("sim.1")
+    told.keep()
+    # The first end came by an earlier rule of the same event, the second found the run ended.
+    assert told.kinds == ["ended", "ended"]
+    assert "the run ended at event" in answer(tmp_path)["conclusion"]
+    assert [span["verdict"] for span in answer(tmp_path, "m")["spans"]] == ["condition", "ended"]
+
+
+def test_heartbeats_and_intervals_and_queue_loss_are_told(tmp_path: Path) -> None:
+    told = story(
+        tmp_path,
+        f"  - {{id: r, trigger: interval, seconds: 4, repetitions: 2, {LOG}\n"
+        f'  - {{id: p, trigger: metric, name: max.sim-pending, when: "> 15", {LOG}',
+    )
+    told.start()
+    told.wait(25)
+    told.tell(ExecutorLost(told.now, "fake", "it went away"))
+    told.keep()
+    assert told.kinds == ["fired", "fired"]
+    found = answer(tmp_path, "p")
+    assert [span["verdict"] for span in found["spans"]] == ["condition", "fired"]
+    assert found["spans"][0]["event"] == "heartbeat"
+
+
+def test_a_rule_that_joined_is_found_by_its_id(tmp_path: Path) -> None:
+    told = Kept(
+        tmp_path,
+        "jobs: [{name: sim, command: sim, count: 3}]\nrules:\n"
+        "  - {id: begin, trigger: start, action: [{name: submit, label: sim},"
+        " {name: custom, label: f}]}\n"
+        "custom: |\n  def f(**kwargs): return None\n",
+        "late",
+    )
+    decisions = told.start()
+    call = next(each.call for each in decisions if each.type == "call")  # type: ignore[attr-defined]
+    rule = {"id": "late", "trigger": "metric", "name": "count.sim.success", "when": 2}
+    told.tell(CallReturned(1000.0, call, ({"rule": {**rule, "action": {"name": "terminate"}}},)))
+    told.play("sim.0")
+    told.play("sim.1")
+    told.keep()
+    assert told.kinds == ["condition", "condition", "fired"]
+    assert answer(tmp_path, "late")["fired"] == 1
+    result = ensemble(tmp_path, "why", "last", "lates")
+    assert result.exit_code == 2
+    assert "did you mean late?" in result.stderr
+
+
+def test_thousands_of_verdicts_are_a_few_lines(tmp_path: Path) -> None:
+    told = Kept(
+        tmp_path,
+        "jobs: [{name: sim, command: sim, count: 700}]\nrules:\n"
+        "  - {trigger: start, action: {name: submit, label: sim}}\n"
+        f"  - {{id: r, trigger: job-success, repetitions: 9999, when: index % 2 == 0, {LOG}\n"
+        f"  - {{id: m, trigger: metric, name: count.sim.success, when: 5000, {LOG}\n",
+        "r",
+    )
+    told.start()
+    for job in range(700):
+        told.play(f"sim.{job}")
+    told.keep()
+    result = ensemble(tmp_path, "why", "last", "m")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 3
+    assert "700 times: '== 5000' was false: value 1 to 700" in result.stdout
+    alternating = ensemble(tmp_path, "why", "last", "r").stdout.splitlines()
+    assert len(alternating) == 1 + 12 + 1 + 12 + 1
+    assert "676 more; --all" in alternating[13]
+    everything = ensemble(tmp_path, "why", "last", "r", "--all").stdout.splitlines()
+    assert len(everything) == 702
+
+
+def test_a_misspelt_rule_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: retry, trigger: job-fail, name: sim, {LOG}")
+    told.start()
+    told.keep()
+    result = ensemble(tmp_path, "why", "last", "retyr")
+    assert result.exit_code == 2
+    assert result.stderr.strip().endswith("hint: did you mean retry?")
+    assert ensemble(tmp_path, "why", "last", "job-fail (sim)").exit_code == 0  # by its label
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+def played(state: Path) -> Kept:
+    told = story(
+        state,
+        "  - {id: r, trigger: job-success, name: sim, repetitions: 9, "
+        "action: {name: submit, label: amg}}",
+    )
+    told.start()
+    for job in range(3):
+        told.play(f"sim.{job}", duration=1.0 + job)
+    return told
+
+
+def test_replay_says_that_all_was_decided_alike(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    told.snapshot()
+    told.play("sim.3")
+    told.keep()
+    result = ensemble(tmp_path, "replay", "last")
+    assert result.exit_code == 0, result.output
+    assert "led to the same" in result.stdout
+    found = json.loads(ensemble(tmp_path, "replay", "last", "--json").stdout)
+    assert found["same"]
+    assert found["events"] == len(told.events)
+    assert found["snapshots"] == [len(told.events) - 10]
+    early = json.loads(ensemble(tmp_path, "replay", "last", "--until", "1", "--json").stdout)
+    assert (early["events"], early["snapshots"]) == (1, [])
+    assert early["report"]["groups"][0]["submitted"] == 9
+
+
+def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    told.keep()
+    with sqlite3.connect(told.path) as connection:
+        lists = connection.execute("SELECT first, list FROM events ORDER BY first").fetchall()
+        numbered = [
+            (seq, row)
+            for first, text in lists
+            for seq, row in enumerate(json.loads(text), start=first)
+        ]
+        seq = [number for number, row in numbered if len(row) > 5][1]
+        for first, text in lists:
+            changed = text.replace('"amg.0","group"', '"amg.7","group"')
+            connection.execute("UPDATE events SET list = ? WHERE first = ?", (changed, first))
+    connection.close()
+    result = ensemble(tmp_path, "replay", "last")
+    assert result.exit_code == 1
+    assert f"at event {seq} (finish of sim.0) the engine decides otherwise" in result.stderr
+    lines = result.stderr.splitlines()
+    assert any("both" in line and '"fired"' in line for line in lines)
+    assert any("journal" in line and "amg.7" in line for line in lines)
+    assert any("engine" in line and "amg.0" in line for line in lines)
+    found = json.loads(ensemble(tmp_path, "replay", "last", "--json").stdout)
+    assert not found["same"]
+    assert found["difference"]["seq"] == seq
+    # Up to there all is well, and `why` tells as much as it can.
+    assert ensemble(tmp_path, "replay", "last", "--until", str(seq - 1)).exit_code == 0
+    answer = ensemble(tmp_path, "why", "last", "r")
+    assert answer.exit_code == 1
+    # It fired later, which is not known here: that it has not would be a lie.
+    assert f"after event {seq - 1} is not known here. Up to then:" in " ".join(
+        answer.stdout.split()
+    )
+
+
+def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    told.snapshot()
+    told.keep()
+    other = Engine(told.ensemble)
+    for event in told.events:
+        other.handle(event)
+    other.metrics.counts["sim"]["success"] += 1
+    state = dump(other)
+    assert state is not None
+    recorder = Recorder(told.path)
+    recorder.begin(0.0, {})
+    recorder.snapshot(MAKER, state)
+    recorder.close()
+    recorder = Recorder(told.path)
+    recorder.begin(0.0, {})
+    recorder.snapshot(MAKER, state)
+    recorder.flush(None)
+    recorder.close()
+    result = ensemble(tmp_path, "replay", "last")
+    assert result.exit_code == 1
+    assert f"the snapshot after event {len(told.events)} has other counts" in result.stderr
+    assert "success: 3 by the events, 4 in it" in result.stderr
+
+
+def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> None:
+    told = played(tmp_path)
+    text = (
+        "jobs: [{name: sim, command: sim, count: 9}, {name: amg, command: amg}]\n"
+        "logging: {heartbeat: 10}\n"
+        "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
+        f"  - {{id: new, trigger: metric, name: count.sim.success, when: 4, {LOG}\n"
+    )
+    told.recorder.flush(None)
+    told.recorder.text("/e.yaml", text, ())
+    changed: Ensemble = Story(text).ensemble
+    told.engine.adopt(changed)
+    told.tracer.adopt(changed)
+    told.play("sim.3")
+    told.keep()
+    assert ensemble(tmp_path, "replay", "last").exit_code == 0
+    assert answer(tmp_path, "new")["fired"] == 1
+    gone = answer(tmp_path, "r")
+    assert gone["fired"] == 3
+    assert "no longer in the ensemble file" in gone["conclusion"]
+
+
+@pytest.mark.parametrize("command", [["replay", "last"], ["why", "last", "r"], ["status", "last"]])
+def test_a_damaged_or_newer_journal_is_one_clear_error(tmp_path: Path, command: list[str]) -> None:
+    told = played(tmp_path)
+    told.keep()
+    with sqlite3.connect(told.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    result = ensemble(tmp_path, *command)
+    assert result.exit_code == 2
+    assert "written by a newer Ensemble" in result.stderr
+    told.path.write_bytes(b"not a database at all, but long enough to look at" * 40)
+    result = ensemble(tmp_path, *command, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["code"] == "corrupt"
+    assert "is damaged" in result.stderr
+
+
+def test_the_witness_sees_the_start(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: start, {LOG}")
+    told.tell(Started(1000.0, {}))
+    assert told.kinds == ["fired"]
+    told.keep()
+
+
+RULES = {
+    "count": "{id: r, trigger: metric, name: count.sim.finished, when: '> 4', repetitions: 50, %s",
+    "mean": "{id: r, trigger: metric, name: mean.sim-duration, when: '>= 5', repetitions: 50, %s",
+    "range": "{id: r, trigger: metric, name: max.sim-duration, when: '> 5 and < 9',"
+    " repetitions: 50, backoff: 1, %s",
+    "job": "{id: r, trigger: job-finish, name: sim, when: exit_code == 0, repetitions: 50, %s",
+    "clean": "{id: r, trigger: job-clean, repetitions: 50, backoff: 7s, %s",
+    "pending": "{id: r, trigger: metric, name: p90.sim-pending, when: '> 6', repetitions: 50, %s",
+    "beat": "{id: r, trigger: heartbeat, repetitions: 50, backoff: 2, %s",
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_witness_counts_what_the_engine_counts(tmp_path: Path, rule: str, seed: int) -> None:
+    chance = random.Random(seed)
+    told = story(tmp_path, f"  - {RULES[rule] % LOG}\n")
+    told.start()
+    for job in range(9):
+        told.begin(f"sim.{job}", pending=chance.choice([0.0, 3.0, 9.0]))
+        told.wait(chance.choice([0.0, 11.0]))
+        if chance.random() < 0.2:
+            told.cancel(f"sim.{job}")
+        else:
+            status = chance.choice([0, 0, 256])
+            told.end(f"sim.{job}", status=status, duration=chance.choice([1.0, 5.0, 8.0, 12.0]))
+    told.keep()
+    state = told.engine.rules.states["r"]
+    assert told.kinds.count("fired") == state.fired
+    looked = [kind for kind in told.kinds if kind != "ended"]
+    assert len(looked) == state.looked_at
+    assert told.kinds  # something came to pass in each of these
+
+
+def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
+    told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: sim, {LOG}")
+    told.start()
+    told.tell(ExecutorLost(told.now, "fake", "it went away"))
+    told.recorder.flush(None)
+    assert (
+        "the run ended at event 2 (executor fake lost its queue" in answer(tmp_path)["conclusion"]
+    )
+    told.tell(Resumed(told.now))
+    told.keep()
+    found = answer(tmp_path)
+    assert found["conclusion"].startswith("It has not fired so far: it was never woken")
+    assert "ended" not in found["conclusion"]

@@ -1,0 +1,51 @@
+"""Ensemble files written for ensemble-python 0.0.16 load unchanged and mean what they say.
+
+The folder with such files is named by ``ENSEMBLE_COMPAT_DIR``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.config import load
+from ensemble_core.plugin.discovery import discover
+
+_FOLDER = os.environ.get("ENSEMBLE_COMPAT_DIR", "")
+FILES = (
+    sorted({*Path(_FOLDER).glob("*-example.yaml"), *Path(_FOLDER).glob("hello-world.yaml")})
+    if _FOLDER
+    else []
+)
+
+needs_files = pytest.mark.skipif(not _FOLDER, reason="ENSEMBLE_COMPAT_DIR is not set")
+
+
+@needs_files
+def test_the_folder_has_files() -> None:
+    assert FILES
+
+
+@needs_files
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_file_of_the_first_implementation_loads(file: Path) -> None:
+    registry = discover()
+
+    ensemble = load(file, registry, executor=registry.executors["local"])
+
+    assert ensemble.name == file.stem
+    assert ensemble.rules[0].trigger.wakes == ("start",)
+    assert ensemble.groups["sleep"].command == ("sleep", "10")
+    assert ensemble.groups["sleep"].count == 5
+
+
+@needs_files
+@pytest.mark.parametrize("file", [f for f in FILES if f.name == "backoff-example.yaml"])
+def test_repetitions_and_backoff_on_the_action_are_the_rules(file: Path) -> None:
+    _, first, second = load(file, discover()).rules
+
+    assert (first.repetitions, first.backoff) == (3, 0)
+    assert (second.repetitions, second.backoff) == (3, 2)
+    assert first.trigger.group == "sleep"

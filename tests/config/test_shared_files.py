@@ -1,0 +1,45 @@
+"""Jobs that would overwrite the very file which rules read are warned of before they start."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.plugin.discovery import discover
+
+REGISTRY = discover()
+FILE = """
+jobs:
+  - {name: md, command: "lmp {T}", parameters: {T: [1, 2]}, GROUP}
+rules: [{trigger: start, action: {name: submit, label: md}}]
+"""
+
+
+def warnings(group: str) -> list[str]:
+    return list(load_text(FILE.replace("GROUP", group), REGISTRY).warnings)
+
+
+@pytest.mark.parametrize("workdir", ["workdir: runs", "workdir: 'runs/{group}/.'", "urgency: 16"])
+def test_jobs_that_share_an_observed_file_are_warned_of(workdir: str) -> None:
+    (warning,) = warnings(f"{workdir}, observe: {{json-lines: {{path: out.json}}}}")
+    assert warning.startswith("md.0 and md.1 would both write ")
+    assert "out.json, which the observer 'json-lines' reads" in warning
+    assert "'workdir: runs/{group}/{index}'" in warning
+
+
+def test_replicas_in_the_folder_of_their_parameter_share_it() -> None:
+    (warning,) = warnings("count: 2, workdir: 'runs/{T}', observe: {json-lines: {path: out.json}}")
+    assert warning.startswith("md.0 and md.1 would both write runs/1/out.json")
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "workdir: 'runs/{index}', observe: {json-lines: {path: out.json}}",
+        "workdir: 'runs/{T}', observe: {json-lines: {path: out.json}}",
+        "workdir: runs, observe: {json-lines: {}}",
+        "workdir: runs",
+    ],
+)
+def test_jobs_that_share_none_are_not(group: str) -> None:
+    assert warnings(group) == []

@@ -1,0 +1,300 @@
+"""How a run ends, and with which exit code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ensemble_core.model.decisions import Log, Terminate
+from ensemble_core.model.events import (
+    CallFailed,
+    CallReturned,
+    ExecutorLost,
+    Problem,
+    ResizeOutcome,
+    StopRequested,
+)
+from ensemble_core.testing import Story
+
+
+def story(rules: str = "", head: str = "") -> Story:
+    return Story(
+        f"""
+{head}
+jobs: [{{name: sleep, command: sleep 1, count: 2}}, {{name: echo, command: echo}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: sleep}}}}
+{rules}
+"""
+    )
+
+
+def test_a_run_ends_by_itself_when_nothing_more_can_happen() -> None:
+    told = story("  - {trigger: metric, name: count.sleep.success, when: 9, action: {name: grow}}")
+    told.start()
+    assert told.play("sleep.0") == []
+    end = told.play("sleep.1")[-1]
+    assert isinstance(end, Terminate)
+    assert end.natural
+    assert (end.exit_code, end.reason) == (0, "nothing more can happen")
+
+
+def test_a_run_whose_start_submits_nothing_ends_at_once() -> None:
+    told = Story(
+        """
+jobs: [{name: echo, command: echo}]
+rules: [{trigger: start, action: {name: log, message: hello}}]
+"""
+    )
+    told.start()
+    assert told.exit_code == 0
+
+
+def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> None:
+    told = story()
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1")
+    assert told.exit_code == 1
+    assert told.engine.ended is not None
+    assert told.engine.ended.reason == "1 job failed and no rule concerned itself with that"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{trigger: job-fail, action: {name: log, message: x}}",
+        "{trigger: job-fail, name: sleep, action: {name: log, message: x}}",
+        "{trigger: job-finish, when: exit_code == 1, action: {name: log, message: x}}",
+        "{trigger: metric, name: count.sleep.failed, when: 5, action: {name: log, message: x}}",
+    ],
+)
+def test_a_rule_on_failure_makes_failures_its_own_business(rule: str) -> None:
+    told = story(f"  - {rule}")
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1")
+    assert told.exit_code == 0
+
+
+def test_a_rule_on_exceptions_makes_a_job_that_could_not_run_its_business() -> None:
+    told = story(
+        "  - {id: it, trigger: job-exception, when: exit_code == 127, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("sleep.0", "submit", "validate", "depend", "priority", "alloc")
+    told.job("sleep.0", "exception", type="exec", severity=0, note="not found", status=127 << 8)
+    told.job("sleep.0", "free", "clean")
+    told.play("sleep.1")
+    assert "it" in told.fired()
+    assert told.metric("count.sleep.failed") == 1
+    assert told.exit_code == 0
+
+
+def test_a_missing_commands_exit_code_is_seen_by_a_rule_on_failure() -> None:
+    told = story(
+        "  - {id: it, trigger: job-fail, when: exit_code == 127, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("sleep.0", "submit", "alloc")
+    told.job("sleep.0", "exception", type="exec", severity=0, note="not found", status=127 << 8)
+    assert "it" in told.fired(told.job("sleep.0", "free", "clean"))
+
+
+def test_a_rule_whose_condition_the_failure_does_not_meet_is_not_concerned_with_it() -> None:
+    told = story("  - {trigger: job-fail, when: exit_code == 75, action: {name: log, message: x}}")
+    told.start()
+    told.play("sleep.0", status=1 << 8)
+    told.play("sleep.1", status=75 << 8)
+    assert told.engine.unhandled_failures == 1
+    assert told.exit_code == 1
+
+
+def test_a_failure_after_the_last_repetition_is_nobodys_business() -> None:
+    told = story(
+        "  - {trigger: job-fail, name: sleep, action: {name: submit, label: sleep, with: {count: 1}}}"
+    )
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1")
+    told.play("sleep.2", status=256)
+    assert told.engine.unhandled_failures == 1
+    assert told.exit_code == 1
+
+
+def test_a_failure_that_a_backoff_skips_is_somebodys_business() -> None:
+    told = story(
+        "  - {trigger: job-fail, repetitions: 9, backoff: 5, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1", status=256)
+    assert told.exit_code == 0
+
+
+def test_a_rule_on_another_groups_failures_does_not() -> None:
+    told = story("  - {trigger: job-fail, name: echo, action: {name: log, message: x}}")
+    told.start()
+    told.play("sleep.0", status=256)
+    told.play("sleep.1")
+    assert told.exit_code == 1
+
+
+def test_terminates_own_exit_code_stands_whatever_failed() -> None:
+    told = story("  - {trigger: job-finish, action: {name: terminate, exit_code: 7}}")
+    told.start()
+    told.play("sleep.0", status=256)
+    assert told.exit_code == 7
+
+
+def test_ctrl_c_cancels_what_is_active_and_ends_with_130() -> None:
+    told = story("  - {trigger: job-cancel, action: {name: submit, label: echo}}")
+    told.start()
+    told.begin("sleep.0")
+    (end,) = told.tell(StopRequested(told.now))
+    assert isinstance(end, Terminate)
+    assert end.cancel == ("sleep.0", "sleep.1")
+    assert told.cancel("sleep.0") == []
+    assert told.cancel("sleep.1") == []
+    assert told.exit_code == 130
+    assert told.metric("count.sleep.cancelled") == 2
+
+
+def test_a_run_waits_for_an_interval_that_may_still_fire() -> None:
+    told = story(
+        "  - {id: again, trigger: interval, seconds: 5, repetitions: 3, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.play("sleep.0")
+    told.play("sleep.1")
+    assert told.exit_code is None
+    told.wait(20)
+    assert told.fired().count("again") == 3
+    assert told.exit_code == 0
+
+
+def test_a_run_waits_for_a_heartbeat_rule_and_no_longer() -> None:
+    told = story(
+        "  - {id: beat, trigger: heartbeat, repetitions: 2, action: {name: log, message: x}}",
+        "logging: {heartbeat: 10}",
+    )
+    told.start()
+    told.play("sleep.0")
+    told.play("sleep.1")
+    assert told.exit_code is None
+    told.wait(30)
+    assert told.fired().count("beat") == 2
+    assert told.exit_code == 0
+
+
+def test_grow_on_waiting_time_does_not_keep_a_finished_run_alive() -> None:
+    told = story(
+        '  - {trigger: metric, name: mean.sleep-pending, when: "> 300", action: {name: grow}}'
+    )
+    assert told.ensemble.heartbeat == 60
+    told.start()
+    told.play("sleep.0")
+    told.play("sleep.1")
+    assert told.exit_code == 0
+
+
+def test_a_missed_interval_is_skipped_not_made_up_for() -> None:
+    told = story(
+        "  - {id: again, trigger: interval, seconds: 5, repetitions: 99, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.now += 52
+    timer = told.engine.next_timer()
+    assert timer is not None
+    told.wait(0)
+    assert told.fired().count("again") == 1
+    told.wait(5)
+    assert told.fired().count("again") == 2
+
+
+def test_a_call_that_is_under_way_keeps_the_run_alive() -> None:
+    told = story(
+        """
+  - {id: f, trigger: job-success, when: index == 1, action: {name: custom, label: later}}
+custom: |
+  def later(**kwargs):
+      return None
+"""
+    )
+    told.start()
+    told.play("sleep.0")
+    decided = told.play("sleep.1")
+    (call,) = (one for one in decided if one.type == "call")
+    assert told.exit_code is None
+    told.tell(CallReturned(told.now, call.call, ()))  # type: ignore[attr-defined]
+    assert told.exit_code == 0
+
+
+def test_a_function_that_raises_is_an_error_that_the_exit_code_tells() -> None:
+    told = story(
+        """
+  - {id: f, trigger: job-success, when: index == 0, action: {name: custom, label: later}}
+custom: |
+  def later(**kwargs):
+      return None
+"""
+    )
+    told.start()
+    decided = told.play("sleep.0")
+    (call,) = (one for one in decided if one.type == "call")
+    logged = told.tell(CallFailed(told.now, call.call, "later raised ValueError: no"))  # type: ignore[attr-defined]
+    assert [one.message for one in logged if isinstance(one, Log)] == [
+        "f: later raised ValueError: no"
+    ]
+    told.play("sleep.1")
+    assert told.exit_code == 1
+
+
+def test_a_lost_executor_ends_the_run_with_its_reason() -> None:
+    told = story()
+    told.start()
+    decided = told.tell(ExecutorLost(told.now, "flux", "the broker went away", "resume later"))
+    assert isinstance(decided[-1], Terminate)
+    assert "the broker went away" in decided[-1].reason
+    assert told.engine.lost
+    assert told.exit_code == 1
+
+
+def test_a_problem_is_logged_and_an_error_turns_the_exit_code() -> None:
+    told = story()
+    told.start()
+    told.tell(Problem(told.now, "a file is no file"))
+    assert told.engine.errors == 0
+    told.tell(Problem(told.now, "cancel refused", "error"))
+    told.play("sleep.0")
+    told.play("sleep.1")
+    assert told.exit_code == 1
+
+
+def test_an_undelivered_resize_is_asked_again_and_keeps_its_firing() -> None:
+    told = story("  - {id: g, trigger: job-start, action: {name: grow, value: 2}}")
+    told.start()
+    decided = told.begin("sleep.0")
+    (first,) = (one for one in decided if one.type == "resize")
+    told.tell(ResizeOutcome(told.now, first.request, "undelivered"))  # type: ignore[attr-defined]
+    (again,) = (one for one in told.wait(2) if one.type == "resize")
+    # By its name an executor that carried it out, though its answer was lost, knows it again.
+    assert again == replace(first, attempt=2)  # type: ignore[call-arg]
+    told.tell(ResizeOutcome(told.now, again.request, "denied", reason="full"))  # type: ignore[attr-defined]
+    assert not [one for one in told.wait(300) if one.type == "resize"]
+    assert told.fired().count("g") == 1
+
+
+def test_a_granted_resize_is_an_event_that_rules_see() -> None:
+    told = story(
+        """
+  - {trigger: job-start, action: {name: grow, value: 2}}
+  - {id: got, trigger: resize-granted, when: size == 4, action: {name: submit, label: echo}}
+"""
+    )
+    told.start()
+    decided = told.begin("sleep.0")
+    (asked,) = (one for one in decided if one.type == "resize")
+    granted = told.tell(ResizeOutcome(told.now, asked.request, "granted", 4))  # type: ignore[attr-defined]
+    assert told.submitted(granted) == ["echo.0"]

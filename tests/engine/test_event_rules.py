@@ -1,0 +1,398 @@
+"""Rules on job events: which jobs wake them, how often they fire, in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.model.decisions import Cancel, Log, SetGroup, Submit, Terminate
+from ensemble_core.testing import Story
+
+GROUPS = """
+jobs:
+  - {name: lammps, command: lmp, count: 2}
+  - {name: amg, command: amg}
+"""
+
+
+def story(rules: str, head: str = GROUPS) -> Story:
+    return Story(
+        f"{head}\nrules:\n  - {{trigger: start, action: {{name: submit, label: lammps}}}}\n{rules}"
+    )
+
+
+def test_start_fires_once_and_submits_count_jobs() -> None:
+    told = story("")
+    assert told.submitted(told.start()) == ["lammps.0", "lammps.1"]
+
+
+def test_a_job_rule_sees_only_jobs_of_its_group() -> None:
+    told = story(
+        """
+  - {id: more, trigger: job-finish, name: lammps, action: {name: submit, label: amg, repetitions: 9}}
+"""
+    )
+    told.start()
+    assert told.submitted(told.play("lammps.0")) == ["amg.0"]
+    assert told.submitted(told.play("amg.0")) == []
+    assert told.submitted(told.play("lammps.1")) == ["amg.1"]
+
+
+def test_a_rule_without_a_group_sees_all_our_jobs_but_no_strangers() -> None:
+    told = story(
+        "  - {id: any, trigger: job-finish, repetitions: 9, action: {name: log, message: seen}}"
+    )
+    told.start()
+    told.job("f23", "submit", "alloc", "start", "finish", "clean", ours=False, status=0)
+    assert told.fired() == ["rule-1"]
+    told.play("lammps.0")
+    assert told.fired() == ["rule-1", "any"]
+
+
+def test_scope_queue_sees_strangers() -> None:
+    told = story(
+        """
+  - {id: any, trigger: job-finish, scope: queue, repetitions: 9, action: {name: log, message: x}}
+"""
+    )
+    told.start()
+    told.job("f23", "submit", "start", "finish", "clean", ours=False, status=0)
+    assert told.fired() == ["rule-1", "any"]
+    told.play("lammps.0")
+    assert told.fired() == ["rule-1", "any", "any"]
+
+
+LIFE = ("submit", "validate", "depend", "priority", "alloc", "start")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "fires"),
+    [
+        ("job-success", ["f1"]),
+        ("job-fail", ["f2", "f4"]),
+        ("job-cancel", ["f3", "f5"]),
+        ("job-sched", ["f1", "f2", "f3", "f4", "f5"]),
+        ("job-run", ["f1", "f2", "f3"]),
+        ("job-cleanup", ["f1", "f2", "f3"]),
+        ("job-inactive", ["f1", "f2", "f3", "f4", "f5"]),
+    ],
+)
+def test_what_is_derived_of_our_jobs_is_derived_of_strangers_too(
+    trigger: str, fires: list[str]
+) -> None:
+    rule = "scope: queue, repetitions: 99, action: {name: log, message: '{job}'}"
+    told = story(f"  - {{id: any, trigger: {trigger}, {rule}}}")
+    told.start()
+    fatal = {"severity": 0, "note": ""}
+
+    def live(job: str, *names: str, **context: object) -> None:
+        told.job(job, *names, ours=False, **context)
+
+    live("f1", *LIFE, "priority", "finish", "release", "clean", status=0)
+    live("f2", *LIFE, "finish", "clean", status=256)
+    live("f3", *LIFE)
+    live("f3", "exception", type="cancel", **fatal)
+    live("f3", "finish", "clean", status=15)
+    live("f4", *LIFE[:4])
+    live("f4", "exception", type="alloc", **fatal)
+    live("f4", "clean")
+    live("f5", *LIFE[:4])
+    live("f5", "exception", type="cancel", **fatal)
+    live("f5", "clean")
+    messages = [one.message for one in told.decisions if isinstance(one, Log)]
+    assert messages == fires
+
+
+def test_a_condition_may_ask_for_a_strangers_exit_code() -> None:
+    told = story(
+        "  - {id: any, trigger: job-fail, scope: queue, when: exit_code == 3,"
+        " repetitions: 9, action: {name: log, message: x}}"
+    )
+    told.start()
+    told.job("f1", *LIFE, "finish", "clean", ours=False, status=256)
+    assert told.fired() == ["rule-1"]
+    told.job("f2", *LIFE, "finish", "clean", ours=False, status=768)
+    assert told.fired() == ["rule-1", "any"]
+
+
+def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
+    told = story("  - {trigger: job-fail, scope: queue, action: {name: log, message: x}}")
+    told.start()
+    for number in range(100):
+        told.job(f"f{number}", *LIFE, "finish", "clean", ours=False, status=0)
+    assert not told.engine._strangers._jobs
+
+
+def test_a_previous_runs_job_that_bears_the_name_of_a_group_is_not_ours() -> None:
+    told = story("  - {id: any, trigger: job-finish, action: {name: log, message: x}}")
+    told.start()
+    told.job("lammps.7", "submit", "start", "finish", "clean", status=0)
+    assert told.metric("count.lammps.finished") == 0
+    assert told.fired() == ["rule-1"]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "event"),
+    [
+        ("job-submit", "submit"),
+        ("job-validate", "validate"),
+        ("job-depend", "depend"),
+        ("job-priority", "priority"),
+        ("job-sched", "priority"),
+        ("job-alloc", "alloc"),
+        ("job-run", "alloc"),
+        ("job-start", "start"),
+        ("job-finish", "finish"),
+        ("job-cleanup", "finish"),
+        ("job-success", "finish"),
+        ("job-release", "release"),
+        ("job-free", "free"),
+        ("job-clean", "clean"),
+        ("job-inactive", "clean"),
+    ],
+)
+def test_every_event_and_state_of_a_job_is_a_trigger(trigger: str, event: str) -> None:
+    told = story(f"  - {{id: seen, trigger: {trigger}, action: {{name: log, message: x}}}}")
+    told.start()
+    for name in ("submit", "validate", "depend", "priority", "alloc", "start"):
+        decided = told.job("lammps.0", name)
+        assert ("seen" in told.fired(decided)) == (name == event)
+    for name in ("finish", "release", "free", "clean"):
+        decided = told.job("lammps.0", name, status=0)
+        assert ("seen" in told.fired(decided)) == (name == event)
+
+
+def test_job_fail_and_job_success_tell_exit_codes_apart() -> None:
+    told = story(
+        """
+  - {id: bad, trigger: job-fail, name: lammps, repetitions: 9, action: {name: log, message: "{exit_code}"}}
+  - {id: good, trigger: job-success, name: lammps, repetitions: 9, action: {name: log, message: ok}}
+"""
+    )
+    told.start()
+    decided = told.play("lammps.0", status=3 << 8)
+    assert told.fired(decided) == ["bad"]
+    assert [one.message for one in decided if isinstance(one, Log)] == ["3"]
+    assert told.fired(told.play("lammps.1")) == ["good"]
+
+
+def test_a_signal_is_reported_as_a_shell_does() -> None:
+    told = story(
+        "  - {id: killed, trigger: job-fail, when: exit_code == 137, action: {name: log, message: x}}"
+    )
+    told.start()
+    assert told.fired(told.play("lammps.0", status=9)) == ["killed"]
+
+
+def test_a_job_cancelled_before_it_starts_is_cancelled_and_gone() -> None:
+    told = story("  - {id: seen, trigger: job-cancel, action: {name: log, message: x}}")
+    told.start()
+    told.job("lammps.0", "submit", "validate", "depend", "priority")
+    assert told.fired(told.cancel("lammps.0")) == ["seen"]
+    assert told.metric("count.lammps.cancelled") == 1
+    assert told.metric("count.lammps.finished") == 0
+    assert told.engine.active() == ["lammps.1"]
+
+
+def test_a_job_cancelled_while_it_runs_is_no_failure() -> None:
+    told = story("  - {id: bad, trigger: job-fail, action: {name: log, message: x}}")
+    told.start()
+    told.begin("lammps.0")
+    told.cancel("lammps.0")
+    assert told.metric("count.lammps.failed") == 0
+    assert told.metric("count.lammps.cancelled") == 1
+    assert "bad" not in told.fired()
+
+
+def test_a_finish_without_a_start_counts_and_breaks_nothing() -> None:
+    told = story("")
+    told.start()
+    told.job("lammps.0", "submit")
+    told.job("lammps.0", "finish", "clean", status=256)
+    assert told.metric("count.lammps.failed") == 1
+    assert told.metric("mean.lammps-duration") is None
+
+
+def test_echoes_of_an_event_change_nothing() -> None:
+    told = story(
+        "  - {id: seen, trigger: job-finish, repetitions: 9, action: {name: submit, label: amg}}"
+    )
+    told.start()
+    told.begin("lammps.0")
+    told.job("lammps.0", "start", "start")
+    told.job("lammps.0", "finish", "finish", status=0)
+    told.job("lammps.0", "clean", "clean", "finish")
+    assert told.fired().count("seen") == 1
+    assert told.metric("count.lammps.finished") == 1
+
+
+def test_repetitions_end_and_the_rule_leaves_the_index() -> None:
+    told = story(
+        "  - {id: twice, trigger: job-finish, repetitions: 2, action: {name: submit, label: lammps}}"
+    )
+    told.start()
+    for number in range(4):
+        told.play(f"lammps.{number}")
+    assert told.fired().count("twice") == 2
+    assert "job-finish" not in told.engine.rules.index.occasions.by_name
+
+
+def test_backoff_skips_that_many_further_matches() -> None:
+    told = story(
+        """
+  - {id: each, trigger: job-finish, name: lammps, repetitions: 3, backoff: 2, action: {name: log, message: x}}
+""",
+        "jobs: [{name: lammps, command: lmp, count: 7}]",
+    )
+    told.start()
+    fired = ["each" in told.fired(told.play(f"lammps.{number}")) for number in range(7)]
+    assert fired == [True, False, False, True, False, False, True]
+
+
+def test_backoff_on_the_action_as_the_first_implementation_has_it() -> None:
+    told = story(
+        """
+  - trigger: job-finish
+    id: each
+    name: lammps
+    action: {name: log, message: x, repetitions: 3, backoff: 1}
+""",
+        "jobs: [{name: lammps, command: lmp, count: 4}]",
+    )
+    told.start()
+    fired = ["each" in told.fired(told.play(f"lammps.{number}")) for number in range(4)]
+    assert fired == [True, False, True, False]
+
+
+def test_backoff_in_seconds_waits_that_long() -> None:
+    told = story(
+        """
+  - {id: each, trigger: job-finish, repetitions: 9, backoff: 30s, action: {name: log, message: x}}
+""",
+        "jobs: [{name: lammps, command: lmp, count: 5}]",
+    )
+    told.start()
+    fired = ["each" in told.fired(told.play(f"lammps.{n}", duration=10)) for n in range(5)]
+    assert fired == [True, False, False, True, False]
+
+
+def test_rules_of_one_event_go_by_their_place_in_the_file() -> None:
+    told = story(
+        """
+  - {id: a, trigger: job-success, action: {name: log, message: x}}
+  - {id: b, trigger: job-finish, action: {name: log, message: x}}
+  - {id: c, trigger: metric, name: count.lammps.success, action: {name: log, message: x}}
+  - {id: d, trigger: job-success, name: lammps, action: {name: log, message: x}}
+"""
+    )
+    told.start()
+    assert told.fired(told.play("lammps.0")) == ["c", "a", "b", "d"]
+
+
+def test_nothing_is_submitted_after_terminate_not_even_by_the_same_event() -> None:
+    told = story(
+        """
+  - {trigger: job-finish, action: [{name: terminate, exit_code: 3}, {name: submit, label: amg}]}
+  - {trigger: job-finish, action: {name: submit, label: amg}}
+"""
+    )
+    told.start()
+    told.begin("lammps.0")
+    decided = told.job("lammps.0", "finish", status=0)
+    assert told.submitted(decided) == []
+    assert isinstance(decided[-1], Terminate)
+    assert decided[-1].cancel == ("lammps.1",)
+    assert told.exit_code == 3
+    assert told.job("lammps.0", "clean") == []
+
+
+def test_terminate_may_leave_jobs_alone() -> None:
+    told = story("  - {trigger: job-finish, action: {name: terminate, cancel: false}}")
+    told.start()
+    told.begin("lammps.0")
+    decided = told.job("lammps.0", "finish", status=0)
+    assert isinstance(decided[-1], Terminate)
+    assert decided[-1].cancel == ()
+
+
+def test_cancel_without_a_label_cancels_the_events_job() -> None:
+    told = story(
+        "  - {trigger: job-start, when: index == 1, repetitions: 1, action: {name: cancel}}"
+    )
+    told.start()
+    assert told.begin("lammps.0") == []
+    assert Cancel(rule="rule-2", firing=2, jobs=("lammps.1",)) in told.begin("lammps.1")
+
+
+def test_cancel_with_a_label_cancels_the_whole_group() -> None:
+    told = story("  - {trigger: job-start, action: {name: cancel, label: lammps}}")
+    told.start()
+    decided = told.begin("lammps.0")
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.0", "lammps.1")]
+
+
+def test_submit_with_overrides_gives_the_next_jobs_another_shape() -> None:
+    told = story(
+        """
+  - {trigger: job-success, action: {name: submit, label: amg, with: {tasks: 8, count: 2}}}
+  - {trigger: job-success, action: {name: submit, label: amg}}
+"""
+    )
+    told.start()
+    decided = told.play("lammps.0")
+    jobs = [job for one in decided if isinstance(one, Submit) for job in one.jobs]
+    assert [(job.id, job.tasks) for job in jobs] == [("amg.0", 8), ("amg.1", 8), ("amg.2", 1)]
+
+
+def test_set_changes_a_group_for_later_submits() -> None:
+    told = story(
+        """
+  - {trigger: job-success, action: [{name: set, label: amg, with: {tasks: 8}}, {name: submit, label: amg}]}
+"""
+    )
+    told.start()
+    decided = told.play("lammps.0")
+    assert any(isinstance(one, SetGroup) for one in decided)
+    assert [job.tasks for one in decided if isinstance(one, Submit) for job in one.jobs] == [8]
+
+
+def test_rules_can_be_enabled_and_disabled_while_running() -> None:
+    told = story(
+        """
+  - {id: later, trigger: job-success, enabled: false, repetitions: 9, action: {name: log, message: x}}
+  - {trigger: job-start, action: {name: enable, rules: later}}
+  - {trigger: job-success, when: index == 0, action: {name: disable, rules: [later]}}
+"""
+    )
+    told.start()
+    assert "later" in told.fired(told.play("lammps.0"))
+    assert "later" not in told.fired(told.play("lammps.1"))
+
+
+def test_a_condition_sees_the_sweeps_parameters() -> None:
+    told = story(
+        """
+  - {id: hot, trigger: job-success, when: T > 1, repetitions: 9, action: {name: log, message: "{T}"}}
+""",
+        "jobs: [{name: lammps, command: 'lmp {T}', parameters: {T: [0.5, 1.5]}}]",
+    )
+    told.start()
+    assert told.fired(told.play("lammps.0")) == []
+    assert told.fired(told.play("lammps.1")) == ["hot"]
+
+
+def test_an_observed_row_wakes_its_groups_rules_with_its_columns() -> None:
+    told = story(
+        """
+  - {id: hot, trigger: observed, name: lammps, when: Temp > 2, action: {name: cancel}}
+""",
+        """
+jobs:
+  - {name: lammps, command: lmp, count: 2, observe: {json-lines: {}}}
+""",
+    )
+    told.start()
+    told.begin("lammps.0")
+    told.begin("lammps.1")
+    assert told.observe("lammps.0", Temp=1.0) == []
+    decided = told.observe("lammps.1", Temp=3.0)
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("lammps.1",)]

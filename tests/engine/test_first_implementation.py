@@ -1,0 +1,287 @@
+"""Faults of the first implementation (ensemble-python 0.0.16) that must not come back.
+
+One test for each fault, named after what it protects. Where a whole test module is about it, the
+test here is the shortest that shows the fault.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
+from ensemble_core.model.decisions import Cancel, Log, Terminate
+from ensemble_core.model.events import JobEvent, Observed, ResizeOutcome, TimerElapsed
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
+
+REGISTRY = discover()
+BUILTIN_TRIGGERS = sorted(
+    record.name
+    for plugin in REGISTRY.plugins
+    if plugin.builtin
+    for record in plugin.records.get("trigger", ())
+)
+
+
+def story(rules: str, count: int = 3) -> Story:
+    return Story(
+        f"""
+logging: {{heartbeat: 30}}
+jobs: [{{name: sim, command: sim, count: {count}, observe: {{json-lines: {{}}}}}}, {{name: echo, command: echo}}]
+rules:
+  - {{id: go, trigger: start, action: {{name: submit, label: sim}}}}
+{rules}
+custom: |
+  def again(**kwargs):
+      return Action({{"name": "submit", "label": "echo"}})
+"""
+    )
+
+
+@pytest.mark.parametrize("trigger", BUILTIN_TRIGGERS)
+def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) -> None:
+    extra = {"metric": "name: count.sim.success,", "interval": "seconds: 5,"}.get(trigger, "")
+    told = story(f"  - {{id: it, trigger: {trigger}, {extra} action: {{name: log, message: x}}}}")
+    told.start()
+    event = trigger.removeprefix("job-")
+    if trigger.startswith("resize-"):
+        grown = story(
+            f"  - {{trigger: job-start, action: {{name: grow}}}}\n"
+            f"  - {{id: it, trigger: {trigger}, action: {{name: log, message: x}}}}"
+        )
+        grown.start()
+        (asked,) = (one for one in grown.begin("sim.0") if one.type == "resize")
+        grown.tell(ResizeOutcome(grown.now, asked.request, event.removeprefix("resize-")))  # type: ignore[attr-defined, arg-type]
+        told = grown
+    elif trigger == "job-cancel":
+        told.job("sim.0", "submit")
+        told.cancel("sim.0")
+    elif trigger == "job-fail":
+        told.play("sim.0", status=256)
+    else:
+        told.job("sim.0", "submit", "validate", "depend", "priority", "alloc", "start")
+        if trigger.startswith("job-") and event not in (
+            "sched",
+            "run",
+            "cleanup",
+            "inactive",
+            "success",
+        ):
+            told.tell(JobEvent(told.now, "sim.0", event, {"status": 0, "severity": 1}))
+        told.tell(Observed(told.now, "sim.0", "json-lines", {"T": 1.0}))
+        told.job("sim.0", "finish", status=0)
+        told.job("sim.0", "free", "clean")
+        told.wait(60)
+    assert "it" in told.fired()
+
+
+def test_a_rule_for_one_group_is_not_fired_by_another_a_stranger_or_the_backlog() -> None:
+    told = story("  - {id: it, trigger: job-finish, name: echo, action: {name: log, message: x}}")
+    told.start()
+    told.play("sim.0")
+    told.job("ƒ2kHJ", "start", "finish", ours=False, status=0)
+    told.job("echo.5", "start", "finish", "clean", status=0)
+    assert "it" not in told.fired()
+
+
+def test_what_a_custom_function_returns_is_done_and_the_rule_fires_once() -> None:
+    told = story("  - {id: it, trigger: job-success, action: {name: custom, label: again}}")
+    told.start()
+    decided = told.play("sim.0") + told.play("sim.1")
+    calls = [one for one in decided if one.type == "call"]
+    assert len(calls) == 1
+    from ensemble_core.model.events import CallReturned
+
+    spec = {"action": {"name": "submit", "label": "echo"}}
+    done = told.tell(CallReturned(told.now, calls[0].call, (spec,)))  # type: ignore[attr-defined]
+    assert told.submitted(done) == ["echo.0"]
+    assert told.fired().count("it") == 1
+
+
+@pytest.mark.parametrize(
+    ("when", "value", "holds"),
+    [
+        ("> 0.5", 0.25, False),
+        ("> 1e3", 2, False),
+        ("> 5 and < 10", 12, False),
+        ("== 5", 5, True),
+        ("> -1", 0, True),
+    ],
+)
+def test_a_condition_is_read_whole(when: str, value: float, holds: bool) -> None:
+    from ensemble_core.model.conditions import parse
+
+    assert parse(when).holds(value, {}, lambda path: None) is holds
+
+
+def test_a_metric_rule_fires_only_when_its_metric_is_updated() -> None:
+    told = story(
+        '  - {id: it, trigger: metric, name: count.sim.success, when: ">= 1", repetitions: 3, '
+        "action: {name: log, message: x}}"
+    )
+    told.start()
+    told.play("sim.0")
+    told.begin("sim.1")
+    told.job("sim.1", "memo")
+    assert told.fired().count("it") == 1
+
+
+def test_a_custom_function_under_a_metric_rule_gets_the_event() -> None:
+    told = story(
+        "  - {trigger: metric, name: count.sim.success, when: 1, action: {name: custom, label: again}}"
+    )
+    told.start()
+    (call,) = (one for one in told.play("sim.0") if one.type == "call")
+    assert call.event["name"] == "finish"  # type: ignore[attr-defined]
+
+
+def test_after_terminate_the_rest_of_the_same_event_submits_nothing() -> None:
+    told = story(
+        "  - {trigger: job-finish, action: {name: terminate}}\n"
+        "  - {trigger: job-finish, action: {name: submit, label: echo}}\n"
+    )
+    told.start()
+    assert told.submitted(told.play("sim.0")) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{trigger: start, action: {}}",
+        "{trigger: start, action: {name: submit, label: sim, lable: x}}",
+        "{trigger: start, colour: red, action: {name: submit, label: sim}}",
+        "{trigger: start, action: {name: submit, label: nobody}}",
+        "{trigger: metric, name: count.nobody.success, action: {name: terminate}}",
+        "{trigger: metric, name: mean.sim-durration, action: {name: terminate}}",
+        "{trigger: job-cnacel, action: {name: terminate}}",
+    ],
+)
+def test_what_can_never_work_is_refused_when_the_file_is_checked(rule: str) -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(f"jobs: [{{name: sim, command: sim}}]\nrules: [{rule}]", REGISTRY)
+    assert caught.value.exit_code == 2
+    assert all(error.where and error.where.line == 2 for error in caught.value.errors)
+
+
+def test_grow_on_an_executor_that_cannot_resize_is_refused_when_the_file_is_checked() -> None:
+    import dataclasses
+
+    local = REGISTRY.executors["local"]
+    rigid = dataclasses.replace(local, name="rigid", capabilities=frozenset({"submit", "cancel"}))
+    text = "jobs: [{name: a, command: a}]\nrules: [{trigger: start, action: {name: grow}}]"
+    with pytest.raises(FileErrors, match="resize") as caught:
+        load_text(text, REGISTRY, executor=rigid)
+    assert "'rigid' cannot" in str(caught.value)
+    assert load_text(text, REGISTRY, executor=local).heartbeat == 60
+
+
+def test_rules_that_cannot_match_are_not_looked_at() -> None:
+    rules = "\n".join(
+        f"  - {{id: r{n}, trigger: metric, name: count.sim.success, when: {n + 1000}, action: {{name: log, message: x}}}}"
+        for n in range(500)
+    )
+    told = story(rules)
+    told.start()
+    looked_at: list[object] = []
+    consider = told.engine._consider
+
+    def spy(state: object, *rest: object) -> None:
+        looked_at.append(state)
+        consider(state, *rest)  # type: ignore[arg-type]
+
+    told.engine._consider = spy  # type: ignore[method-assign, assignment]
+    for number in range(3):
+        told.play(f"sim.{number}")
+    assert looked_at == []
+
+
+def test_an_exhausted_rule_is_no_longer_scanned() -> None:
+    told = story("  - {id: it, trigger: job-start, action: {name: log, message: x}}")
+    told.start()
+    told.begin("sim.0")
+    assert "job-start" not in told.engine.rules.index.occasions.by_name
+
+
+def test_fifty_heartbeats_of_three_waiting_jobs_are_three_samples() -> None:
+    told = story(
+        '  - {trigger: metric, name: max.sim-pending, when: "> 1e9", action: {name: log, message: x}}'
+    )
+    told.start()
+    told.job("sim.0", "submit")
+    told.wait(50 * 30)
+    assert told.engine.metrics.series["sim", "pending"].count == 0
+    told.engine.handle(TimerElapsed(told.now, "heartbeat"))
+    assert told.engine.rules.index.watches["max.sim-pending"].last == pytest.approx(1500)
+
+
+def test_jobs_cancelled_before_they_start_are_counted_and_forgotten() -> None:
+    told = story("")
+    told.start()
+    for number in range(3):
+        told.job(f"sim.{number}", "submit")
+        told.cancel(f"sim.{number}")
+    assert told.metric("count.sim.cancelled") == 3
+    assert told.engine.table.records == {}
+    assert told.exit_code == 0
+
+
+def test_durations_of_failures_do_not_mix_with_those_of_successes() -> None:
+    told = story(
+        '  - {trigger: metric, name: mean.sim-duration.success, when: "> 1e9", action: {name: log, message: x}}'
+    )
+    told.start()
+    told.play("sim.0", duration=10)
+    told.play("sim.1", duration=1000, status=256)
+    assert told.metric("mean.sim-duration.success") == pytest.approx(10)
+
+
+def test_terminate_leaves_no_job_running() -> None:
+    told = story("  - {trigger: job-finish, action: {name: terminate}}")
+    told.start()
+    told.begin("sim.0")
+    told.begin("sim.1")
+    told.job("sim.0", "finish", status=0)
+    (end,) = (one for one in told.decisions if isinstance(one, Terminate))
+    assert end.cancel == ("sim.1", "sim.2")
+
+
+def test_failures_reach_the_exit_code_and_the_run_ends_by_itself() -> None:
+    told = story("", count=1)
+    told.start()
+    told.play("sim.0", status=256)
+    assert told.exit_code == 1
+
+
+def test_import_installs_no_signal_handler_and_needs_no_queue(tmp_path: Path) -> None:
+    code = (
+        "import signal\n"
+        "before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+        "import ensemble_core, ensemble_core.runtime.controller, ensemble_core.cli.main\n"
+        "from ensemble_core.plugin.discovery import discover\n"
+        "discover()\n"
+        "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)
+
+
+def test_a_loop_of_rules_is_cut() -> None:
+    told = story(
+        "  - {id: it, trigger: metric, name: count.sim.submitted, repetitions: 1000000, "
+        "action: {name: submit, label: sim}}"
+    )
+    decided = told.start()
+    assert any(isinstance(one, Log) and "one another" in one.message for one in decided)
+    assert len(told.submitted()) <= 3 * 101
+
+
+def test_cancel_of_the_events_job_names_that_job_alone() -> None:
+    told = story("  - {trigger: job-start, when: index == 1, action: {name: cancel}}")
+    told.start()
+    told.begin("sim.0")
+    decided = told.begin("sim.1")
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("sim.1",)]

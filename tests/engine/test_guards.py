@@ -1,0 +1,186 @@
+"""Guards against storms: limits, and chains of firings that feed themselves."""
+
+from __future__ import annotations
+
+from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.events import CallReturned
+from ensemble_core.testing import Story
+
+
+def test_a_chain_that_feeds_itself_is_cut_with_an_error_that_shows_it() -> None:
+    told = Story(
+        """
+limits: {chain: 10}
+jobs: [{name: a, command: x}, {name: b, command: x}]
+rules:
+  - {id: first, trigger: start, action: {name: submit, label: a}}
+  - {id: ab, trigger: metric, name: count.a.submitted, repetitions: 1000000, action: {name: submit, label: b}}
+  - {id: ba, trigger: metric, name: count.b.submitted, repetitions: 1000000, action: {name: submit, label: a}}
+"""
+    )
+    decided = told.start()
+    errors = [one.message for one in decided if isinstance(one, Log) and one.level == "error"]
+    assert len(errors) == 1
+    assert "10 rule firings caused one another" in errors[0]
+    assert "first → ab → ba → ab" in errors[0]
+    assert len(told.submitted()) == 10
+    for job in told.submitted():
+        told.play(job)
+    assert told.exit_code == 1
+
+
+def test_a_chain_through_job_events_is_cut_as_well() -> None:
+    told = Story(
+        """
+limits: {chain: 5}
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {id: more, trigger: job-submit, repetitions: 1000000, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    for number in range(20):
+        if f"a.{number}" in told.engine.active():
+            told.job(f"a.{number}", "submit")
+    assert len(told.submitted()) == 5
+
+
+def test_a_job_that_finishes_in_between_makes_it_no_chain() -> None:
+    told = Story(
+        """
+limits: {chain: 5}
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {id: more, trigger: job-success, repetitions: 50, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    for number in range(51):
+        told.play(f"a.{number}")
+    assert len(told.submitted()) == 51
+    assert told.exit_code == 0
+
+
+def test_cancelling_and_resubmitting_without_end_is_a_chain() -> None:
+    told = Story(
+        """
+limits: {chain: 8}
+jobs: [{name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {id: kill, trigger: job-submit, repetitions: 1000000, action: {name: cancel}}
+  - {id: again, trigger: job-cancel, repetitions: 1000000, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    for number in range(50):
+        job = f"a.{number}"
+        if job in told.engine.active():
+            told.job(job, "submit")
+            told.cancel(job)
+    assert told.exit_code == 1
+    assert len(told.submitted()) < 10
+
+
+def test_a_function_that_returns_itself_is_a_chain() -> None:
+    told = Story(
+        """
+limits: {chain: 6}
+jobs: [{name: a, command: x}]
+rules:
+  - {id: f, trigger: start, action: {name: custom, label: again}}
+custom: |
+  def again(**kwargs):
+      return Action({"name": "custom", "label": "again"})
+"""
+    )
+    decided = told.start()
+    calls = 0
+    while pending := [one for one in decided if isinstance(one, Call)]:
+        calls += 1
+        assert calls < 100
+        returned = ({"action": {"name": "custom", "label": "again"}},)
+        decided = told.tell(CallReturned(told.now, pending[0].call, returned))
+    assert calls == 6
+    assert told.exit_code == 1
+
+
+def test_limits_jobs_refuses_what_would_pass_it_and_says_so_once() -> None:
+    told = Story(
+        """
+limits: {jobs: 5}
+jobs: [{name: a, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-success, repetitions: 1000, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    for number in range(4):
+        told.play(f"a.{number}")
+    errors = [one for one in told.decisions if isinstance(one, Log)]
+    assert len(told.submitted()) == 4
+    assert len(errors) == 1
+    assert "limits.jobs (5, 4 submitted so far)" in errors[0].message
+    assert told.exit_code == 1
+
+
+def test_submits_per_second_spreads_submissions_and_loses_none() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 2}
+jobs: [{name: a, command: x, count: 7}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+"""
+    )
+    assert told.submitted(told.start()) == ["a.0", "a.1"]
+    assert told.metric("count.a.submitted") == 7
+    assert told.submitted(told.wait(0.4)) == []
+    assert told.submitted(told.wait(0.2)) == ["a.2"]
+    told.wait(10)
+    assert told.submitted() == [f"a.{number}" for number in range(7)]
+    for number in range(7):
+        told.play(f"a.{number}")
+    assert told.exit_code == 0
+
+
+def test_a_job_that_waits_for_its_turn_can_be_cancelled() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 1}
+jobs: [{name: a, command: x, count: 4}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-start, action: {name: cancel, label: a}}
+  - {id: gone, trigger: job-cancel, repetitions: 9, action: {name: log, message: x}}
+"""
+    )
+    told.start()
+    decided = told.begin("a.0")
+    assert [one.jobs for one in decided if one.type == "cancel"] == [("a.0",)]  # type: ignore[attr-defined]
+    assert told.fired(decided).count("gone") == 3
+    assert told.metric("count.a.cancelled") == 3
+    told.wait(10)
+    assert told.submitted() == ["a.0"]
+    told.cancel("a.0")
+    assert told.exit_code == 0
+
+
+def test_terminate_drops_what_waits_for_its_turn() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 1}
+jobs: [{name: a, command: x, count: 4}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-start, action: {name: terminate}}
+"""
+    )
+    told.start()
+    told.begin("a.0")
+    assert told.engine.next_timer() is None
+    assert told.engine.busy == 1
+    assert told.metric("count.a.cancelled") == 3

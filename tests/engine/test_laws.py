@@ -1,0 +1,272 @@
+"""The engine's laws, over random ensembles and random stories (hypothesis).
+
+The story itself checks, after every event, that nothing is decided after ``terminate``, that no
+rule fires beyond its repetitions, and that counts are conserved; here it is told at random.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.decisions import Call, Resize
+from ensemble_core.model.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
+from ensemble_core.testing import Story
+
+pytestmark = pytest.mark.once
+
+
+GROUPS = ("a", "b", "c-d")
+PATHS = [f"count.{group}.{counter}" for group in GROUPS for counter in ("success", "submitted")]
+PATHS += [f"{stat}.{group}-duration" for group in GROUPS for stat in ("mean", "p90", "max")]
+PATHS += ["mean.a-pending", "queue.run", "count.a.failed", "count.b.cancelled", "rate.a-duration"]
+
+actions = st.one_of(
+    st.fixed_dictionaries({"name": st.just("submit"), "label": st.sampled_from(GROUPS)}),
+    st.fixed_dictionaries({"name": st.just("cancel"), "label": st.sampled_from(GROUPS)}),
+    st.just({"name": "log", "message": "x"}),
+    st.just({"name": "grow", "value": 2}),
+    st.just({"name": "custom", "label": "function"}),
+    st.fixed_dictionaries(
+        {
+            "name": st.just("set"),
+            "label": st.sampled_from(GROUPS),
+            "with": st.fixed_dictionaries({"count": st.integers(1, 3)}),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["enable", "disable"]), "rules": st.sampled_from(["r0", "r1"])}
+    ),
+)
+seldom_terminate = st.one_of(
+    *[actions] * 12, st.fixed_dictionaries({"name": st.just("terminate"), "exit_code": st.just(3)})
+)
+whens = st.one_of(
+    st.integers(0, 6),
+    st.builds("{} {}".format, st.sampled_from([">", ">=", "<=", "==", "!="]), st.integers(0, 8)),
+    st.builds("< {}".format, st.integers(1, 8)),  # a count below 0 is refused
+    st.just("> 1 and < 5"),
+    st.just('value > 2 or metric("count.a.success") > 3'),
+)
+common = {
+    "repetitions": st.integers(1, 6),
+    "action": st.lists(seldom_terminate, min_size=1, max_size=3),
+}
+job_rules = st.fixed_dictionaries(
+    {
+        "trigger": st.sampled_from(
+            [
+                "job-submit",
+                "job-start",
+                "job-finish",
+                "job-success",
+                "job-fail",
+                "job-cancel",
+                "job-clean",
+                "job-run",
+                "job-exception",
+            ]
+        ),
+        **common,
+    },
+    optional={"backoff": st.one_of(st.integers(0, 3), st.just("5s")), "when": st.just("index > 1")},
+)
+beat_rules = st.fixed_dictionaries({"trigger": st.just("heartbeat"), **common})
+metric_rules = st.fixed_dictionaries(
+    {"trigger": st.just("metric"), "name": st.sampled_from(PATHS), **common},
+    optional={"when": whens, "backoff": st.integers(0, 2)},
+)
+interval_rules = st.fixed_dictionaries(
+    {"trigger": st.just("interval"), "seconds": st.integers(1, 20), **common}
+)
+
+
+@st.composite
+def ensembles(draw: st.DrawFn) -> str:
+    """An ensemble file."""
+    rules = draw(
+        st.lists(
+            st.one_of(*[job_rules] * 3, *[metric_rules] * 3, interval_rules, beat_rules), max_size=8
+        )
+    )
+    for number, rule in enumerate(rules):
+        rule["id"] = f"r{number}"
+        for action in rule["action"]:
+            if action["name"] in ("enable", "disable") and len(rules) < 2:
+                action.clear()
+                action.update({"name": "log", "message": "x"})
+    start = [{"name": "submit", "label": group} for group in GROUPS]
+    limits = {"chain": draw(st.integers(2, 30)), "jobs": 200}
+    if draw(st.booleans()):
+        limits["submits_per_second"] = draw(st.integers(1, 5))
+    return yaml.safe_dump(
+        {
+            "logging": {"heartbeat": draw(st.sampled_from([3, 30]))},
+            "limits": limits,
+            "jobs": [
+                {"name": group, "command": "x", "count": draw(st.integers(1, 4))}
+                for group in GROUPS
+            ],
+            "rules": [{"trigger": "start", "action": start}, *rules],
+            "custom": "def function(**kwargs):\n    return None\n",
+        }
+    )
+
+
+def tell(story: Story, seed: int, events: int = 90) -> None:
+    """A random but possible run."""
+    chance = random.Random(seed)
+    waiting, running, clearing = set[str](), set[str](), set[str]()
+    outstanding: list[object] = []
+
+    def note(decisions: list[object]) -> None:
+        waiting.update(story.submitted(decisions))  # type: ignore[arg-type]
+        outstanding.extend(one for one in decisions if isinstance(one, (Call, Resize)))
+
+    note(list(story.start()))
+    for _ in range(events):
+        pick = chance.random()
+        decided: list[object] = []
+        if outstanding and pick < 0.2:
+            one = outstanding.pop(chance.randrange(len(outstanding)))
+            if isinstance(one, Call):
+                spec = {"action": {"name": "submit", "label": chance.choice(GROUPS)}}
+                result = (spec,) * chance.randrange(2)
+                failed = chance.random() < 0.1
+                decided += story.tell(
+                    CallFailed(story.now, one.call, "no")
+                    if failed
+                    else CallReturned(story.now, one.call, result)
+                )
+            elif isinstance(one, Resize):
+                outcome = chance.choice(["granted", "denied", "timeout", "undelivered"])
+                decided += story.tell(ResizeOutcome(story.now, one.request, outcome, 3))
+        elif waiting and pick < 0.5:
+            job = chance.choice(sorted(waiting))
+            waiting.discard(job)
+            if chance.random() < 0.15:
+                decided += story.cancel(job)
+            else:
+                running.add(job)
+                decided += story.begin(job, pending=chance.random() * 9)
+        elif running and pick < 0.75:
+            job = chance.choice(sorted(running))
+            running.discard(job)
+            if chance.random() < 0.15:
+                decided += story.cancel(job)
+            else:
+                clearing.add(job)
+                status = 0 if chance.random() < 0.7 else 256
+                decided += story.job(job, "finish", after=chance.random() * 30, status=status)
+        elif clearing and pick < 0.9:
+            job = chance.choice(sorted(clearing))
+            clearing.discard(job)
+            decided += story.job(job, "release", "free", "clean")
+            if chance.random() < 0.3:
+                decided += story.job(job, "clean", "finish")  # an echo
+        else:
+            decided += story.wait(chance.random() * 10)
+        note(decided)
+
+
+slow = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_whatever_happens_counts_are_conserved_and_rules_keep_within_bounds(
+    text: str, seed: int
+) -> None:
+    tell(Story(text), seed)
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_the_same_events_give_the_same_decisions_to_the_byte(text: str, seed: int) -> None:
+    story = Story(text)
+    tell(story, seed)
+    again = Engine(story.ensemble)
+    replayed = [
+        decision.to_dict()
+        for event in story.events
+        for decision in again.handle(event_from_dict(json.loads(json.dumps(event.to_dict()))))
+    ]
+    told = [decision.to_dict() for decision in story.decisions]
+    assert json.dumps(replayed) == json.dumps(told)
+    assert again.report() == story.engine.report()
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_a_job_is_submitted_once_and_never_after_terminate(text: str, seed: int) -> None:
+    story = Story(text)
+    tell(story, seed)
+    jobs = story.submitted()
+    assert len(jobs) == len(set(jobs))
+    kinds = [decision.type for decision in story.decisions]
+    assert kinds.count("terminate") <= 1
+    if "terminate" in kinds:
+        after = kinds[kinds.index("terminate") + 1 :]
+        assert not {"submit", "fired", "call", "resize"} & set(after)
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_an_engine_that_was_put_away_and_read_again_goes_on_as_if_nothing_had_been(
+    text: str, seed: int
+) -> None:
+    story = Story(text)
+    tell(story, seed)
+    chance = random.Random(seed)
+    engine, again = Engine(story.ensemble), Engine(story.ensemble)
+    for event in story.events:
+        if chance.random() < 0.2:
+            state = dump(again)
+            assert state is not None
+            loaded = load(state, story.ensemble)
+            assert loaded is not None
+            again = loaded
+        assert decisions_text(engine.handle(event)) == decisions_text(again.handle(event))
+        assert again.next_timer() == engine.next_timer()
+    assert again.report() == engine.report()
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_what_the_journal_keeps_of_a_run_brings_the_engine_to_the_same_place(
+    text: str, seed: int
+) -> None:
+    story = Story(text)
+    tell(story, seed)
+    again, told = Engine(story.ensemble), Engine(story.ensemble)
+    for seq, event in enumerate(story.events, start=1):
+        decisions = told.handle(event)
+        decided = decisions_text(decisions)
+        (row,) = rows_of(seq, seq, list_text([event_text(event, decisions)]))
+        assert row.decisions == decided
+        assert decisions_text(again.handle(row.event())) == decided
+    assert again.report() == story.engine.report()
+
+
+@slow
+@given(text=ensembles(), seed=st.integers(0, 2**32))
+def test_the_same_file_taken_anew_changes_nothing(text: str, seed: int) -> None:
+    story = Story(text)
+    tell(story, seed, 40)
+    before = story.engine.report()
+    story.engine.adopt(Story(text).ensemble)
+    after = story.engine.report()
+    assert after.groups == before.groups
+    assert [(r.id, r.fired, r.enabled, r.state) for r in after.rules] == [
+        (r.id, r.fired, r.enabled, r.state) for r in before.rules
+    ]

@@ -1,0 +1,305 @@
+"""A run that is taken up again: the engine says anew what may not have been carried out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, decision_from_dict
+from ensemble_core.model.events import (
+    CallReturned,
+    Event,
+    ExecutorLost,
+    JobEvent,
+    ResizeOutcome,
+    Resumed,
+    event_from_dict,
+)
+from ensemble_core.testing import Story
+
+START = "{trigger: start, action: {name: submit, label: work}}"
+
+
+def resume(story: Story, *absent: str) -> list[Decision]:
+    return story.tell(Resumed(story.now, {}, absent))
+
+
+def test_jobs_that_never_arrived_are_submitted_and_no_others() -> None:
+    story = Story(f"jobs: [{{name: work, command: x, count: 3}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    story.job("work.1", "submit")
+    decided = resume(story, "work.2")
+    (submit,) = [one for one in decided if isinstance(one, Submit)]
+    assert [job.id for job in submit.jobs] == ["work.2"]
+    assert story.metric("count.work.submitted") == 3
+    for job in ("work.1", "work.2"):
+        story.play(job)
+    story.end("work.0")
+    assert story.exit_code == 0
+    assert story.metric("count.work.success") == 3
+
+
+def test_a_job_of_which_something_was_heard_is_never_submitted_again() -> None:
+    story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
+    story.start()
+    story.job("work.0", "submit")
+    assert [one for one in resume(story, "work.0") if isinstance(one, Submit)] == []
+
+
+def test_no_rule_fires_again_because_a_run_goes_on() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 2}}]
+rules:
+  - {START}
+  - {{trigger: metric, name: count.work.success, when: ">= 1", repetitions: 9,
+     action: {{name: log, message: one}}}}
+  - {{trigger: metric, name: queue.run, when: ">= 0", repetitions: 9, action: {{name: log, message: x}}}}
+"""
+    )
+    story.start({"queue.run": 0})
+    story.play("work.0")
+    before = story.engine.firings
+    resume(story)
+    assert story.engine.firings == before
+
+
+def test_a_cancel_that_may_not_have_been_carried_out_is_said_again() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 3}}]
+rules:
+  - {START}
+  - {{trigger: job-success, action: {{name: cancel, label: work}}}}
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    story.begin("work.1")
+    decided = story.end("work.0")
+    (cancel,) = [one for one in decided if isinstance(one, Cancel)]
+    assert cancel.jobs == ("work.1", "work.2")
+    again = resume(story, "work.2")
+    assert [one.jobs for one in again if isinstance(one, Cancel)] == [("work.1",)]
+    assert [one for one in again if isinstance(one, Submit)] == []
+    assert story.metric("count.work.cancelled") == 1
+    story.cancel("work.1")
+    assert story.exit_code == 0
+
+
+def test_a_call_without_a_result_is_made_again_and_can_know_it() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}]
+rules:
+  - {trigger: start, action: [{name: submit, label: work}, {name: custom, label: f}]}
+custom: |
+  def f(**kwargs):
+      return None
+"""
+    )
+    (call,) = [one for one in story.start() if isinstance(one, Call)]
+    assert call.attempt == 1
+    (again,) = [one for one in resume(story) if isinstance(one, Call)]
+    assert again == decision_from_dict({**call.to_dict(), "attempt": 2})
+    (third,) = [one for one in resume(story) if isinstance(one, Call)]
+    assert third.attempt == 3
+    story.tell(CallReturned(story.now, call.call, ({"action": {"name": "log", "message": "x"}},)))
+    assert [one for one in resume(story) if isinstance(one, Call)] == []
+
+
+def test_a_resize_without_an_answer_is_asked_again_under_the_same_name() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}]
+rules:
+  - {trigger: start, action: [{name: submit, label: work}, {name: grow, value: 2}]}
+"""
+    )
+    (resize,) = [one for one in story.start() if isinstance(one, Resize)]
+    (again,) = [one for one in resume(story) if isinstance(one, Resize)]
+    assert again == replace(resize, attempt=2)
+    story.tell(ResizeOutcome(story.now, resize.request, "granted", 3))
+    assert [one for one in resume(story) if isinstance(one, Resize)] == []
+
+
+def test_a_lost_queue_is_no_end_once_the_run_goes_on() -> None:
+    story = Story(
+        f"""
+limits: {{submits_per_second: 1}}
+jobs: [{{name: work, command: x, count: 3}}]
+rules: [{START}]
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    story.tell(ExecutorLost(story.now, "fake", "it went away"))
+    assert story.exit_code == 1
+    resume(story)
+    assert story.exit_code is None
+    assert story.engine.errors == 0
+    story.end("work.0")
+    story.wait(5)
+    assert story.submitted() == ["work.0", "work.1", "work.2"]
+    for job in ("work.1", "work.2"):
+        story.play(job)
+    assert story.exit_code == 0
+
+
+def test_a_run_that_was_being_stopped_is_stopped_and_nothing_is_submitted() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 3}}]
+rules: [{START}, {{trigger: job-success, action: {{name: terminate, exit_code: 4}}}}]
+"""
+    )
+    story.start()
+    story.begin("work.1")
+    story.play("work.0")
+    assert story.exit_code == 4
+    again = resume(story, "work.2")
+    assert [type(one) for one in again] == [Cancel]
+    assert story.engine.active() == ["work.1"]
+
+
+def test_jobs_that_wait_for_their_turn_wait_on() -> None:
+    story = Story(
+        f"""
+limits: {{submits_per_second: 1}}
+jobs: [{{name: work, command: x, count: 3}}]
+rules: [{START}]
+"""
+    )
+    story.start()
+    assert [name for name, _ in story.engine.in_queue()] == ["work.0"]
+    resume(story)
+    story.wait(5)
+    assert story.submitted() == ["work.0", "work.1", "work.2"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Resumed(3.0, {"nodes.up": 2.0}, ("work.0",)),
+        CallReturned(1.0, "call-1", ({"action": {"name": "log"}},)),
+        JobEvent(2.5, "work.0", "finish", {"status": 9}),
+    ],
+)
+def test_events_are_read_back_as_they_were(event: Event) -> None:
+    assert event_from_dict(event.to_dict()) == event
+
+
+# -- a changed file --------------------------------------------------------------------------------
+
+BEFORE = """
+jobs: [{name: work, command: x, count: 2}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {id: once, trigger: job-success, action: {name: log, message: one}}
+  - {trigger: job-fail, repetitions: 5, action: {name: log, message: failed}}
+"""
+
+
+def test_rules_that_stay_in_a_changed_file_go_on_where_they_stood() -> None:
+    story = Story(BEFORE)
+    story.start()
+    story.begin("work.1")
+    story.play("work.0")
+    changed = Story(
+        """
+jobs: [{name: work, command: y, count: 2}, {name: more, command: z}]
+rules:
+  - {id: new, trigger: job-success, action: {name: submit, label: more}}
+  - {trigger: start, action: {name: submit, label: work}}
+  - {id: once, trigger: job-success, action: {name: log, message: two}}
+  - {trigger: job-fail, repetitions: 5, action: {name: log, message: failed}}
+"""
+    )
+    story.engine.adopt(changed.ensemble)
+    fired = {rule.id: rule.fired for rule in story.engine.report().rules}
+    assert fired == {"new": 0, "rule-2": 1, "once": 1, "rule-4": 0}
+    decided = story.end("work.1")
+    assert story.submitted(decided) == ["more.0"]
+    assert story.metric("count.work.success") == 2
+    assert story.exit_code is None
+    story.play("more.0")
+    assert story.exit_code == 0
+
+
+def test_a_changed_group_holds_for_later_jobs_and_what_rules_set_stays_where_it_did_not() -> None:
+    text = """
+jobs: [{name: work, command: x}, {name: other, command: x}]
+rules:
+  - {trigger: start, action: [{name: set, label: work, with: {nodes: 4}},
+     {name: set, label: other, with: {nodes: 4}}, {name: submit, label: work}]}
+  - {trigger: job-success, repetitions: 9,
+     action: [{name: submit, label: work}, {name: submit, label: other}]}
+"""
+    story = Story(text)
+    story.start()
+    story.engine.adopt(Story(text.replace("work, command: x", "work, command: y")).ensemble)
+    story.play("work.0")
+    jobs = {job.id: job for one in story.decisions if isinstance(one, Submit) for job in one.jobs}
+    assert jobs["work.1"].command == ("y",)
+    assert (jobs["work.1"].nodes, jobs["other.0"].nodes) == (1, 4)
+
+
+def test_a_new_rule_whose_metric_has_come_to_pass_is_looked_at() -> None:
+    story = Story(BEFORE)
+    story.start()
+    story.begin("work.1")
+    story.play("work.0")
+    more = "  - {trigger: metric, name: count.work.success, when: 1, action: {name: terminate}}"
+    story.engine.adopt(Story(BEFORE + more).ensemble)
+    resume(story)
+    assert story.exit_code == 0
+    assert story.engine.ended is not None
+    assert not story.engine.ended.natural
+
+
+def test_a_heartbeat_and_intervals_of_a_changed_file_are_told_of() -> None:
+    story = Story(BEFORE)
+    story.start()
+    more = "  - {trigger: interval, seconds: 5, action: {name: log, message: tick}}"
+    story.engine.adopt(Story(BEFORE + more).ensemble)
+    timer = story.engine.next_timer()
+    assert timer is not None
+    assert (timer.kind, timer.when) == ("interval", story.now + 5)
+    story.engine.adopt(Story(BEFORE).ensemble)
+    assert story.engine.next_timer() is None
+
+
+def test_a_joined_rule_that_a_changed_file_has_no_place_for_is_named() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}, {name: more, command: y}]
+rules:
+  - {trigger: start, action: [{name: submit, label: work}, {name: custom, label: f}]}
+custom: |
+  def f(**kwargs):
+      return None
+"""
+    )
+    (call,) = [one for one in story.start() if isinstance(one, Call)]
+    rules = (
+        {
+            "rule": {
+                "id": "later",
+                "trigger": "job-fail",
+                "action": {"name": "submit", "label": "more"},
+            }
+        },
+        {
+            "rule": {
+                "id": "stays",
+                "trigger": "job-success",
+                "action": {"name": "log", "message": "x"},
+            }
+        },
+    )
+    story.tell(CallReturned(story.now, call.call, rules))
+    text = "jobs: [{name: work, command: x}]\nrules: [{trigger: start, action: {name: submit, label: work}}]"
+    assert story.engine.adopt(Story(text).ensemble) == ["later"]
+    assert list(story.engine.rules.states) == ["rule-1", "stays"]

@@ -1,0 +1,133 @@
+"""Puts places at which a controller may be killed into the way of one: this process.
+
+What is replaced is replaced in this process only, which is a child that runs one controller. The
+code of the project has no hooks for any of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from points import reach
+
+from ensemble_core.cli import run_control
+from ensemble_core.cli.commands import resume
+from ensemble_core.journal import reader as journal
+from ensemble_core.journal import writer as recorder
+from ensemble_core.journal.run_store import Lock
+from ensemble_core.model.events import Resumed
+from ensemble_core.runtime import callbacks as calling
+from ensemble_core.runtime import controller as runtime
+
+__all__ = ["arm"]
+
+
+class _Connection:
+    """A connection to a journal that may be killed before and after each statement, and in the
+    middle of those that are a transaction by themselves."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        word = sql.split()[0]
+        if word in ("SELECT", "PRAGMA"):
+            return self._connection.execute(sql, values)
+        reach(f"before {word}")
+        if word in ("INSERT", "UPDATE") and not self._connection.in_transaction:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                cursor = self._connection.execute(sql, values)
+                reach(f"uncommitted {word}")
+        else:
+            cursor = self._connection.execute(sql, values)
+        reach(f"after {word}")
+        return cursor
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def _connecting(original: Callable[..., sqlite3.Connection]) -> Callable[..., _Connection]:
+    return lambda *args, **options: _Connection(original(*args, **options))
+
+
+def _around(owner: Any, name: str, label: str) -> None:
+    """Places before and after each call of ``owner.name``."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        reach(f"before {label}")
+        result = original(*args, **kwargs)
+        reach(f"after {label}")
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _orders(original: Callable[..., None]) -> Callable[..., None]:
+    def place(order: Callable[[], None]) -> Callable[[], None]:
+        def placed() -> None:
+            reach("before an order")
+            order()
+            reach("after an order")
+
+        return placed
+
+    def append(self: Any, event: Any, decisions: Any, orders: Sequence[Any] = ()) -> None:
+        original(self, event, decisions, [place(order) for order in orders])
+        reach("appended")
+
+    return append
+
+
+def _handling(original: Callable[..., None]) -> Callable[..., None]:
+    def handle(self: Any, event: Any) -> None:
+        if type(event) is Resumed:
+            reach("before Resumed")
+            original(self, event)
+            reach("after Resumed")
+        else:
+            original(self, event)
+
+    return handle
+
+
+def arm(chance: random.Random) -> None:
+    """Place the places, and vary how often is committed and a snapshot taken."""
+    recorder._DOZE = chance.choice((0.0, 0.005, recorder._DOZE))
+    recorder._MOST_IN_LIST = chance.choice((1, 3, recorder._MOST_IN_LIST))
+    runtime._SNAPSHOT_EVERY = chance.choice((3, 20, runtime._SNAPSHOT_EVERY))
+    runtime._SNAPSHOT_SHARE = 0
+    runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
+    if chance.random() < 0.3:
+        _replace(journal, "shared_storage", lambda original: lambda path: "nfs4")
+    _replace(recorder, "connect", _connecting)
+    _replace(recorder.Recorder, "append", _orders)
+    _replace(runtime.Runtime, "_handle", _handling)
+    for owner, name, label in (
+        (recorder.Recorder, "begin", "the session"),
+        (recorder.Recorder, "end", "the session's end"),
+        (recorder.Recorder, "_write", "a write"),
+        (runtime.Runtime, "_begin", "the first event"),
+        (runtime.Runtime, "_find_again", "jobs are found again"),
+        (runtime.Runtime, "_submit", "a submit"),
+        (runtime.Runtime, "_cancel", "a cancel"),
+        (runtime.Runtime, "_resize", "a resize"),
+        (runtime, "dump", "a snapshot"),
+        (calling.Caller, "_perform", "a call"),
+        (Lock, "acquire", "the lock"),
+        (Lock, "release", "the lock is let go"),
+        (run_control.Kept, "begin", "keeping"),
+        (resume, "_take_up", "the run is taken up"),
+    ):
+        _around(owner, name, label)

@@ -1,0 +1,396 @@
+"""A disk that is full: it is said once, nothing that is not on record is performed, and the run goes
+on when there is space again, is stopped, or is left and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.journal import writer as recorder_module
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.replay import Replay
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.model.decisions import decision_from_dict
+from ensemble_core.model.events import Event, Problem
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
+from ensemble_core.testing import FakeExecutor
+
+pytestmark = pytest.mark.once
+
+
+REGISTRY = discover(())
+CRASH = Path(__file__).parent / "crash"
+#: Long commands, so that each decision needs pages of its own.
+TEXT = f"""
+jobs: [{{name: work, command: x {"y" * 6000}, count: 2}}, {{name: next, command: x {"z" * 6000}}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: work}}}}
+  - {{trigger: job-success, name: work, repetitions: 2, action: {{name: submit, label: next}}}}
+  - {{trigger: job-success, name: next, repetitions: 3, action: {{name: submit, label: next}}}}
+"""
+
+
+def until(done: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.005)
+
+
+def decided(path: Path) -> Counter[str]:
+    """The jobs whose submission is on record."""
+    with Journal(path) as journal:
+        return Counter(
+            job.id
+            for row in journal.rows()
+            for data in json.loads(row.decisions or "[]")
+            if data["type"] == "submit"
+            for job in decision_from_dict(data).jobs  # type: ignore[attr-defined]
+        )
+
+
+class Witness(FakeExecutor):
+    """An executor that looks whether what it is told to do is on record."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(instant=True)
+        self._path = path
+        self.unrecorded: list[str] = []
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        known = decided(self._path)
+        self.unrecorded += [job.id for job in jobs if job.id not in known]
+        super().submit(jobs)
+
+
+class Told(Watcher):
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, Problem):
+            self.problems.append(event.message)
+
+
+class Going:
+    """A run on a thread of its own, with its journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self.recorder = Recorder(self.path)
+        self.recorder.describe({"tag": "run"})
+        self.recorder.text("e.yaml", TEXT, ())
+        self.recorder.begin(1.0, {})
+        self.executor = Witness(self.path)
+        self.told = Told()
+        self.runtime = Runtime(
+            load_text(TEXT, REGISTRY),
+            self.executor,
+            actions=REGISTRY.actions,
+            observers=REGISTRY.observers,
+            watchers=[self.told],
+            folder=folder / "output",
+            recorder=self.recorder,
+            maker="test",
+        )
+        self.outcome: Outcome | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.outcome = self.runtime.run()
+
+    def ended(self) -> Outcome:
+        self.thread.join(30)
+        assert self.outcome is not None, "the run hangs"
+        return self.outcome
+
+    def close(self) -> None:
+        self.runtime.stop()
+        self.runtime.stop()
+        self.thread.join(10)
+        self.recorder.close()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[[], Going]]:
+    going: list[Going] = []
+
+    def start() -> Going:
+        going.append(Going(tmp_path))
+        return going[0]
+
+    yield start
+    for each in going:
+        each.close()
+
+
+def check_whole(going: Going) -> None:
+    """Everything that happened is on record, and each job was submitted once."""
+    going.recorder.end(2.0, {"over": True})
+    going.recorder.close()
+    submitted = Counter(job.id for job in going.executor.submitted)
+    assert submitted == decided(going.path)
+    assert set(submitted.values()) == {1}
+    assert len(submitted) == 7
+    assert going.executor.unrecorded == []
+    with Journal(going.path) as journal:
+        journal.check()
+        replay = Replay(journal, lambda text: load_text(text.text, REGISTRY))
+        for _ in replay.steps():
+            pass
+    assert replay.engine.report() == going.runtime.engine.report()
+
+
+def limit_pages(recorder: Recorder, more: int | None) -> None:
+    """No more pages than there are, and ``more``; ``None``: as many as SQLite knows."""
+    connection = recorder._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    most = 1 << 30 if more is None else pages + more
+    connection.execute(f"PRAGMA max_page_count={most}")
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_disk_is_full_at_any_write_and_has_space_again_later(
+    number: int, started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "_RETRY_FIRST", 0.02)
+    write, count, full = Recorder._write, 0, threading.Event()
+
+    def limited(self: Recorder, first: int, batch: Any, snapshot: Any) -> None:
+        nonlocal count
+        if any(isinstance(item, tuple) for item in batch) and not full.is_set():
+            if count == number:
+                limit_pages(self, 0)
+                full.set()
+            count += 1
+        write(self, first, batch, snapshot)
+
+    monkeypatch.setattr(Recorder, "_write", limited)
+    going = started()
+    until(lambda: going.recorder.in_trouble or going.outcome is not None, "trouble")
+    assert full.is_set() or count >= 3, "there were hardly any writes"
+    if going.recorder.in_trouble:
+        time.sleep(0.1)
+        submitted = {job.id for job in going.executor.submitted}
+        assert submitted <= set(decided(going.path)), "performed, but not on record"
+    limit_pages(going.recorder, None)
+    assert going.ended().exit_code == 0
+    told = [text for text in going.told.problems if "journal" in text]
+    assert len(told) in (0, 2), told
+    if told:
+        assert "no space for the journal" in told[0]
+        assert "nothing is submitted or cancelled" in told[0]
+        assert "can be written again" in told[1]
+    check_whole(going)
+
+
+def test_a_file_may_become_no_larger(
+    started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a quota: what was written of a commit that failed is no harm."""
+    monkeypatch.setattr(recorder_module, "_RETRY_FIRST", 0.02)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        write, lowered = Recorder._write, threading.Event()
+
+        def lowering(self: Recorder, first: int, batch: Any, snapshot: Any) -> None:
+            if self.seq > 8 and not lowered.is_set():
+                size = os.path.getsize(f"{self.path}-wal")
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, before[1]))
+                lowered.set()
+            write(self, first, batch, snapshot)
+
+        monkeypatch.setattr(Recorder, "_write", lowering)
+        going = started()
+        until(lambda: going.recorder.in_trouble, "trouble")
+        submitted = {job.id for job in going.executor.submitted}
+        assert submitted <= set(decided(going.path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert going.ended().exit_code == 0
+    check_whole(going)
+
+
+def test_a_run_that_ends_while_the_disk_is_full_has_no_end_on_record(
+    started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its newest events are missing there: a resume is to ask the queue for them."""
+    from ensemble_core.journal.reader import JournalError
+
+    monkeypatch.setattr(recorder_module, "_RETRY_FIRST", 0.02)
+    going = started()
+    until(lambda: going.executor.submitted, "the first jobs")
+    limit_pages(going.recorder, 0)
+    until(lambda: going.recorder.in_trouble or going.outcome, "trouble")
+    if going.outcome is not None:
+        pytest.skip("the run was over before the disk was full")
+    going.runtime.stop()
+    until(lambda: going.runtime.engine.ended, "the run to hear of it")
+    going.runtime.stop()
+    assert going.ended().exit_code == 130
+    with pytest.raises(JournalError, match="no space"):
+        going.recorder.end(2.0, {"over": True})
+    limit_pages(going.recorder, None)
+    going.recorder.close()
+    with Journal(going.path) as journal:
+        assert journal.sessions()[-1].outcome is None
+
+
+# -- the command, on a disk that really is full ----------------------------------------------------
+
+
+@contextlib.contextmanager
+def tiny_disk(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+YAML = f"""
+jobs: [{{name: work, command: x {"y" * 4000}, options: {{disk: {{lasts: 0.05}}}}}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: work}}}}
+  - {{trigger: job-success, name: work, repetitions: 40, action: {{name: submit, label: work}}}}
+"""
+
+
+class Command:
+    """``ensemble`` as a process, with its state on the tiny disk and its queue elsewhere."""
+
+    def __init__(self, folder: Path, state: Path, *args: str) -> None:
+        self.said = folder / "said.txt"
+        with self.said.open("a") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ensemble_core.cli", *args, "--state", str(state)],
+                cwd=folder,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, "PYTHONPATH": str(CRASH)},
+            )
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+
+
+def run_on(folder: Path, state: Path) -> Command:
+    (folder / "e.yaml").write_text(YAML)
+    plugin = str(CRASH / "disk_queue.py")
+    return Command(
+        folder, state, "run", "e.yaml", "--plugin", plugin, "--executor", "disk", "-o", f"folder={folder}"
+    )  # fmt: skip
+
+
+def submits(folder: Path) -> list[str]:
+    return lines(folder, "submit")
+
+
+def lines(folder: Path, kind: str) -> list[str]:
+    path = folder / "queue.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [line[kind] for line in map(json.loads, text.splitlines()) if kind in line]
+
+
+def fill(disk: Path) -> Path:
+    """Write until nothing more fits."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x")
+    return filler
+
+
+def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "4m") as disk:
+        command = run_on(tmp_path, disk / "state")
+        until(lambda: len(submits(tmp_path)) > 3, "the run to begin")
+        filler = fill(disk)
+        until(lambda: "no space for the journal" in command.said.read_text(), "the complaint")
+        held = len(submits(tmp_path))
+        time.sleep(0.5)
+        assert len(submits(tmp_path)) == held
+        filler.unlink()
+        assert command.wait() == 0, command.said.read_text()
+        said = command.said.read_text()
+        assert said.count("no space for the journal") == 1
+        assert said.count("can be written again") == 1
+        assert Counter(submits(tmp_path)) == {f"work.{n}": 1 for n in range(41)}
+        replayed = Command(tmp_path, disk / "state", "replay", "last")
+        assert replayed.wait() == 0, command.said.read_text()
+
+
+def test_who_leaves_a_run_whose_disk_is_full_can_resume_it(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "4m") as disk:
+        command = run_on(tmp_path, disk / "state")
+        until(lambda: len(submits(tmp_path)) > 3, "the run to begin")
+        filler = fill(disk)
+        until(lambda: "no space for the journal" in command.said.read_text(), "the complaint")
+        command.process.send_signal(signal.SIGINT)
+        until(lambda: "stopping" in command.said.read_text(), "an answer to Ctrl-C")
+        time.sleep(0.4)  # nearer ones count as one key press
+        command.process.send_signal(signal.SIGINT)
+        assert command.wait() == 130, command.said.read_text()
+        said = command.said.read_text()
+        assert "Traceback" not in said
+        assert "ensemble resume" in said
+        filler.unlink()
+        again = Command(tmp_path, disk / "state", "resume", "last")
+        code = again.wait()
+        said = again.said.read_text()
+        assert code in (0, 1, 130), said
+        assert "fault" not in said
+        assert max(Counter(submits(tmp_path)).values()) == 1
+        replayed = Command(tmp_path, disk / "state", "replay", "last")
+        assert replayed.wait() == 0, said
+        # Whatever was in the queue is over, and what was never submitted is known not to be.
+        status = Command(tmp_path, disk / "state", "status", "last", "--json")
+        assert status.wait() == 0
+
+
+@pytest.mark.parametrize("free", [0, 8192, 40960])
+def test_a_run_is_not_begun_where_its_journal_has_no_room(tmp_path: Path, free: int) -> None:
+    with tiny_disk(tmp_path / "disk", "1m") as disk:
+        filler = fill(disk)
+        os.truncate(filler, filler.stat().st_size - free)
+        command = run_on(tmp_path, disk / "state")
+        code = command.wait()
+        said = command.said.read_text()
+        assert code == 2, said
+        assert "no space" in said.lower() or "No space" in said
+        assert "--state" in said
+        assert "Traceback" not in said
+        assert submits(tmp_path) == []
+        runs = disk / "state" / "runs"
+        assert not runs.exists() or list(runs.iterdir()) == []

@@ -1,0 +1,604 @@
+"""A controller that goes at the worst moment: nothing is lost, nothing happens twice, and a run is
+never left in a state from which no other controller can take it up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.builtin.observers import JsonLines
+from ensemble_core.cli.commands import resume as resuming
+from ensemble_core.cli.main import main
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.reader import NAME, Journal, Text
+from ensemble_core.journal.replay import recover
+from ensemble_core.journal.run_store import STOP, leave_asked, stop_asked
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.local.protocol import VERSION, encode_event, line
+from ensemble_core.local.supervisor_client import Line
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.model.decisions import Call, Cancel, Decision, Submit
+from ensemble_core.model.events import (
+    CallReturned,
+    Event,
+    ExecutorLost,
+    Observed,
+    Problem,
+    Resources,
+    Resumed,
+    Started,
+    StopRequested,
+    event_from_dict,
+)
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.executor import Run
+from ensemble_core.runtime.controller import Runtime
+from ensemble_core.runtime.tail import Follower
+from ensemble_core.testing import FakeExecutor, Story
+
+pytestmark = pytest.mark.once
+
+
+REGISTRY = discover()
+START = "{trigger: start, action: {name: submit, label: work}}"
+
+
+def resume(story: Story, *absent: str, **gauges: float) -> list[Decision]:
+    named = {name.replace("_", "."): value for name, value in gauges.items()}
+    return story.tell(Resumed(story.now, named, absent))
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 15
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+# -- what was decided before the end ---------------------------------------------------------------
+
+
+def test_a_job_submitted_just_before_an_end_that_leaves_jobs_alone_is_not_lost() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}, {name: archive, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: job-success, name: work,
+     action: [{name: submit, label: archive}, {name: terminate, cancel: false}]}
+"""
+    )
+    story.start()
+    story.play("work.0")
+    assert story.submitted() == ["work.0", "archive.0"]
+    # The controller was killed before the queue got it.
+    (submit,) = [
+        one
+        for one in story.engine.handle(Resumed(story.now, {}, ("archive.0",)))
+        if isinstance(one, Submit)
+    ]
+    assert [job.id for job in submit.jobs] == ["archive.0"]
+    assert story.metric("count.archive.cancelled") == 0
+
+
+def test_a_run_that_lost_its_queue_can_be_cancelled() -> None:
+    story = Story(f"jobs: [{{name: work, command: x, count: 2}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    story.tell(ExecutorLost(story.now, "local", "gone"))
+    story.tell(StopRequested(story.now, "cancelled by somebody", 130))
+    decided = resume(story, "work.1")
+    assert [one for one in decided if isinstance(one, Submit)] == []
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("work.0",)]
+    assert story.exit_code == 130
+
+
+# -- rules ----------------------------------------------------------------------------------------
+
+
+def test_a_gauge_that_did_not_change_wakes_no_rule_when_a_run_goes_on() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 2}}]
+rules:
+  - {START}
+  - {{id: idle, trigger: metric, name: nodes.free, when: ">= 1", repetitions: 9,
+     action: {{name: submit, label: work}}}}
+"""
+    )
+    story.start({"nodes.free": 2.0})
+    assert story.fired().count("idle") == 1
+    resume(story, nodes_free=2.0)
+    assert story.fired().count("idle") == 1
+    resume(story, nodes_free=3.0)
+    assert story.fired().count("idle") == 2
+
+
+def test_a_rule_that_stays_in_a_changed_file_does_not_fire_because_of_the_change() -> None:
+    text = f"""
+jobs: [{{name: work, command: x, count: 3}}]
+rules:
+  - {START}
+  - {{id: each, trigger: metric, name: count.work.success, when: ">= 1", repetitions: 9,
+     action: {{name: log, message: one}}}}
+"""
+    story = Story(text)
+    story.start()
+    story.play("work.0")
+    assert story.fired().count("each") == 1
+    story.engine.adopt(
+        load_text(text + "  - {trigger: job-fail, action: {name: terminate}}\n", REGISTRY)
+    )
+    resume(story)
+    assert story.fired().count("each") == 1
+    story.play("work.1")
+    assert story.fired().count("each") == 2
+
+
+CALLING = """
+jobs: [{name: work, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: job-start, action: {name: custom, label: f}}
+  - {trigger: job-finish, action: {name: log, message: another}}
+custom: |
+  def f(**kwargs):
+      return None
+"""
+
+
+def test_a_rule_that_joined_stays_although_the_file_now_has_as_many() -> None:
+    story = Story(CALLING)
+    story.start()
+    (call,) = [one for one in story.begin("work.0") if isinstance(one, Call)]
+    spec = {"trigger": "job-success", "action": {"name": "log", "message": "joined"}}
+    story.tell(CallReturned(story.now, call.call, ({"rule": spec},)))
+    more = "  - {trigger: job-fail, action: {name: terminate}}\ncustom:"
+    story.engine.adopt(load_text(CALLING.replace("custom: |", more + " |", 1), REGISTRY))
+    resume(story)
+    messages = [getattr(one, "message", "") for one in story.end("work.0")]
+    assert "joined" in messages
+
+
+def test_a_call_under_way_outlives_the_rule_that_asked_for_it(tmp_path: Path) -> None:
+    asking = "  - {id: asks, trigger: job-start, action: {name: custom, label: f}}\n"
+    text = CALLING.replace("  - {trigger: job-start, action: {name: custom, label: f}}\n", "")
+    assert text != CALLING
+    story = Story(text.replace("rules:\n", "rules:\n" + asking))
+    story.start()
+    story.begin("work.0")
+    changed = load_text(text, REGISTRY)
+    story.engine.adopt(changed)
+    executor = Again(("work.0",))
+    outcome = going_on(story, executor, tmp_path)
+    assert outcome.exit_code == 0
+    assert executor.submitted == []
+
+
+def test_a_call_that_is_made_again_is_given_the_rule_that_asked_for_it(tmp_path: Path) -> None:
+    text = CALLING.replace("return None", "print(kwargs['rule'].trigger, flush=True)")
+    story = Story(text)
+    story.start()
+    story.begin("work.0")
+    fewer = "  - {trigger: start, action: {name: submit, label: work}}\n"
+    story.engine.adopt(load_text(text.replace(fewer, ""), REGISTRY))
+    (call,) = [one for one in resume(story) if isinstance(one, Call)]
+    assert story.engine.rule_of(call)["trigger"] == "job-start"
+    assert story.engine.rules.states[call.rule or ""].rule.spec["trigger"] == "job-start"
+
+
+# -- the controller -------------------------------------------------------------------------------
+
+
+class Again(FakeExecutor):
+    """A queue that has these jobs, running, from an earlier controller; they end at once."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "reattach"})
+
+    def __init__(self, jobs: Sequence[str] = ()) -> None:
+        super().__init__()
+        for job in jobs:
+            self._states[job] = "running"
+
+    def reattach(self, jobs: Any) -> dict[str, bool]:
+        found = {job: job in self._states for job in jobs}
+        for job in [job for job, there in found.items() if there]:
+            self.finish(job)
+        return found
+
+
+def going_on(
+    story: Story, executor: FakeExecutor, folder: Path, recorder: Recorder | None = None
+) -> Any:
+    """Another controller takes the story's run up; how it ended."""
+    runtime = runtime_of(story.ensemble, executor, folder, recorder, story.engine)
+    return ended(runtime)
+
+
+def runtime_of(
+    ensemble: Any,
+    executor: FakeExecutor,
+    folder: Path,
+    recorder: Recorder | None = None,
+    engine: Engine | None = None,
+) -> Runtime:
+    return Runtime(
+        ensemble,
+        executor,
+        actions=REGISTRY.actions,
+        observers=REGISTRY.observers,
+        folder=folder / "output",
+        recorder=recorder,
+        maker="test",
+        engine=engine,
+    )
+
+
+def ended(runtime: Runtime, seconds: float = 15) -> Any:
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(runtime.run())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "the run hangs"
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+@contextlib.contextmanager
+def recording(path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(path)
+    recorder.begin(0.0, {})
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+def test_a_run_of_which_nothing_happened_yet_is_cancelled_without_being_started(
+    tmp_path: Path,
+) -> None:
+    text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
+    executor = FakeExecutor(instant=True)
+    runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path)
+    runtime.stop_first("cancelled by somebody")
+    outcome = ended(runtime)
+    assert executor.submitted == []
+    assert outcome.exit_code == 130
+    assert outcome.over
+
+
+def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+    write = Recorder._write
+
+    def refuse(self: Recorder, *given: Any) -> None:
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        write(self, *given)
+
+    monkeypatch.setattr(Recorder, "_write", refuse)
+    text = f"jobs: [{{name: work, command: x, count: 2}}]\nrules: [{START}]"
+    executor = FakeExecutor()
+    full.set()
+    with recording(tmp_path / NAME) as recorder:
+        runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path, recorder)
+        thread = threading.Thread(target=runtime.run, daemon=True)
+        thread.start()
+        until(lambda: recorder.in_trouble)
+        runtime.stop()
+        until(lambda: runtime.engine.ended is not None)
+        until(lambda: executor.cancelled)
+        full.clear()
+        thread.join(15)
+        assert not thread.is_alive(), "jobs that nobody cancelled are waited for"
+        assert len(executor.submitted) == 2
+        assert runtime.engine.metric("count.work.cancelled") == 2
+
+
+def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: Path) -> None:
+    class Slow(Again):
+        """A queue that takes its time to say what it knows."""
+
+        asked = threading.Event()
+        answer = threading.Event()
+
+        def reattach(self, jobs: Any) -> dict[str, bool]:
+            self.asked.set()
+            assert self.answer.wait(15)
+            return dict.fromkeys(jobs, True)
+
+    story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    executor = Slow(("work.0",))
+    runtime = runtime_of(story.ensemble, executor, tmp_path, engine=story.engine)
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.append(runtime.run()), daemon=True)
+    thread.start()
+    until(executor.asked.is_set)
+    runtime.stop()
+    runtime.stop()
+    executor.answer.set()
+    thread.join(15)
+    assert done, "who insisted on leaving is held"
+    assert not done[0].over
+    assert done[0].exit_code == 130
+
+
+def test_a_call_that_no_thread_can_make_fails_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name == "custom functions":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    text = """
+jobs: [{name: work, command: x}]
+rules: [{trigger: start, action: [{name: custom, label: f}, {name: submit, label: work}]}]
+custom: |
+  def f(**kwargs):
+      return None
+"""
+    executor = FakeExecutor(instant=True)
+    with recording(tmp_path / NAME) as recorder:
+        outcome = ended(runtime_of(load_text(text, REGISTRY), executor, tmp_path, recorder))
+        assert outcome.exit_code == 1
+        assert "call" not in outcome.reason
+        assert len(executor.submitted) == 1
+        assert recorder.flush(5)
+
+
+# -- snapshots ------------------------------------------------------------------------------------
+
+
+class Stubborn:
+    """A statistic whose state cannot be written down."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def update(self, value: float, /) -> None:
+        self.value = value
+
+    def get(self) -> float | None:
+        return self.value
+
+    def __reduce__(self) -> Any:
+        raise ValueError("ctypes objects containing pointers cannot be pickled")
+
+
+class Unreadable(Stubborn):
+    """A statistic whose state cannot be read any more."""
+
+    def __reduce__(self) -> Any:
+        return _broken, ()
+
+
+def _broken() -> Any:
+    raise ZeroDivisionError("the plugin has changed")
+
+
+@pytest.mark.parametrize("statistic", [Stubborn, Unreadable])
+def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_not_the_run(
+    statistic: type[Stubborn],
+) -> None:
+    checked = load_text(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]", REGISTRY)
+    spec = StatisticSpec(name="stubborn", build=statistic, default=True)
+    checked = replace(checked, statistics={**checked.statistics, "stubborn": spec})
+    story = Story(checked)
+    story.start()
+    story.play("work.0")
+    state = dump(story.engine)
+    assert state is None or load(state, checked) is None
+
+
+def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
+    class Faulty(FakeExecutor):
+        """An executor with whose help an event breaks off after the engine took it."""
+
+    text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
+    with recording(tmp_path / NAME) as recorder:
+        runtime = runtime_of(load_text(text, REGISTRY), Faulty(), tmp_path, recorder)
+
+        def break_off(decisions: Any) -> Any:
+            raise MemoryError
+
+        runtime._orders_of = break_off  # type: ignore[method-assign]
+        runtime._since_snapshot = 1
+        with pytest.raises(MemoryError):
+            ended(runtime)
+        assert recorder.seq == 0
+        assert recorder.flush(5)
+    with Journal(tmp_path / NAME) as journal:
+        assert list(journal.snapshots()) == []
+
+
+# -- local jobs -----------------------------------------------------------------------------------
+
+
+def test_what_the_keeper_tells_along_with_its_greeting_is_heard(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    ours, its = socket.socketpair()
+    run = Run("greeting", tmp_path, time.time)
+    gauges = Resources(1.0, {"cores.free": 1.0})
+
+    class Meeting(Line):
+        """A line to a keeper that says all of this at once."""
+
+        def _find(self) -> socket.socket:
+            return ours
+
+    hello = {"version": VERSION, "pid": 1, "gauges": {"cores.free": 2.0}, "jobs": []}
+    its.sendall(line(["hello", hello]) + encode_event(gauges) + encode_event(Problem(2.0, "torn")))
+    met = Meeting(run, heard.extend, {})
+    met.open()
+    try:
+        until(lambda: len(heard) == 2)
+        assert [event.type for event in heard] == ["resources", "problem"]
+        assert met.gauges == {"cores.free": 1.0}
+    finally:
+        its.close()
+        met.close()
+
+
+# -- what jobs wrote ------------------------------------------------------------------------------
+
+
+def test_rows_of_a_file_begun_anew_are_heard_by_the_next_controller(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    def write(count: int, mode: str) -> None:
+        with path.open(mode) as file:
+            file.writelines(f'{{"x": {number}}}\n' for number in range(count))
+
+    def follow(taken: int, rows: int, then: Callable[[], None] = lambda: None) -> list[Observed]:
+        got: list[Any] = []
+        follower = Follower(got.extend, time.time)
+        follower.watch("work.0", "json-lines", JsonLines(), path, taken=taken)
+        until(lambda: len(got) >= rows)
+        then()
+        read = threading.Event()
+        follower.finish("work.0", read.set)
+        assert read.wait(15)
+        follower.close()
+        return got
+
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, observe: {{json-lines: {{fields: [x]}}}}}}]
+rules: [{START}]
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    write(100, "w")
+    for row in follow(0, 100, lambda: write(10, "w")):
+        story.tell(event_from_dict(row.to_dict()))
+    record = story.engine.table.records["work.0"]
+    assert record.rows == {"json-lines": 10}
+    write(50, "a")
+    assert len(follow(record.rows["json-lines"], 50)) == 50
+
+
+# -- the file of a run ----------------------------------------------------------------------------
+
+
+def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) -> None:
+    each = "  - {id: each, trigger: job-success, repetitions: 2, action: {name: log, message: x}}\n"
+    text = f"jobs: [{{name: work, command: x, count: 3}}]\nrules:\n  - {START}\n{each}"
+    story = Story(text)
+
+    def loading(held: Text) -> Any:
+        return load_text(held.text, REGISTRY)
+
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", text, ())
+        story.start()
+        story.play("work.0")
+        story.play("work.1")
+        engine = Engine(loading(Text(0, "", text, ())))
+        for event in story.events:
+            recorder.append(event, engine.handle(event))
+        assert recorder.flush(5)
+    # Accepted, but the queue could not be opened.
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", text.replace(each, ""), ())
+    with Journal(tmp_path / NAME) as journal:
+        engine = recover(journal, loading, "test", pending=False).engine
+    another = text + "  - {trigger: job-fail, action: {name: terminate}}\n"
+    engine.adopt(load_text(another, REGISTRY))
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text("/e.yaml", another, ())
+        event = Resumed(engine.now, {}, ())
+        recorder.append(event, engine.handle(event))
+        assert recorder.flush(5)
+    assert engine.rules.states["each"].fired == 2
+    with Journal(tmp_path / NAME) as journal:
+        again = recover(journal, loading, "test").engine
+    assert again.rules.states["each"].fired == 2
+    assert again.report() == engine.report()
+
+
+def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) -> None:
+    name = "/caf\udce9.yaml"
+    with recording(tmp_path / NAME) as recorder:
+        recorder.text(name, "jobs: []", ())
+    with Journal(tmp_path / NAME) as journal:
+        (text,) = journal.texts()
+    assert text.file == name
+
+
+# -- stopping a run from elsewhere ----------------------------------------------------------------
+
+
+def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "jobs: [{name: work, command: sleep 60}]\nrules: [" + START + "]\n"
+    file = tmp_path / "e.yaml"
+    file.write_text(text)
+    folder = tmp_path / "state" / "runs" / "run-20260101T120000-aaaaaa"
+    folder.mkdir(parents=True)
+    (folder / STOP).write_text("left from before\n")
+    story = Story(text)
+    with recording(folder / NAME) as recorder:
+        recorder.describe(
+            {
+                "tag": folder.name,
+                "executor": {"name": "local", "options": {"slots": 1, "grace": 0.2}},
+                "cwd": str(tmp_path),
+                "output": str(folder / "output"),
+            }
+        )
+        recorder.text(str(file), text, ())
+        event = Started(story.now, {})
+        recorder.append(event, story.tell(event))
+        assert recorder.flush(5)
+    changed = resuming._changed
+
+    def meanwhile(*given: Any) -> Any:
+        assert stop_asked(folder) is None
+        (folder / STOP).write_text("somebody elsewhere\n")
+        return changed(*given)
+
+    monkeypatch.setattr(resuming, "_changed", meanwhile)
+    result = CliRunner().invoke(
+        main, ["resume", folder.name, "--state", str(tmp_path / "state")], standalone_mode=False
+    )
+    assert "cancelled by somebody elsewhere" in result.output
+    with Journal(folder / NAME) as journal:
+        outcome = journal.sessions()[-1].outcome
+    assert outcome is not None
+    assert (outcome["over"], outcome["exit_code"]) == (True, 130)
+
+
+def test_a_folder_that_cannot_be_looked_into_asks_for_nothing(tmp_path: Path) -> None:
+    # As on a file system that does not answer for a moment: the run goes on being watched.
+    unfit = tmp_path / ("x" * 300)
+    assert stop_asked(unfit) is None
+    assert not leave_asked(unfit)

@@ -1,0 +1,173 @@
+"""The journal's file: what is taken for one, what is not touched, and what it can hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.journal import reader as journal_module
+from ensemble_core.journal.codec import decisions_text, event_text, listed
+from ensemble_core.journal.reader import MIGRATIONS, NAME, Journal, JournalError, connect, migrate
+from ensemble_core.journal.writer import Recorder
+from ensemble_core.model.decisions import Decision, Log, decision_from_dict
+from ensemble_core.model.events import JobEvent, PluginEvent, Started
+
+
+def written(path: Path, events: int = 5) -> Path:
+    recorder = Recorder(path)
+    recorder.describe({"tag": "run"})
+    recorder.text("e.yaml", "jobs: []", ())
+    recorder.begin(1.0, {})
+    for number in range(events):
+        recorder.append(Started(float(number)), ())
+    recorder.end(2.0, {"over": True})
+    recorder.close()
+    return path
+
+
+def another_program(path: Path) -> bytes:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE notes (text)")
+    connection.execute("PRAGMA user_version=1")
+    connection.commit()
+    connection.close()
+    return path.read_bytes()
+
+
+def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    before = another_program(path)
+    for opening in (Recorder, Journal, migrate):
+        with pytest.raises(JournalError, match="no journal") as raised:
+            opening(path)
+        assert raised.value.exit_code == 2
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_journal_of_a_newer_version_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path / NAME)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    connection.close()
+    before = path.read_bytes()
+    for opening in (Recorder, Journal, migrate):
+        with pytest.raises(JournalError, match="newer") as raised:
+            opening(path)
+        assert "use the version that wrote it" in str(raised.value.hint)
+    assert path.read_bytes() == before
+
+
+def test_an_older_journal_is_read_by_who_brought_it_up_to_date_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / NAME)
+    newer = (*MIGRATIONS, "CREATE TABLE notes (text); INSERT INTO notes VALUES ('moved')")
+    monkeypatch.setattr(journal_module, "MIGRATIONS", newer)
+    with pytest.raises(JournalError, match="older format"):
+        Journal(path)
+    migrate(path)
+    migrate(path)
+    with Journal(path) as journal:
+        assert [row.seq for row in journal.rows()] == [1, 2, 3, 4, 5]
+        assert journal._query("SELECT text FROM notes").fetchall() == [("moved",)]
+
+
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / NAME)
+    broken = (*MIGRATIONS, "DELETE FROM events; INSERT INTO nowhere VALUES (1)")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "MIGRATIONS", broken)
+        with pytest.raises(JournalError):
+            migrate(path)
+    with Journal(path) as journal:
+        assert journal.last() == 5
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError("no text for this")
+
+
+def circle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{("a", 1): 2}, circle(), Odd(), {1: {None: b"\xff", frozenset((1,)): 1j}}, "\ud800", 1e999],
+    ids=["keys", "circle", "odd", "deep", "surrogate", "inf"],
+)
+def test_whatever_a_plugin_puts_into_an_event_the_journal_is_written(
+    tmp_path: Path, value: object
+) -> None:
+    path = tmp_path / NAME
+    recorder = Recorder(path)
+    recorder.begin(1.0, {})
+    done = threading.Event()
+    recorder.append(PluginEvent(1.0, "odd", {"value": value}), [Log(message="x")], [done.set])
+    recorder.append(Started(2.0), ())
+    assert done.wait(10), "what was decided on it is never performed"
+    recorder.end(3.0, {})
+    recorder.close()
+    with Journal(path) as journal:
+        rows = list(journal.rows())
+        assert [row.event().type for row in rows] == ["plugin", "start"]
+        assert rows[0].decisions == decisions_text([Log(message="x")])
+        assert decision_from_dict({"type": "log", "message": "x"}) == Log(message="x")
+
+
+def test_a_new_journals_name_outlives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's entry in its folder is on disk, and so are those of the folders that were made."""
+    folder = tmp_path / "state" / "runs" / "tag"
+    folder.mkdir(parents=True)
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    Recorder(folder / NAME).close()
+    wanted = [folder, folder.parent, folder.parent.parent, tmp_path]
+    assert {str(each) for each in wanted} <= set(synced)
+    synced.clear()
+    Recorder(folder / NAME).close()
+    assert synced == []
+
+
+def test_a_damaged_list_of_sessions_is_said_in_words(tmp_path: Path) -> None:
+    path = written(tmp_path / NAME)
+    recorder = Recorder(path)
+    connection = connect(path, write=True)
+    connection.execute("DROP TABLE sessions")
+    connection.close()
+    with pytest.raises(JournalError):
+        recorder.begin(3.0, {})
+    recorder.close()
+
+
+@pytest.mark.parametrize("decisions", [(), (Log(message="x", level="warning"),)])
+@pytest.mark.parametrize("context", [{}, {"status": 0}, {"note": 'a "b"\n\u20ac', "at": 0.1}])
+@pytest.mark.parametrize("job", ["sim.0", 'od"d\\\u20ac.0', 7])
+@pytest.mark.parametrize("time", [1795263651.8033245, 5, 1e-300, float("inf")])
+def test_what_is_written_out_for_speed_is_what_any_event_is_written_as(
+    time: float, job: str, context: dict[str, object], decisions: tuple[Decision, ...]
+) -> None:
+    event = JobEvent(time, job, "finish", context)
+    usual = json.dumps(listed(event, decisions), separators=(",", ":"))
+    assert event_text(event, decisions) == usual

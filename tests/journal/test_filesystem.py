@@ -1,0 +1,60 @@
+"""What a folder lies on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.journal import filesystem as storage
+from ensemble_core.journal.filesystem import filesystem, shared_storage
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+server:/home /home nfs4 rw 0 0
+lustre@tcp:/x /scratch/big\\040one lustre rw 0 0
+sshfs /home/ada/far fuse.sshfs rw 0 0
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    file = tmp_path / "mounts"
+    file.write_text(MOUNTS)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/home2/x", "ext4"),
+        ("/home/ada/runs", "nfs4"),
+        ("/home/ada/far/x", "fuse.sshfs"),
+        ("/scratch/big one/run", "lustre"),
+    ],
+)
+def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
+    path: str, kind: str, mounts: str
+) -> None:
+    assert filesystem(path, mounts) == kind
+    assert filesystem(path, "/there/is/none") == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        ("ext4", None),
+        ("tmpfs", None),
+        ("", None),
+        ("nfs4", "nfs4"),
+        ("lustre", "lustre"),
+        ("fuse.juicefs", "fuse.juicefs"),
+    ],
+)
+def test_who_else_may_write_there_is_known_from_the_file_system(
+    kind: str, shared: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "filesystem", lambda path: kind)
+    assert shared_storage("/any") == shared

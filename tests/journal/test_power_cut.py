@@ -1,0 +1,226 @@
+"""A power cut: what was not yet synced when the power went is lost, in part or whole, in any order.
+
+A journal is written under strace. Of its log every state is made that a disk may have been left in:
+what had been synced by then, and of what was written since some sectors and not others. Whatever
+had been performed by then must be on record, and the file must open clean.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.journal import reader as journal_module
+from ensemble_core.journal.reader import NAME, PERFORMED, Journal
+from ensemble_core.journal.writer import Recorder
+
+pytestmark = pytest.mark.once
+
+
+CRASH = Path(__file__).parent / "crash"
+CALLS = "openat,pwrite64,write,ftruncate,fsync,fdatasync,unlink,unlinkat"
+_SECTOR = 512
+_CALL = re.compile(r"^\d+ +(\w+)\((.*)\) += (-?\d+)")
+_TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_FILE = re.compile(r"^(?:\d+|AT_FDCWD)<([^>]*)>")
+
+
+@dataclass
+class Disk:
+    """What is on a disk: of each file what was synced, and what was written since, in order."""
+
+    synced: dict[str, bytes] = field(default_factory=dict)
+    #: Since the last sync of each file: ``(offset, bytes)``, or ``(length, None)`` where it was cut.
+    since: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
+    #: Files whose names may be lost: their folder was not synced since.
+    nameless: set[str] = field(default_factory=set)
+
+    def image(self, chance: random.Random) -> dict[str, bytes]:
+        """The files as they may be found after a power cut at this moment."""
+        found = {}
+        for name in self.synced.keys() | self.since.keys():
+            if name in self.nameless and chance.random() < 0.5:
+                continue
+            content = bytearray(self.synced.get(name, b""))
+            way = chance.random()
+            for offset, data in self.since.get(name, ()):
+                # All, nothing, or any part of what was written since.
+                share = 1.0 if way < 0.2 else 0.0 if way < 0.4 else 0.5
+                if data is None:
+                    if chance.random() < share:
+                        del content[offset:]
+                    continue
+                for start in range(0, len(data), _SECTOR):
+                    if chance.random() < share:
+                        part = data[start : start + _SECTOR]
+                        end = offset + start + len(part)
+                        content.extend(b"\0" * (end - len(content)))
+                        content[offset + start : end] = part
+            found[name] = bytes(content)
+        return found
+
+
+@dataclass
+class Step:
+    """One system call that matters."""
+
+    call: str
+    file: str
+    data: bytes = b""
+    offset: int = 0
+
+
+def steps(log: Path) -> Iterator[Step]:
+    for line in log.read_text().splitlines():
+        match = _CALL.match(line)
+        if match is None:
+            assert "unfinished" not in line, "two threads wrote at once"
+            continue
+        call, arguments, result = match.groups()
+        if int(result) < 0:
+            continue
+        texts = [bytes.fromhex(text.replace("\\x", "")) for text in _TEXT.findall(arguments)]
+        if call in ("openat", "unlink", "unlinkat"):
+            name = texts[0].decode()
+            if call != "openat" or "O_CREAT" in arguments:
+                yield Step("unlink" if call != "openat" else "create", name)
+            continue
+        found = _FILE.match(arguments)
+        if found is None:
+            continue
+        file = (
+            bytes.fromhex(found[1].replace("\\x", "")).decode() if "\\x" in found[1] else found[1]
+        )
+        if call == "ftruncate":
+            yield Step(call, file, offset=int(arguments.rpartition(",")[2]))
+        elif call in ("pwrite64", "write"):
+            offset = int(arguments.rpartition(",")[2]) if call == "pwrite64" else -1
+            assert len(texts[0]) == int(result), "the log has not all of what was written"
+            yield Step(call, file, texts[0], offset)
+        else:
+            yield Step("sync", file)
+
+
+@pytest.fixture(scope="module", params=["wal", "truncate"])
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, list[Step]]:
+    """A journal that was written in this mode, and how."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not there: nothing is known of what is synced when")
+    folder = tmp_path_factory.mktemp(request.param)
+    log = tmp_path_factory.mktemp("log") / "log"
+    done = subprocess.run(
+        ["strace", "-f", "-y", "-xx", "-s", "200000", "-e", f"trace={CALLS}", "-o", str(log),
+         sys.executable, str(CRASH / "power.py"), str(folder), request.param],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if "ptrace" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip(f"strace cannot trace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    found = [step for step in steps(log) if Path(step.file).is_relative_to(folder)]
+    assert len(found) > 100
+    return request.param, folder, found
+
+
+def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]]:
+    """The disk after each step, and the newest event that had been performed by then."""
+    disk, performed = Disk(), 0
+    for step in found:
+        name = Path(step.file).name
+        if name == "orders":
+            if step.call == "write":
+                performed = int(step.data)
+        elif step.file == str(folder):
+            disk.nameless.clear()
+        elif name.endswith("-shm") or name == PERFORMED:
+            continue  # memory, for all that it matters; and what may be behind
+        elif step.call == "create":
+            if name not in disk.synced:
+                disk.synced[name] = b""
+                disk.nameless.add(name)
+        elif step.call == "unlink":
+            disk.synced.pop(name, None)
+            disk.since.pop(name, None)
+        elif step.call == "sync":
+            content = Disk({name: disk.synced.get(name, b"")}, {name: disk.since.pop(name, [])})
+            disk.synced[name] = content.image(All())[name]
+        elif step.call == "ftruncate":
+            disk.since.setdefault(name, []).append((step.offset, None))
+        else:
+            assert step.offset >= 0
+            disk.since.setdefault(name, []).append((step.offset, step.data))
+        yield disk, performed, step
+
+
+class All(random.Random):
+    """No chance: everything is there."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_what_was_performed_is_on_record_whenever_the_power_goes(
+    written: tuple[str, Path, list[Step]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode, folder, found = written
+    if mode == "truncate":
+        monkeypatch.setattr(journal_module, "shared_storage", lambda path: "nfs4")
+    chance = random.Random(4)
+    cuts = 0
+    for number, (disk, performed, _) in enumerate(replayed(found, folder)):
+        if not performed or chance.random() > 0.4:
+            continue
+        place = tmp_path / str(number)
+        place.mkdir()
+        for name, content in disk.image(chance).items():
+            (place / name).write_bytes(content)
+        recorder = Recorder(place / NAME)
+        recorder.close()
+        with Journal(place / NAME) as journal:
+            journal.check()
+            kept = [row.seq for row in journal.rows()]
+            assert kept == list(range(1, len(kept) + 1))
+            assert len(kept) >= performed, f"{performed} was performed, {len(kept)} are on record"
+            for row in journal.rows():
+                assert row.event().timestamp == row.seq
+            snapshots = list(journal.snapshots())
+            assert all(snapshot.seq <= len(kept) for snapshot in snapshots)
+            assert len(kept) <= 12 or snapshots
+        shutil.rmtree(place)
+        cuts += 1
+    assert cuts > 50
+
+
+def test_a_commit_is_synced_before_anything_of_it_is_performed(
+    written: tuple[str, Path, list[Step]],
+) -> None:
+    mode, _, found = written
+    unsynced: set[str] = set()
+    performed = 0
+    for step in found:
+        name = Path(step.file).name
+        if name == "orders":
+            if step.call == "write":
+                performed += 1
+                # The write-ahead file holds what the journal itself may not have yet.
+                assert not unsynced, f"{unsynced} not synced when event {step.data!r} was performed"
+        elif step.call in ("pwrite64", "ftruncate") and not (
+            name.endswith("-shm") or name == PERFORMED
+        ):
+            unsynced.add(name)
+        elif step.call == "sync":
+            unsynced.discard(name)
+    assert performed == 20
+    names = {Path(step.file).name for step in found}
+    assert (f"{NAME}-wal" in names) == (mode == "wal")

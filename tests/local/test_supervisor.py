@@ -1,0 +1,701 @@
+"""Local jobs outlive their controller, and are found again whoever was killed, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.errors import ExecutorError
+from ensemble_core.local import ledger as ledger_module
+from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.protocol import encode_event, encode_job
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Run
+from ensemble_core.testing.executor import Session, wait_until
+
+pytestmark = pytest.mark.once
+
+
+#: A controller to be killed: submits jobs and writes down what it hears.
+CONTROLLER = """
+import json, sys, time
+from pathlib import Path
+from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.plugin.executor import Run
+from ensemble_core.model.jobs import Job
+tag, folder, slots, state, jobs = sys.argv[1:]
+folder = Path(folder)
+heard = open(folder / "heard", "w", buffering=1)
+def emit(events):
+    for event in events:
+        heard.write(json.dumps(event.to_dict()) + "\\n")
+executor = LocalExecutor(slots=int(slots), grace=0.3)
+executor.open(Run(tag, folder, time.time, Path(state) if state else None), emit)
+(folder / "keeper.tmp").write_text(str(executor._line.keeper))
+(folder / "keeper.tmp").rename(folder / "keeper")
+executor.submit([Job.from_dict(job) for job in json.loads(jobs)])
+time.sleep(1000)
+"""
+
+
+class Stage:
+    """A run's folder, controllers that are killed, and the session that comes after them."""
+
+    def __init__(self, folder: Path, slots: int = 2) -> None:
+        self.folder = folder
+        self.slots = slots
+        self.work = folder / "work"
+        self.work.mkdir(parents=True)
+        self.session = self.next()
+        self.tag = self.session.tag
+        self.state: Path | None = folder / "state" / self.tag
+        self.controller: subprocess.Popen[bytes] | None = None
+        self.keepers: list[int] = []
+
+    def next(self) -> Session:
+        """The next controller; the same run."""
+        executor = LocalExecutor(slots=self.slots, grace=0.3)
+        session = Session(executor, self.folder, 30, tidy=True)
+        if hasattr(self, "tag"):
+            session.tag = self.tag
+        return session
+
+    def job(self, script: str, **fields: Any) -> Job:
+        """A job that leaves a line in a file of its own each time it runs."""
+        text = f"echo ran >> ran.$ENSEMBLE_JOB_ID; {script}"
+        return self.session.job("sh", "-c", text, workdir=str(self.work), **fields)
+
+    def runs(self, job: Job) -> int:
+        path = self.work / f"ran.{job.id}"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def start(self, *jobs: Job) -> None:
+        (self.folder / "keeper").unlink(missing_ok=True)
+        (self.folder / "heard").unlink(missing_ok=True)
+        text = json.dumps([job.to_dict() for job in jobs])
+        state = str(self.state or "")
+        command = [sys.executable, "-c", CONTROLLER, self.tag, str(self.folder)]
+        self.controller = subprocess.Popen([*command, str(self.slots), state, text])
+
+    def keeper(self) -> int:
+        path = self.folder / "keeper"
+        wait_until(path.exists)
+        return int(path.read_text())
+
+    def heard(self, job: Job) -> dict[str, dict[str, Any]]:
+        path = self.folder / "heard"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return {event["name"]: event for event in events if event.get("job") == job.id}
+
+    def wait_heard(self, job: Job, name: str) -> None:
+        wait_until(lambda: name in self.heard(job))
+
+    def kill_controller(self) -> None:
+        assert self.controller is not None
+        self.controller.kill()
+        self.controller.wait()
+
+    def kill_keeper(self) -> None:
+        pid = self.keeper()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid))
+
+    def open_gate(self) -> None:
+        (self.work / "gate").touch()
+
+    def end(self) -> None:
+        if self.controller is not None:
+            self.kill_controller()
+        mark = f"ENSEMBLE_RUN={self.tag}".encode()
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = mark in (path / "environ").read_bytes().split(b"\0")
+                ours = ours or self.tag.encode() in (path / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if ours and alive(int(path.name)):
+                os.kill(int(path.name), signal.SIGKILL)
+
+
+GATE = "until [ -e gate ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path / "run")
+    yield made
+    made.end()
+
+
+def alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
+
+
+def code(session: Session, job: Job) -> int:
+    return os.waitstatus_to_exitcode(session.context(job, "finish")["status"])
+
+
+def fatal(session: Session, job: Job) -> list[str]:
+    return [
+        event.context["type"]
+        for event in session.of(job)
+        if event.name == "exception" and event.context["severity"] == 0
+    ]
+
+
+def everything(*jobs: Job) -> dict[str, float]:
+    return dict.fromkeys((job.id for job in jobs), 0.0)
+
+
+def ordered(session: Session, jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        times = [event.timestamp for event in session.of(job)]
+        assert times == sorted(set(times))
+        names = session.names(job)
+        assert len(names) == len(set(names)), names
+        assert names[-1] == "clean"
+
+
+def test_jobs_of_a_killed_controller_go_on_and_their_ends_are_known(stage: Stage) -> None:
+    stage.slots = 3
+    ends = [stage.job(f"{GATE}; exit 7"), stage.job(f"{GATE}; kill -9 $$")]
+    limited = stage.job("sleep 1000", duration=1.5)
+    waiting = [stage.job("exit 5") for _ in range(4)]
+    jobs = [*ends, limited, *waiting]
+    stage.start(*jobs)
+    stage.wait_heard(limited, "start")
+    first = stage.heard(ends[0])
+    stage.kill_controller()
+    stage.open_gate()
+    wait_until(lambda: all(stage.runs(job) for job in waiting))  # started with nobody there
+    with stage.next() as session:
+        assert session.executor.reattach(everything(*jobs)) == dict.fromkeys(
+            everything(*jobs), True
+        )
+        session.wait_clean(*jobs)
+        assert [code(session, job) for job in ends] == [7, -9]
+        assert fatal(session, limited) == ["timeout"]
+        assert {code(session, job) for job in waiting} == {5}
+        assert all(stage.runs(job) == 1 for job in jobs)
+        ordered(session, jobs)
+        again = session.of(ends[0])
+        assert {e.name: e.timestamp for e in again}.items() >= {
+            (name, event["timestamp"]) for name, event in first.items()
+        }
+
+
+def test_only_what_is_newer_and_asked_for_is_told_again(stage: Stage) -> None:
+    one, two, other = stage.job("exit 3"), stage.job(GATE), stage.job(GATE)
+    stage.start(one, two, other)
+    stage.wait_heard(two, "start")
+    stage.wait_heard(one, "clean")
+    known = stage.heard(one)["start"]["timestamp"]
+    newest = max(event["timestamp"] for event in stage.heard(two).values())
+    stage.kill_controller()
+    with stage.next() as session:
+        assert session.executor.reattach({one.id: known, two.id: newest, "t.99": 0.0}) == {
+            one.id: True,
+            two.id: True,
+            "t.99": False,
+        }
+        stage.open_gate()
+        session.wait_clean(one, two)
+        assert session.names(one) == ["finish", "release", "free", "clean"]
+        assert session.names(two) == ["finish", "release", "free", "clean"]
+        wait_until(lambda: session.executor.resources()["cores.free"] == 2)
+        assert session.of(other) == []
+
+
+@pytest.mark.parametrize("victims", ["controller", "keeper", "both"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
+    stage: Stage, victims: str, seed: int
+) -> None:
+    chance = random.Random(f"{victims}{seed}")
+    jobs = [stage.job(f"sleep 0.0{chance.randrange(10)}; exit {n % 4}") for n in range(30)]
+    stage.start(*jobs)
+    keeper = 0
+    if victims == "controller" and seed == 0:
+        time.sleep(chance.uniform(0.0, 0.2))  # perhaps before there is a keeper
+    else:
+        keeper = stage.keeper()
+        time.sleep(chance.uniform(0.0, 0.25))
+    if victims in ("keeper", "both"):
+        os.kill(keeper, signal.SIGKILL)
+    stage.kill_controller()
+    left = {job.id: job for job in jobs}
+    lost: set[str] = set()
+    for step in range(3):  # the second is closed at once, the third sees the end
+        with stage.next() as session:
+            session.tidy = False
+            found = session.executor.reattach(everything(*jobs))
+            session.submit(*(left[name] for name, known in found.items() if not known))
+            if step == 1:
+                continue
+            if step == 0:
+                time.sleep(chance.uniform(0, 0.1))
+                continue
+            session.wait_clean(*jobs)
+            ordered(session, jobs)
+            for n, job in enumerate(jobs):
+                if fatal(session, job) == ["lost"]:
+                    lost.add(job.id)
+                else:
+                    assert code(session, job) == n % 4
+    runs = {job.id: stage.runs(job) for job in jobs}
+    assert all(count <= 1 for count in runs.values()), runs
+    assert all(count == 1 or name in lost for name, count in runs.items()), runs
+    assert len(lost) <= (0 if victims == "controller" else stage.slots)
+
+
+def test_with_its_keeper_killed_a_running_job_is_lost_and_the_waiting_go_on(stage: Stage) -> None:
+    stage.slots = 1
+    running = stage.job(GATE)
+    waiting = [stage.job("exit 4") for _ in range(3)]
+    stage.start(running, *waiting)
+    stage.wait_heard(running, "start")
+    stage.wait_heard(waiting[-1], "priority")
+    stage.kill_keeper()
+    stage.kill_controller()
+    with stage.next() as session:
+        found = session.executor.reattach(everything(running, *waiting))
+        assert all(found.values())
+        time.sleep(0.3)
+        # What it left holds its slot until it has ended by itself.
+        assert "exception" not in session.names(running)
+        assert "alloc" not in session.names(waiting[0])
+        stage.open_gate()
+        session.wait_clean(running, *waiting)
+        assert fatal(session, running) == ["lost"]
+        assert "exit code cannot be known" in session.context(running, "exception")["note"]
+        assert "finish" not in session.names(running)
+        assert [code(session, job) for job in waiting] == [4, 4, 4]
+        ordered(session, [running, *waiting])
+        alloc = session.of(waiting[0])[4]
+        assert alloc.name == "alloc"
+        assert alloc.timestamp > session.of(running)[-1].timestamp
+    assert [stage.runs(job) for job in (running, *waiting)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("hide", ["", "setsid ", "env -i setsid ", "exec env -i "])
+@pytest.mark.parametrize("end", ["cancel", "timeout"])
+def test_what_a_killed_keeper_left_can_be_ended(stage: Stage, hide: str, end: str) -> None:
+    script = f"echo $$ > pid; {hide}sleep 1000 & echo $! > child; {hide}sleep 1000"
+    job = stage.job(script, duration=2.0 if end == "timeout" else 0.0)
+    stage.start(job)
+    stage.wait_heard(job, "start")
+    wait_until(lambda: (stage.work / "child").exists() and (stage.work / "child").read_text() != "")
+    pids = [int((stage.work / name).read_text()) for name in ("pid", "child")]
+    stage.kill_keeper()
+    stage.kill_controller()
+    with stage.next() as session:
+        session.executor.reattach(everything(job))
+        if end == "cancel":
+            session.executor.cancel([job.id])
+        session.wait_clean(job)
+        assert fatal(session, job) == [end]
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_jobs_can_be_cancelled_after_they_were_found_again(stage: Stage) -> None:
+    stage.slots = 1
+    running, waiting = stage.job("sleep 1000"), stage.job("sleep 1000")
+    stage.start(running, waiting)
+    stage.wait_heard(running, "start")
+    stage.kill_controller()
+    with stage.next() as session:
+        session.executor.reattach(everything(running, waiting))
+        session.executor.cancel([running.id, waiting.id])
+        session.wait_clean(running, waiting)
+        assert fatal(session, running) == fatal(session, waiting) == ["cancel"]
+        assert code(session, running) == -15
+        assert stage.runs(waiting) == 0
+
+
+def test_a_second_controller_is_refused_and_told_who_is_there(stage: Stage) -> None:
+    job = stage.job(GATE)
+    stage.start(job)
+    stage.wait_heard(job, "start")
+    assert stage.controller is not None
+    with pytest.raises(ExecutorError, match="another controller") as caught:
+        stage.next().__enter__()
+    assert str(stage.controller.pid) in str(caught.value)
+    stage.open_gate()
+    stage.wait_heard(job, "clean")
+
+
+def test_a_submit_of_a_job_that_ran_already_is_not_run_again(stage: Stage) -> None:
+    job = stage.job("exit 2")
+    stage.start(job)
+    stage.wait_heard(job, "clean")
+    stage.kill_controller()
+    with stage.next() as session:
+        session.executor.submit([job])
+        session.wait(lambda: any(isinstance(e, Problem) for e in session.events), "a problem")
+    assert stage.runs(job) == 1
+
+
+def test_without_state_jobs_go_on_too_and_the_keeper_ends_after_them(stage: Stage) -> None:
+    stage.state = None
+    jobs = [stage.job(f"{GATE}; touch over.{n}") for n in range(4)]
+    stage.start(*jobs)
+    stage.wait_heard(jobs[1], "start")
+    keeper = stage.keeper()
+    stage.kill_controller()
+    stage.open_gate()
+    wait_until(lambda: all((stage.work / f"over.{n}").exists() for n in range(4)))
+    wait_until(lambda: not alive(keeper))
+
+
+def test_a_fork_of_a_killed_controller_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from ensemble_core.local.executor import LocalExecutor\n"
+        "from ensemble_core.plugin.executor import Run\n"
+        "executor = LocalExecutor(slots=1)\n"
+        "executor.open(Run(sys.argv[1], Path('.'), time.time, Path('s')), lambda events: None)\n"
+        "pid = os.fork()\n"
+        "if pid: print(pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    tag = f"fork-{tmp_path.name}-{os.getpid()}"
+    first = subprocess.Popen(
+        [sys.executable, "-c", code, tag], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    fork = int(first.stdout.readline())
+    try:
+        first.kill()
+        first.wait()
+        executor = LocalExecutor(slots=1)
+        executor.open(Run(tag, tmp_path, time.time, tmp_path / "s"), lambda events: None)
+        executor.close()
+    finally:
+        os.kill(fork, signal.SIGKILL)
+        first.stdout.close()
+
+
+def test_a_keeper_that_dies_is_told_once_with_what_to_do(stage: Stage) -> None:
+    with stage.next() as session:
+        job = stage.job("sleep 1000")
+        session.submit(job)
+        session.wait_for(job, "start")
+        executor = session.executor
+        assert isinstance(executor, LocalExecutor)
+        assert executor._line is not None
+        os.kill(executor._line.keeper, signal.SIGKILL)
+        session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
+        lost = [event for event in session.events if isinstance(event, ExecutorLost)]
+        assert len(lost) == 1
+        assert f"ensemble resume {stage.tag}" in lost[0].hint
+        calls: list[Any] = [
+            lambda: executor.submit([stage.job("true")]),
+            lambda: executor.cancel([job.id]),
+            lambda: executor.reattach({job.id: 0.0}),
+            lambda: executor.resize("r", 1),
+        ]
+        for call in calls:
+            with pytest.raises(ExecutorError, match="stopped"):
+                call()
+
+
+def test_a_keeper_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -> None:
+    with stage.next() as session:
+        running, waiting = stage.job("sleep 1000", tasks=2), stage.job("true")
+        session.submit(running, waiting)
+        session.wait_for(running, "start")
+        executor = session.executor
+        assert isinstance(executor, LocalExecutor)
+        assert executor._line is not None
+        os.kill(executor._line.keeper, signal.SIGTERM)
+        session.wait_clean(running, waiting)
+        assert fatal(session, running) == fatal(session, waiting) == ["cancel"]
+        session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("/no/such/python", "no such file"), ("/bin/false", "without a word")]
+)
+def test_a_keeper_that_cannot_start_is_an_error_with_a_way_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    with pytest.raises(ExecutorError, match="cannot start") as caught:
+        stage.next().__enter__()
+    assert words in str(caught.value).lower()
+    assert caught.value.hint
+
+
+def test_resizes_survive_and_are_done_once(stage: Stage) -> None:
+    def answer(session: Session, request: str) -> ResizeOutcome:
+        def answers() -> list[ResizeOutcome]:
+            return [e for e in session.events if isinstance(e, ResizeOutcome)]
+
+        session.wait(lambda: any(e.request == request for e in answers()), request)
+        return next(e for e in answers() if e.request == request)
+
+    def session() -> Session:
+        made = Session(LocalExecutor(slots=4, max_slots=8), stage.folder, 30)
+        made.tag = stage.tag
+        return made
+
+    for kill in (False, True):
+        with session() as now:
+            now.executor.resize("grow", 2)
+            outcome = answer(now, "grow")
+            assert (outcome.outcome, outcome.size) == ("granted", 6)
+            assert now.executor.resources()["cores.up"] == 6
+            assert isinstance(now.executor, LocalExecutor)
+            assert now.executor._line is not None
+            if kill:
+                os.kill(now.executor._line.keeper, signal.SIGKILL)
+                now.wait(lambda: isinstance(now.events[-1], ExecutorLost), "the loss")
+    with session() as now:
+        now.executor.resize("grow", 2)
+        assert answer(now, "grow").size == 6
+        now.executor.resize("shrink", -1)
+        assert answer(now, "shrink").size == 5
+
+
+def test_a_shared_file_is_not_emptied_by_a_later_keeper(stage: Stage) -> None:
+    file = stage.work / "all.txt"
+    first = stage.job("echo first", stdout=str(file))
+    second = stage.job("echo second", stdout=str(file))
+    stage.start(first)
+    stage.wait_heard(first, "clean")
+    stage.kill_keeper()
+    stage.kill_controller()
+    with stage.next() as session:
+        session.run(second)
+    assert file.read_text() == "first\nsecond\n"
+
+
+def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            session = stack.enter_context(stage.next())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        executor = session.executor
+        assert isinstance(executor, LocalExecutor)
+        assert executor._line is not None
+        running = stage.job(GATE)
+        session.submit(running)
+        session.wait_for(running, "start")
+        jobs = [stage.job("exit 6") for _ in range(100)]
+        session.submit(*jobs)
+
+        def problems() -> list[str]:
+            return [e.message for e in session.events if isinstance(e, Problem)]
+
+        session.wait(lambda: bool(problems()), "the problem")
+        assert "cannot be written" in problems()[0]
+        started = sum("start" in session.names(job) for job in jobs)
+        assert started == 0
+        session.executor.cancel([jobs[-1].id])  # what needs no room goes on
+        session.wait_clean(jobs[-1])
+        stage.open_gate()
+        session.wait_clean(running)
+        time.sleep(1.2)  # it is tried again, and still full
+        assert not any("start" in session.names(job) for job in jobs)
+        assert not any(stage.runs(job) for job in jobs)
+        assert len(problems()) == 1
+        resource.prlimit(executor._line.keeper, resource.RLIMIT_FSIZE, limits)
+        session.wait_clean(*jobs)
+        assert {code(session, job) for job in jobs[:-1]} == {6}
+        assert len(problems()) == 2
+        assert "again" in problems()[1]
+    with stage.next() as session:
+        assert all(session.executor.reattach(everything(*jobs)).values())
+        session.wait_clean(*jobs)
+        ordered(session, jobs)
+
+
+def test_forgotten_jobs_are_not_known_any_more(stage: Stage) -> None:
+    over, running = stage.job("true"), stage.job(GATE)
+    stage.start(over, running)
+    stage.wait_heard(over, "clean")
+    stage.kill_controller()
+    for kill in (False, True):
+        with stage.next() as session:
+            session.tidy = False
+            session.executor.forget([over.id, running.id, "t.77"])
+            found = session.executor.reattach(everything(over, running))
+            assert found == {over.id: False, running.id: True}
+            assert isinstance(session.executor, LocalExecutor)
+            assert session.executor._line is not None
+            if kill:
+                os.kill(session.executor._line.keeper, signal.SIGKILL)
+    stage.open_gate()
+    with stage.next() as session:
+        assert session.executor.reattach(everything(over, running)) == found
+
+
+# The ledger by itself.
+
+
+def life(job: Job, now: float, upto: str = "clean") -> list[tuple[str, bytes]]:
+    lines = []
+    for step, name in enumerate(("submit", "priority", "alloc", "start", "finish", "clean")):
+        extra = {"submit": (encode_job(job),), "start": (5.0, [17])}.get(name, ())
+        event: Event = JobEvent(now + step / 1000, job.id, name, {"n": step})
+        lines.append((job.id, encode_event(event, extra)))
+        if name == upto:
+            break
+    return lines
+
+
+def made(number: int) -> Job:
+    return Job(id=f'a"b,c.{number}', group="g", index=number, command=("true", "\udcff"))
+
+
+def test_the_ledger_is_written_anew_when_most_of_it_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "SMALL", 10_000)
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    monkeypatch.setattr(ledger, "_not_before", 10_000)
+    biggest = 0
+    for number in range(500):
+        for name, text in life(made(number), 200.0 + number):
+            ledger.add(name, text)
+        assert ledger.flush(200.0 + number + 0.005)
+        if number >= 10:
+            ledger.forget([made(number - 10).id])
+        biggest = max(biggest, (tmp_path / "local.log").stat().st_size)
+    ledger.answered(900.0, "r1", "granted", 3, "")
+    ledger.flush(900.0)
+    assert biggest < 40_000
+    wanted = {made(number).id: 0.0 for number in range(480, 500)}
+    wanted = {name: since for name, since in wanted.items() if ledger.knows(name)}
+    assert list(wanted) == [made(number).id for number in range(490, 500)]
+    told = list(ledger.replay(wanted))
+    ledger.close()
+    again = Ledger(str(tmp_path), "t", 100.0)
+    assert not again.knows(made(489).id)
+    assert all(again.knows(name) for name in wanted)
+    assert told == list(again.replay(wanted))
+    assert len(told) == 60
+    assert (again.newest, again.size, again.requests) == (900.0, 3, {"r1": "granted"})
+    assert again.past == {}
+    assert again.began == 100.0
+    again.close()
+
+
+def test_a_ledger_that_ends_anywhere_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "whole"), "t", 100.0)
+    for number, upto in enumerate(("clean", "priority", "alloc", "start")):
+        for name, text in life(made(number), 200.0 + number, upto):
+            ledger.add(name, text)
+    ledger.flush(300.0)
+    ledger.close()
+    whole = (tmp_path / "whole" / "local.log").read_bytes()
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for length in range(0, len(whole) + 1, 7):
+        (cut / "local.log").write_bytes(whole[:length])
+        found = Ledger(str(cut), "t", 100.0)
+        assert found.unreadable == 0
+        complete = whole[:length].count(b'"submit"')
+        assert len(found.past) <= complete + 1
+        found.add(made(9).id, life(made(9), 400.0, "submit")[0][1])
+        assert found.flush(400.0)
+        found.close()
+        after = Ledger(str(cut), "t", 100.0)
+        assert after.knows(made(9).id)
+        assert after.unreadable == 0
+        after.close()
+
+
+def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    for name, text in life(made(0), 200.0, "start"):
+        ledger.add(name, text)
+    ledger.flush()
+    ledger.close()
+    path = tmp_path / "local.log"
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = next(n for n, text in enumerate(lines) if b'"submit"' in text)
+    lines[at] = b"\0" * 20 + b"\n"
+    path.write_bytes(b"".join(lines) + b"[3]\nnonsense\n")
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    assert ledger.unreadable == 3
+    assert ledger.past[made(0).id].data is None
+    assert ledger.past[made(0).id].launched
+    ledger.close()
+
+
+def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
+    over = stage.job("true")
+    stage.start(over)
+    stage.wait_heard(over, "clean")
+    stage.kill_keeper()
+    stage.kill_controller()
+    assert stage.state is not None
+    with (stage.state / "local.log").open("ab") as file:
+        file.write(b"\0\0\0\n[]\n")
+    with stage.next() as session:
+        session.wait(lambda: any(isinstance(e, Problem) for e in session.events), "a problem")
+        (problem,) = [e for e in session.events if isinstance(e, Problem)]
+        assert "2 lines" in problem.message
+        assert session.executor.reattach(everything(over)) == {over.id: True}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["v", 99, "t", 1.0], "newer version"),
+        (["v", 1, "someone", 1.0], "of another run: someone"),
+    ],
+)
+def test_a_ledger_that_is_not_ours_is_refused(
+    tmp_path: Path, line: list[object], words: str
+) -> None:
+    (tmp_path / "local.log").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ExecutorError, match=words):
+        Ledger(str(tmp_path), "t", 100.0)
+
+
+def test_jobs_that_may_run_on_another_machine_are_not_taken_over(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    for name, text in life(made(0), 200.0, "start"):
+        ledger.add(name, text)
+    ledger.flush()
+    ledger.close()
+    path = tmp_path / "local.log"
+    here = f'"k","{os.uname().nodename}"'
+    assert here in path.read_text()
+    path.write_text(path.read_text().replace(here, '"k","login7"'))
+    with pytest.raises(ExecutorError, match="may still run on login7"):
+        Ledger(str(tmp_path), "t", 100.0)
+
+
+def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    executor = LocalExecutor(slots=1)
+    with pytest.raises(ExecutorError):
+        executor.open(
+            Run("nowhere", tmp_path, time.time, tmp_path / "file" / "state"), lambda events: None
+        )

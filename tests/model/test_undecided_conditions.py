@@ -1,0 +1,84 @@
+"""Conditions that speak of what is not always there: ``or`` and ``and`` need no more than what
+decides them, and what a rule missed is told at the end."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ensemble_core.cli.summary import why
+from ensemble_core.model.conditions import parse
+from ensemble_core.testing import Story
+
+ROWS = """
+jobs: [{name: md, command: lmp, observe: {json-lines: {}}}]
+rules:
+  - {trigger: start, action: {name: submit, label: md}}
+  - {id: hot, trigger: observed, name: md, when: WHEN, action: {name: cancel}}
+"""
+
+
+def nothing(path: str) -> float | None:
+    """No metric has a value."""
+    return None
+
+
+def verdict(when: str, **fields: float) -> bool | None:
+    return parse(when, has_value=False).verdict(None, fields, nothing)
+
+
+@pytest.mark.parametrize("when", ["NonFinite > 0 or Temp > 10", "Temp > 10 or NonFinite > 0"])
+def test_either_part_of_an_or_is_enough_in_any_order(when: str) -> None:
+    assert verdict(when, Temp=20) is True
+    assert verdict(when, NonFinite=1) is True
+    assert verdict(when, Temp=5) is None
+    assert verdict(when, Temp=5, NonFinite=0) is False
+    assert verdict(when, Temp=math.nan, NonFinite=1) is True
+
+
+@pytest.mark.parametrize("when", ["Step > 100 and Temp > 10", "Temp > 10 and Step > 100"])
+def test_an_and_needs_all_its_parts_and_is_false_by_any(when: str) -> None:
+    assert verdict(when, Temp=20, Step=200) is True
+    assert verdict(when, Temp=20) is None
+    assert verdict(when, Temp=5) is False
+
+
+def test_not_makes_nothing_of_what_is_unknown() -> None:
+    assert verdict("not (Temp > 10)") is None
+    assert verdict("not (Temp > 10 and Step > 100)", Temp=5) is True
+    assert verdict("not (Temp > 10 or Step > 100)", Temp=5) is None
+
+
+def test_what_makes_no_sense_is_as_if_it_were_not_there() -> None:
+    assert verdict("sqrt(Temp) > 1 or Step > 100", Temp=-1, Step=200) is True
+    assert verdict("sqrt(Temp) > 1 or Step > 100", Temp=-1, Step=50) is None
+    assert verdict("1 / Temp > 1 or metric('count.md.failed') > 1 or Step > 1", Temp=0, Step=2)
+
+
+def test_a_run_that_blew_up_is_cancelled_by_the_part_that_is_known() -> None:
+    story = Story(ROWS.replace("WHEN", "NonFinite > 0 or Temp > 10"))
+    story.start()
+    story.begin("md.0")
+    assert story.observe("md.0", Temp=2.0) == []
+    assert [decision.type for decision in story.observe("md.0", Temp=1e6)] == ["fired", "cancel"]
+
+
+def test_a_column_that_no_row_had_is_named_at_the_end() -> None:
+    story = Story(ROWS.replace("WHEN", "Tmep > 10"))
+    story.start()
+    story.begin("md.0")
+    story.observe("md.0", Temp=20.0)
+    report = story.engine.report()
+    (rule,) = [rule for rule in report.rules if rule.id == "hot"]
+    assert why(rule).endswith("it last saw Tmep without a value")
+
+
+def test_rows_without_the_column_do_not_hide_what_it_was() -> None:
+    story = Story(ROWS.replace("WHEN", "Temp > 10"))
+    story.start()
+    story.begin("md.0")
+    story.observe("md.0", Temp=3.0)
+    story.observe("md.0", WallTime=1.0)
+    (rule,) = [rule for rule in story.engine.report().rules if rule.id == "hot"]
+    assert why(rule).endswith("it last saw Temp=3.0")

@@ -1,0 +1,706 @@
+"""Discovery of plugins in real distributions: folders with metadata on the path, as pip leaves
+them. Broken ones are listed with their reason and keep nobody from working."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import ensemble_core
+from ensemble_core.errors import EnsembleError, PluginError
+from ensemble_core.plugin import registry as registry_module
+from ensemble_core.plugin.discovery import discover, executor_record, looking_in
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
+
+ACTION = """
+    from ensemble_core import ActionPlugin, hookimpl
+
+    @hookimpl
+    def ensemble_actions():
+        return [ActionPlugin(name="{name}", summary="{summary}", run=lambda context: None)]
+"""
+
+EXECUTOR = """
+    from ensemble_core import ExecutorPlugin, hookimpl
+
+    @hookimpl
+    def ensemble_executors():
+        return [ExecutorPlugin(name="elsewhere", summary="runs elsewhere", build=lambda o: None)]
+"""
+
+
+class Site:
+    """A folder of installed distributions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def install(
+        self,
+        distribution: str,
+        source: str | None,
+        *,
+        module: str | None = None,
+        entry_points: str | None = None,
+        version: str = "1.2",
+    ) -> None:
+        module = module or distribution.replace("-", "_")
+        if source is not None:
+            file = self.folder / f"{module}.py"
+            file.write_text(textwrap.dedent(source), encoding="utf-8")
+        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        )
+        lines = entry_points or f"[ensemble]\n{module.replace('_', '-')} = {module}\n"
+        (info / "entry_points.txt").write_text(lines)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    before = set(sys.modules)
+    yield Site(folder)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def found(registry: Registry, distribution: str) -> LoadedPlugin:
+    plugins = [plugin for plugin in registry.plugins if plugin.distribution == distribution]
+    assert len(plugins) == 1, plugins
+    return plugins[0]
+
+
+def test_installed_plugin_is_found(site: Site) -> None:
+    site.install("ensemble-notify", ACTION.format(name="notify", summary="tell somebody"))
+    registry = discover()
+    plugin = found(registry, "ensemble-notify")
+    assert (plugin.name, plugin.version, plugin.module) == (
+        "ensemble-notify",
+        "1.2",
+        "ensemble_notify",
+    )
+    assert plugin.error is None
+    assert "notify" in registry.actions
+    assert registry.lookup("action", "notify").summary == "tell somebody"
+    assert registry.lookup("action", "ensemble-notify:notify").summary == "tell somebody"
+    assert not [text for text in registry.warnings if "notify" in text]
+
+
+def test_built_ins_come_through_the_same_door() -> None:
+    registry = discover()
+    assert [plugin for plugin in registry.broken if plugin.builtin] == []
+    assert {"submit", "cancel", "terminate"} <= set(registry.actions)
+    assert {"start", "metric"} <= set(registry.triggers)
+    assert {"mean", "iqr"} <= set(registry.statistics)
+    assert "json-lines" in registry.observers
+    assert "local" in registry.executors
+    assert registry.lookup("action", "ensemble-core:submit") is registry.actions["submit"]
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "import error": ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
+    "syntax error": ("def broken(:", "SyntaxError"),
+    "raises at import": ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+    "exits at import": ("import sys; sys.exit('flux is missing')", "ended the program"),
+    "misspelt hook": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_action():
+            return []
+        """,
+        "no hook 'ensemble_action'; did you mean 'ensemble_actions'?",
+    ),
+    "unmarked hook": (
+        """
+        def ensemble_actions():
+            return []
+        """,
+        "ensemble_actions is not marked with @hookimpl",
+    ),
+    "misspelt and unmarked hook": (
+        """
+        def ensemble_trigger():
+            return []
+        """,
+        "did you mean 'ensemble_triggers'?",
+    ),
+    "no hook": ("x = 1", "it has no hook"),
+    "hook of another project": (
+        """
+        import pluggy
+
+        @pluggy.HookimplMarker("pytest")
+        def ensemble_actions():
+            return []
+        """,
+        "ensemble_actions is not marked with @hookimpl",
+    ),
+    "bad signature": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions(config):
+            return []
+        """,
+        "ensemble_actions takes the arguments {'config'}",
+    ),
+    "hook raises": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            raise ValueError("out of luck")
+        """,
+        "ensemble_actions raised ValueError: out of luck",
+    ),
+    "generator hook raises": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            yield 1 / 0
+        """,
+        "ZeroDivisionError",
+    ),
+    "hook returns nothing": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            pass
+        """,
+        "ensemble_actions returned None, expected a list of ActionPlugin records",
+    ),
+    "hook returns text": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            return "notify"
+        """,
+        "ensemble_actions returned a str",
+    ),
+    "hook is async": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl
+        async def ensemble_actions():
+            return []
+        """,
+        "ensemble_actions returned a coroutine",
+    ),
+    "record of another kind": (
+        """
+        from ensemble_core import StatisticPlugin, hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            return [StatisticPlugin(name="x", summary="x", build=lambda options: None)]
+        """,
+        "ensemble_actions returned a StatisticPlugin in its list",
+    ),
+    "one record without a list": (
+        """
+        from ensemble_core import ActionPlugin, hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            return ActionPlugin(name="x", summary="x", run=lambda context: None)
+        """,
+        "ensemble_actions returned one ActionPlugin",
+    ),
+    "record with an unknown field": (
+        """
+        from ensemble_core import ActionPlugin, hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            return [ActionPlugin(name="x", sumary="x", run=lambda context: None)]
+        """,
+        "sumary",
+    ),
+    "same name twice": (
+        """
+        from ensemble_core import ActionPlugin, hookimpl
+
+        @hookimpl
+        def ensemble_actions():
+            return [ActionPlugin(name="x", summary="x", run=print) for _ in range(2)]
+        """,
+        "ensemble_actions returned two actions named 'x'",
+    ),
+    "hook wrapper": (
+        """
+        from ensemble_core import hookimpl
+
+        @hookimpl(wrapper=True)
+        def ensemble_actions():
+            return (yield)
+        """,
+        "ensemble_actions is a hook wrapper",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+@pytest.mark.filterwarnings("error")
+def test_broken_plugin_is_listed_with_its_reason(site: Site, fault: str) -> None:
+    source, reason = BROKEN[fault]
+    site.install("ensemble-bad", source)
+    site.install("ensemble-good", ACTION.format(name="good", summary="works"))
+    registry = discover()
+    plugin = found(registry, "ensemble-bad")
+    assert plugin.error is not None
+    assert reason in plugin.error
+    assert "\n" not in plugin.error
+    assert plugin.records == {}
+    said = [text for text in registry.warnings if "ensemble-bad" in text]
+    assert len(said) == 1
+    assert plugin.error in said[0]
+    assert "good" in registry.actions
+    assert "submit" in registry.actions
+
+
+RECORDS: dict[str, tuple[str, str]] = {
+    "capital name": ("ActionPlugin(name='Notify', summary='x', run=f)", "'Notify' cannot be"),
+    "name with colon": ("ActionPlugin(name='a:b', summary='x', run=f)", "'a:b' cannot be"),
+    "name no text": ("ActionPlugin(name=3, summary='x', run=f)", "3 cannot be"),
+    "empty summary": ("ActionPlugin(name='x', summary=' ', run=f)", "one line of text"),
+    "long summary": ("ActionPlugin(name='x', summary='a\\nb', run=f)", "one line of text"),
+    "neither": ("ActionPlugin(name='x', summary='x')", "neither of 'run' and 'plan'"),
+    "both": ("ActionPlugin(name='x', summary='x', run=f, plan=g)", "both of 'run' and 'plan'"),
+    "run without argument": ("ActionPlugin(name='x', summary='x', run=h)", "called with (context)"),
+    "run no function": ("ActionPlugin(name='x', summary='x', run=3)", "expected a function"),
+    "plan too short": ("ActionPlugin(name='x', summary='x', plan=f)", "called with (firing, opt"),
+    "unknown need": (
+        "ActionPlugin(name='x', summary='x', run=f, needs=frozenset({'grow'}))",
+        "'grow' is not known",
+    ),
+    "needs as text": ("ActionPlugin(name='x', summary='x', run=f, needs='resize')", "a set of n"),
+    "unknown capability": (
+        "ExecutorPlugin(name='x', summary='x', build=f, capabilities=frozenset('submit'))",
+        "is not known; known are cancel, detach, reattach, resize, submit",
+    ),
+    "schema no mapping": ("ActionPlugin(name='x', summary='x', run=f, options=[])", "JSON Schema"),
+    "schema of a wrong type": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'type': 'array'})",
+        "must be of type 'object'",
+    ),
+    "schema invalid": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'properties': {'a': 3}})",
+        "is not valid",
+    ),
+    "schema one level too high": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'message': {'type': 'string'}})",
+        "'message' is no keyword",
+    ),
+    "schema not JSON": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'default': {1, 2}})",
+        "is not JSON",
+    ),
+    "schema elsewhere": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'not': {'$ref': 'http://a.org/a'}})",
+        "another document",
+    ),
+    "requires what is not there": (
+        "ActionPlugin(name='x', summary='x', run=f, options={'required': ['a']})",
+        "'a' is required",
+    ),
+    "statistic called count": (
+        "StatisticPlugin(name='count', summary='x', build=f)",
+        "'count' cannot be the name of a statistic",
+    ),
+    "statistic with a dot": ("StatisticPlugin(name='a.b', summary='x', build=f)", "'a.b' cannot"),
+    "trigger build too short": ("TriggerPlugin(name='x', summary='x', build=f)", "(name, options)"),
+    "trigger name means": (
+        "TriggerPlugin(name='x', summary='x', build=g, name_means='job')",
+        "'name_means' is 'job'",
+    ),
+    "observer build missing": ("ObserverPlugin(name='x', summary='x', build=None)", "'build' is"),
+}
+
+
+@pytest.mark.parametrize("fault", RECORDS)
+def test_bad_record_breaks_its_plugin(site: Site, fault: str) -> None:
+    record, reason = RECORDS[fault]
+    kind = record.partition("Plugin")[0].lower()
+    hook = {"statistic": "ensemble_metrics"}.get(kind, f"ensemble_{kind}s")
+    site.install(
+        "ensemble-bad",
+        f"""
+        from ensemble_core import *
+
+        def f(a): ...
+        def g(a, b): ...
+        def h(): ...
+
+        @hookimpl
+        def {hook}():
+            return [{record}]
+        """,
+    )
+    error = found(discover(), "ensemble-bad").error
+    assert error is not None
+    assert reason in error
+
+
+def test_missing_object_and_wrong_entry_point_are_reported(site: Site) -> None:
+    site.install("ensemble-a", "x = 1", entry_points="[ensemble]\na = ensemble_a:nothing\n")
+    site.install("ensemble-b", "x = 1", entry_points="[ensemble]\nb = not a module!\n")
+    registry = discover()
+    assert "nothing" in (found(registry, "ensemble-a").error or "")
+    assert found(registry, "ensemble-b").error
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (b"[ensemble]\nodd\n", True),
+        (b"[other]\nodd\n", False),
+        (b"\xff\xfe[ensemble]\nodd = odd\n", True),
+        (b"[ensemble]\n= odd\n", True),
+    ],
+)
+def test_unreadable_metadata_of_one_does_not_hide_the_others(
+    site: Site, content: bytes, listed: bool
+) -> None:
+    site.install("ensemble-good", ACTION.format(name="good", summary="works"))
+    site.install("odd", "")
+    (site.folder / "odd-1.2.dist-info" / "entry_points.txt").write_bytes(content)
+    registry = discover()
+    assert "good" in registry.actions
+    assert "submit" in registry.actions
+    assert [plugin.error is not None for plugin in registry.plugins if plugin.version == "1.2"] == [
+        False,
+        *([True] if listed else []),
+    ]
+
+
+def test_object_may_be_the_plugin(site: Site) -> None:
+    site.install(
+        "ensemble-object",
+        """
+        from ensemble_core import ActionPlugin, hookimpl
+
+        class Plugin:
+            def __init__(self, name):
+                self.name = name
+
+            @hookimpl
+            def ensemble_actions(self):
+                return [ActionPlugin(name=self.name, summary="x", run=lambda context: None)]
+
+        first, second = Plugin("first"), Plugin("second")
+        """,
+        entry_points="[ensemble]\na = ensemble_object:first\nb = ensemble_object:second\n",
+    )
+    registry = discover()
+    assert {"first", "second"} <= set(registry.actions)
+
+
+def test_near_miss_beside_a_good_hook_is_warned_about(site: Site) -> None:
+    site.install(
+        "ensemble-near",
+        ACTION.format(name="near", summary="x") + "\n    def ensemble_trigger():\n        pass\n",
+    )
+    registry = discover()
+    assert found(registry, "ensemble-near").error is None
+    assert any("'ensemble_triggers'" in text for text in registry.warnings)
+
+
+def test_two_entry_points_of_one_module_are_one_plugin(site: Site) -> None:
+    site.install(
+        "ensemble-twice",
+        ACTION.format(name="twice", summary="x"),
+        entry_points="[ensemble]\na = ensemble_twice\nb = ensemble_twice\n",
+    )
+    registry = discover()
+    assert found(registry, "ensemble-twice").error is None
+    assert registry.lookup("action", "twice").name == "twice"
+
+
+def test_hooks_that_a_package_imports_from_its_module_count_once(site: Site) -> None:
+    site.install(
+        "ensemble-inner",
+        ACTION.format(name="inner", summary="x"),
+        entry_points="[ensemble]\na = ensemble_inner\nb = ensemble_outer\n",
+    )
+    (site.folder / "ensemble_outer.py").write_text("from ensemble_inner import ensemble_actions\n")
+    registry = discover()
+    assert registry.lookup("action", "inner").name == "inner"
+    assert [plugin.error for plugin in registry.plugins if "inner" in plugin.distribution] == [
+        None,
+        None,
+    ]
+
+
+def test_hook_of_a_broken_plugin_still_counts_where_it_is_imported(site: Site) -> None:
+    site.install(
+        "ensemble-inner",
+        ACTION.format(name="inner", summary="x") + "\n    @hookimpl\n    def ensemble_x(): ...\n",
+        entry_points="[ensemble]\na = ensemble_inner\nb = ensemble_outer\n",
+    )
+    (site.folder / "ensemble_outer.py").write_text("from ensemble_inner import ensemble_actions\n")
+    registry = discover()
+    assert registry.lookup("action", "inner").name == "inner"
+    assert [plugin.error is None for plugin in registry.plugins if plugin.version == "1.2"] == [
+        False,
+        True,
+    ]
+
+
+def test_same_distribution_twice_on_the_path_does_not_clash(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "editable"
+    other.mkdir()
+    site.install("ensemble-dup", ACTION.format(name="dup", summary="old"), version="1.0")
+    Site(other).install("ensemble-dup", ACTION.format(name="dup", summary="new"), version="1.1")
+    monkeypatch.syspath_prepend(other)
+    registry = discover()
+    assert found(registry, "ensemble-dup").version == "1.1"
+    assert registry.lookup("action", "dup").summary == "new"
+
+
+def test_same_distribution_twice_in_one_folder_does_not_clash(site: Site) -> None:
+    site.install("ensemble-dup", ACTION.format(name="dup", summary="x"), version="1.0")
+    site.install("ensemble-dup", None, version="1.1")
+    assert discover().lookup("action", "dup").name == "dup"
+
+
+def build_wheel(folder: Path) -> Path:
+    """A wheel of one module, as any build tool makes it."""
+    files = {
+        "ensemble_wheel.py": textwrap.dedent(ACTION.format(name="wheel", summary="from a wheel")),
+        "ensemble_wheel-2.0.dist-info/METADATA": (
+            "Metadata-Version: 2.1\nName: ensemble-wheel\nVersion: 2.0\n"
+        ),
+        "ensemble_wheel-2.0.dist-info/WHEEL": (
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+        "ensemble_wheel-2.0.dist-info/entry_points.txt": "[ensemble]\nwheel = ensemble_wheel\n",
+    }
+    wheel = folder / "ensemble_wheel-2.0-py3-none-any.whl"
+    record = io.StringIO()
+    rows = csv.writer(record, lineterminator="\n")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+            rows.writerow([name, f"sha256={digest.rstrip(b'=').decode()}", len(text.encode())])
+            archive.writestr(name, text)
+        rows.writerow(["ensemble_wheel-2.0.dist-info/RECORD", "", ""])
+        archive.writestr("ensemble_wheel-2.0.dist-info/RECORD", record.getvalue())
+    return wheel
+
+
+def test_plugin_in_a_wheel_is_found_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ensemble_core.plugin.discovery import discover\n"
+        "print(discover().lookup('action', 'wheel').summary)"
+    )
+    unpacked = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(unpacked)
+    for place in (wheel, unpacked):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "from a wheel\n"
+
+
+def test_discovery_is_the_same_each_time(site: Site) -> None:
+    for name in ("zeta", "alpha", "mid"):
+        site.install(f"ensemble-{name}", ACTION.format(name=name, summary="x"))
+    first, second = discover(), discover()
+    assert [str(plugin) for plugin in first.plugins] == [str(plugin) for plugin in second.plugins]
+    order = [plugin.distribution for plugin in first.plugins]
+    assert (
+        order.index("ensemble-alpha") < order.index("ensemble-mid") < order.index("ensemble-zeta")
+    )
+    assert order[0] == "ensemble-core"
+
+
+def test_ctrl_c_while_plugins_load_is_not_swallowed(site: Site) -> None:
+    site.install("ensemble-slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        discover()
+
+
+def clash(look: Callable[[], object]) -> PluginError:
+    with pytest.raises(PluginError) as caught:
+        look()
+    assert caught.value.code == "plugin-clash"
+    return caught.value
+
+
+def test_two_plugins_of_one_name_name_both_and_how_to_choose(site: Site) -> None:
+    site.install("ensemble-foo", ACTION.format(name="nightly", summary="foo's"))
+    site.install("ensemble_bar", ACTION.format(name="nightly", summary="bar's"))
+    registry = discover()
+    assert "nightly" not in registry.actions
+    for look in (
+        lambda: registry.lookup("action", "nightly"),
+        lambda: registry.actions["nightly"],
+        lambda: registry.actions.get("nightly"),
+    ):
+        said = str(clash(look))
+        assert "ensemble-foo" in said
+        assert "ensemble_bar" in said
+        assert "'ensemble-foo:nightly'" in said
+        assert "'ensemble-bar:nightly'" in said
+    assert registry.lookup("action", "ensemble-foo:nightly").summary == "foo's"
+    assert registry.lookup("action", "ensemble_bar:nightly").summary == "bar's"
+    assert registry.lookup("action", "Ensemble.Bar:nightly").summary == "bar's"
+    assert {"ensemble-foo:nightly", "ensemble-bar:nightly"} <= set(registry.actions)
+    assert "claimed by" in registry.explain_missing("action", "nightly")
+    assert not [text for text in registry.warnings if "nightly" in text]
+
+
+def test_built_in_keeps_its_name(site: Site) -> None:
+    own = discover().lookup("action", "submit")
+    site.install("ensemble-greedy", ACTION.format(name="submit", summary="mine"))
+    registry = discover()
+    assert registry.lookup("action", "submit").summary == own.summary
+    assert registry.lookup("action", "ensemble-greedy:submit").summary == "mine"
+    warned = [text for text in registry.warnings if "'ensemble-greedy:submit'" in text]
+    assert len(warned) == 1
+    assert "ensemble-greedy:submit" in set(registry.actions)
+
+
+def test_one_distribution_that_claims_a_name_twice_is_told_of(site: Site) -> None:
+    site.install(
+        "ensemble-pair",
+        ACTION.format(name="pair", summary="one"),
+        entry_points="[ensemble]\na = ensemble_pair\nb = ensemble_pair_more\n",
+    )
+    (site.folder / "ensemble_pair_more.py").write_text(
+        textwrap.dedent(ACTION.format(name="pair", summary="two"))
+    )
+    registry = discover()
+    for name in ("pair", "ensemble-pair:pair"):
+        said = str(clash(partial(registry.lookup, "action", name)))
+        assert "ensemble_pair_more" in said
+        assert "ensemble-pair" in said
+
+
+def test_same_name_of_different_kinds_is_no_clash(site: Site) -> None:
+    site.install("ensemble-one", ACTION.format(name="local", summary="an action"))
+    registry = discover()
+    assert registry.lookup("action", "local").summary == "an action"
+
+
+def test_every_name_that_is_listed_can_be_looked_up(site: Site) -> None:
+    site.install("ensemble-foo", ACTION.format(name="nightly", summary="foo's"))
+    site.install("ensemble-bar", ACTION.format(name="nightly", summary="bar's"))
+    site.install("ensemble-greedy", ACTION.format(name="submit", summary="mine"))
+    actions = discover().actions
+    assert len(list(actions)) == len(set(actions)) == len(actions)
+    for name in actions:
+        assert name in actions
+        assert actions[name].name == name.rpartition(":")[2]
+    records = [id(actions[name]) for name in actions.names]
+    assert len(records) == len(set(records))
+
+
+def test_unknown_name_has_the_nearest_spelling(site: Site) -> None:
+    site.install("ensemble-notify", ACTION.format(name="notify", summary="x"))
+    registry = discover()
+    with pytest.raises(EnsembleError) as caught:
+        registry.lookup("action", "notfy")
+    assert caught.value.code == "no-such-action"
+    assert "did you mean 'notify'?" in (caught.value.hint or "")
+    assert "did you mean 'job-cancel'?" in registry.explain_missing("trigger", "job-cnacel")
+
+
+def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
+    site.install("ensemble-bad", "import no_such_module_anywhere")
+    hint = discover().explain_missing("action", "frobnicate")
+    assert "plugin 'ensemble-bad' of ensemble-bad 1.2 is broken" in hint
+    assert "no_such_module_anywhere" in hint
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that is known to exist, whatever is installed here."""
+    monkeypatch.setitem(registry_module._ELSEWHERE, ("executor", "cluster"), "ensemble-cluster")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_known_plugin_that_is_not_installed_is_named() -> None:
+    hint = discover().explain_missing("executor", "cluster")
+    assert "pip install ensemble-cluster" in hint
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_known_plugin_that_is_installed_but_broken_is_not_to_be_installed_again(
+    site: Site,
+) -> None:
+    site.install("ensemble-cluster", "import no_such_cluster")
+    hint = discover().explain_missing("executor", "cluster")
+    assert "pip install" not in hint
+    assert "ensemble-cluster 1.2 is broken" in hint
+    assert "no_such_cluster" in hint
+
+
+def test_an_executor_is_found_by_name_for_one_that_composes_it(site: Site) -> None:
+    site.install("ensemble-cluster", EXECUTOR)
+    assert executor_record("elsewhere").summary == "runs elsewhere"
+    assert executor_record("ensemble-cluster:elsewhere").summary == "runs elsewhere"
+    assert executor_record is ensemble_core.executor_record
+    with pytest.raises(PluginError, match="no executor 'elsewere'") as caught:
+        executor_record("elsewere")
+    assert "'elsewhere'" in str(caught.value.hint)
+    site.install("ensemble-other", EXECUTOR)
+    with pytest.raises(PluginError, match="claimed by ensemble-cluster and by ensemble-other"):
+        executor_record("elsewhere")
+
+
+def test_an_executor_of_a_file_is_found_while_one_that_composes_it_is_built(site: Site) -> None:
+    file = site.folder / "there.py"
+    file.write_text(textwrap.dedent(EXECUTOR))
+    with pytest.raises(PluginError, match="no executor 'elsewhere'"):
+        executor_record("elsewhere")
+    with looking_in(discover([file])):
+        assert executor_record("elsewhere").summary == "runs elsewhere"
+        assert executor_record("there:elsewhere").summary == "runs elsewhere"
+    with pytest.raises(PluginError, match="no executor 'elsewhere'"):
+        executor_record("elsewhere")
+
+
+def test_listing_is_plain_data(site: Site) -> None:
+    site.install("ensemble-notify", ACTION.format(name="notify", summary="x"))
+    assert found(discover(), "ensemble-notify").to_dict() == {
+        "name": "ensemble-notify",
+        "distribution": "ensemble-notify",
+        "version": "1.2",
+        "module": "ensemble_notify",
+        "builtin": False,
+        "records": {"action": ["notify"]},
+        "error": None,
+    }

@@ -1,0 +1,158 @@
+"""A plugin that is wrong while a run is under way: it is told of with its place, and no run that
+met it ends as if all had been well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.errors import raised_at
+from ensemble_core.plugin.observer import Observer, Row
+from ensemble_core.runtime.tail import Follower
+
+STUDY = """
+jobs:
+  - name: sim
+    command: "echo energy"
+    stdout: out.log
+    observe: {faulty: {}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: hot, trigger: observed, name: sim, action: {name: log, message: "seen"}}
+"""
+
+OBSERVER = """
+from ensemble_core import Observer, ObserverPlugin, Row, hookimpl
+
+
+class Faulty(Observer):
+    path = None
+
+    def feed(self, data):
+        %s
+
+
+@hookimpl
+def ensemble_observers():
+    return [ObserverPlugin(name="faulty", summary="-", build=lambda job, options: %s)]
+"""
+
+ACTION = """
+from ensemble_core import ActionPlugin, hookimpl
+
+
+def plan(firing, options):
+    yield firing.log("before")
+    given = {}
+    yield firing.log(given["missing"])
+
+
+@hookimpl
+def ensemble_actions():
+    return [ActionPlugin(name="faulty-plan", summary="-", plan=plan)]
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]]:
+    def run(study: str, plugin: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "study.yaml").write_text(study)
+        (tmp_path / "faulty.py").write_text(plugin)
+        words = ["ensemble_core.cli", "run", "--plugin", "faulty.py", "--executor", "local"]
+        return subprocess.run(
+            [sys.executable, "-m", *words, "study.yaml"],
+            cwd=tmp_path,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("feed", "built", "told", "line"),
+    [
+        ("raise ValueError('of no use')", "Faulty()", "ValueError: of no use", 9),
+        ("pass", "Faulty()", "its feed returned None and not a list of Row", 8),
+        ("return [{'a': 1.0}]", "Faulty()", "gave {'a': 1.0}, which is no Row", 8),
+        ("return [Row({'a': '1'})]", "Faulty()", "a Row in which 'a' is '1', no float", 8),
+        ("return []", "1 / 0", "of job sim.0 cannot be built: ZeroDivisionError", 14),
+    ],
+)
+def test_a_run_whose_rules_an_observer_left_asleep_does_not_end_as_if_all_were_well(
+    run: Callable[[str, str], subprocess.CompletedProcess[str]],
+    feed: str,
+    built: str,
+    told: str,
+    line: int,
+) -> None:
+    done = run(STUDY, OBSERVER % (feed, built))
+    assert done.returncode == 1
+    (error,) = [one for one in done.stderr.splitlines() if one.startswith("error: ")]
+    assert told in error
+    assert "'faulty'" in error
+    assert f"faulty.py:{line})" in error
+    assert "exit code 1: 1 error" in done.stdout
+
+
+def test_the_line_of_a_plan_that_raised_is_told(
+    run: Callable[[str, str], subprocess.CompletedProcess[str]],
+) -> None:
+    study = """
+jobs: [{name: sim, command: "true"}]
+rules:
+  - {trigger: start, action: {name: faulty-plan}}
+"""
+    done = run(study, ACTION)
+    assert done.returncode == 1
+    assert "log before" in done.stdout
+    assert "error: action faulty-plan raised KeyError('missing') (faulty.py:8)" in done.stderr
+
+
+class Late(Observer):
+    """Gives one row, and then something else."""
+
+    @property
+    def path(self) -> str | None:
+        return None
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        yield Row({"n": 1.0})
+        raise ValueError("after the first row")
+
+
+def test_the_rows_before_an_observers_failure_are_told_before_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "out.log"
+    path.write_text("1\n")
+    follower = Follower(
+        lambda events: told.extend(event.type for event in events),
+        lambda: 1000.0,
+        fail=lambda message: told.append(message),
+    )
+    follower.watch("sim.0", "late", Late(), path)
+    follower.finish("sim.0")
+    follower.close()
+    assert told[0] == "observed"
+    assert "ValueError: after the first row (test_faulty_plugins_at_work.py:" in told[1].replace(
+        "tests/plugin/", ""
+    )
+    assert len(told) == 2
+
+
+def test_the_place_of_an_error_is_the_plugins_though_a_library_raised_it() -> None:
+    import json
+
+    try:
+        json.loads("{")
+    except ValueError as error:
+        place = raised_at(error)
+    assert place.rpartition("/")[2].startswith("test_faulty_plugins_at_work.py:")
+    assert raised_at(ValueError("never raised")) == ""

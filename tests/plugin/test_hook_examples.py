@@ -1,0 +1,194 @@
+"""The examples in the manual of hooks work as they stand: each is saved, loaded and used."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ensemble_core import (
+    CallContext,
+    Event,
+    Job,
+    JobEvent,
+    MetricsView,
+    ObserverPlugin,
+    Row,
+    Rule,
+    Run,
+    StatisticPlugin,
+)
+from ensemble_core.config import load_text
+from ensemble_core.model.decisions import Log
+from ensemble_core.model.rules import Action
+from ensemble_core.plugin import hookspecs
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.validation import HOOKS
+from ensemble_core.testing import (
+    ActionContract,
+    FakeFiring,
+    ObserverContract,
+    StatisticContract,
+    Story,
+    TriggerContract,
+)
+
+
+def examples(hook: str) -> list[str]:
+    text = inspect.getdoc(getattr(hookspecs, hook)) or ""
+    return [inspect.cleandoc(found) for found in re.findall(r"```python\n(.*?)```", text, re.S)]
+
+
+def install(hook: str, folder: Path, number: int = 0) -> Registry:
+    file = folder / f"{hook}_{number}.py"
+    file.write_text(examples(hook)[number], encoding="utf-8")
+    return discover([file])
+
+
+def check(suite: object) -> None:
+    for name in dir(suite):
+        if name.startswith("test_"):
+            try:
+                getattr(suite, name)()
+            except pytest.skip.Exception:
+                continue
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_has_a_complete_example(hook: str, tmp_path: Path) -> None:
+    assert examples(hook)
+    for number in range(len(examples(hook))):
+        plugin = install(hook, tmp_path, number).plugins[-1]
+        assert plugin.error is None
+        assert {kind: len(found) for kind, found in plugin.records.items()} == {HOOKS[hook][0]: 1}
+
+
+def test_every_hookspec_is_known_to_the_loader() -> None:
+    specs = {name for name, value in vars(hookspecs).items() if hasattr(value, "ensemble_spec")}
+    assert specs == set(HOOKS)
+
+
+def test_executor_example_runs_jobs(tmp_path: Path) -> None:
+    record = install("ensemble_executors", tmp_path).lookup("executor", "rehearse")
+    executor, seen = record.build({}), list[Event]()
+    executor.open(Run("r", tmp_path, lambda: 1.0), lambda events: seen.extend(events))
+    executor.submit([Job(id="sim.0", group="sim", index=0, command=("true",))])
+    executor.close()
+    names = [event.name for event in seen if isinstance(event, JobEvent)]
+    assert names[0] == "submit"
+    assert names[-2:] == ["finish", "clean"]
+    assert executor.capabilities == record.capabilities
+
+
+def test_trigger_example_wakes_for_quick_jobs(tmp_path: Path) -> None:
+    record = install("ensemble_triggers", tmp_path).lookup("trigger", "job-quick")
+    end = JobEvent(9.0, "sim.0", "finish", {"status": 0})
+
+    class Suite(TriggerContract):
+        plugin = record
+        name = "sim"
+        options: ClassVar = {"below": 5}
+        wakes = ((end, {"duration": 2.0}),)
+        sleeps = ((end, {"duration": 5.0}), (end, {}))
+        bad_options = ({}, {"below": 0}, {"bellow": 5})
+
+    check(Suite())
+
+
+def test_slow_action_example_writes_and_submits(tmp_path: Path) -> None:
+    record = install("ensemble_actions", tmp_path).lookup("action", "note")
+    target = tmp_path / "notes.txt"
+
+    class Suite(ActionContract):
+        plugin = record
+        options: ClassVar = {"text": "half done", "file": str(target), "submit": "analysis"}
+        bad_options = ({}, {"text": "", "file": "x"})
+
+    check(Suite())
+    context = CallContext(
+        options=Suite.options,
+        event={},
+        rule=Rule({"trigger": "start"}),
+        action=Action({"name": "note"}),
+        metrics=MetricsView({}),
+    )
+    assert record.run is not None
+    assert record.run(context) == Action(name="submit", label="analysis")
+    assert target.read_text("utf-8").endswith("start: half done\n")
+
+
+def test_planned_action_example_waits_its_turn(tmp_path: Path) -> None:
+    record = install("ensemble_actions", tmp_path, 1).lookup("action", "submit-politely")
+
+    class Suite(ActionContract):
+        plugin = record
+        options: ClassVar = {"label": "sim"}
+
+    check(Suite())
+    assert record.plan is not None
+    for waiting, decision in ((3, "submit"), (30, "log")):
+        firing = FakeFiring(groups=["sim"], metrics={"queue.sched": waiting})
+        assert [item.type for item in record.plan(firing, Suite.options)] == [decision]
+
+
+def test_statistic_example_is_a_geometric_mean(tmp_path: Path) -> None:
+    found: StatisticPlugin = install("ensemble_metrics", tmp_path).lookup("statistic", "geomean")
+
+    class Suite(StatisticContract):
+        plugin = found
+        expected = (([2.0, 8.0], 4.0), ([0.0], None))
+
+    check(Suite())
+
+
+def test_action_example_does_what_it_holds_by_how_long_the_job_ran(tmp_path: Path) -> None:
+    registry = install("ensemble_actions", tmp_path, 2)
+    told = Story(
+        load_text(
+            """
+jobs: [{name: sim, command: x, count: 3}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - trigger: job-finish
+    name: sim
+    repetitions: 3
+    action:
+      name: by-length
+      limit: '= 2 * metric("median.sim-duration")'
+      longer: {name: log, message: "{job} took more than {limit} s"}
+""",
+            registry,
+        )
+    )
+    told.start()
+    said = [
+        one.message
+        for job, seconds in (("sim.0", 2.0), ("sim.1", 2.0), ("sim.2", 9.0))
+        for one in told.play(job, duration=seconds)
+        if isinstance(one, Log)
+    ]
+    assert said == ["sim.2 took more than 4 s"]
+
+    class Suite(ActionContract):
+        plugin = registry.lookup("action", "by-length")
+        options: ClassVar = {"limit": 5, "shorter": {"name": "cancel"}}
+        bad_options = ({}, {"limit": "5"}, {"limit": 5, "longr": {}})
+
+    check(Suite())
+
+
+def test_observer_example_reads_energies(tmp_path: Path) -> None:
+    found: ObserverPlugin = install("ensemble_observers", tmp_path).lookup("observer", "energies")
+
+    class Suite(ObserverContract):
+        plugin = found
+        options: ClassVar = {"log": "md.log"}
+        sample = b"starting\nenergy -1.5\nenergy nan\nenergy\nenergy -1.75\n"
+        rows = (Row({"energy": -1.5}), Row({"energy": math.nan}), Row({"energy": -1.75}))
+
+    check(Suite())

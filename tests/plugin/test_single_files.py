@@ -1,0 +1,171 @@
+"""``--plugin FILE.py``: single files as plugins, and what is said of those that do not work."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.errors import PluginError
+from ensemble_core.plugin.discovery import discover
+
+NOTIFY = """\
+from dataclasses import dataclass
+
+from ensemble_core import ActionPlugin, hookimpl
+
+
+@dataclass
+class Message:
+    text: str
+
+
+@hookimpl
+def ensemble_actions():
+    text = Message("{summary}").text
+    return [ActionPlugin(name="notify", summary=text, run=lambda context: None)]
+"""
+
+
+def write(path: Path, source: str) -> Path:
+    path.write_text(textwrap.dedent(source), encoding="utf-8")
+    return path
+
+
+def refused(path: Path) -> PluginError:
+    before = set(sys.modules)
+    with pytest.raises(PluginError) as caught:
+        discover([path])
+    left = {name for name in set(sys.modules) - before if name.startswith("ensemble_plugin_")}
+    assert not left
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_file_is_a_plugin(tmp_path: Path) -> None:
+    file = write(tmp_path / "notify.py", NOTIFY.format(summary="tell somebody"))
+    registry = discover([file])
+    assert registry.lookup("action", "notify").summary == "tell somebody"
+    assert registry.lookup("action", "notify:notify").summary == "tell somebody"
+    plugin = registry.plugins[-1]
+    assert (plugin.name, plugin.distribution, plugin.module) == ("notify", "notify", str(file))
+
+
+def test_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "notify.py"
+    for summary in ("one", "two"):
+        write(file, NOTIFY.format(summary=summary))
+        assert discover([file]).lookup("action", "notify").summary == summary
+    assert [path.name for path in tmp_path.iterdir()] == ["notify.py"]
+
+
+def test_file_needs_no_py_at_its_end(tmp_path: Path) -> None:
+    file = write(tmp_path / "notify.txt", NOTIFY.format(summary="x"))
+    assert "notify" in discover([file]).actions
+
+
+def test_same_file_twice_is_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "notify.py", NOTIFY.format(summary="x"))
+    (tmp_path / "link.py").symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    registry = discover([file, "notify.py", tmp_path / "link.py"])
+    assert registry.lookup("action", "notify").summary == "x"
+
+
+def test_two_files_of_one_name_clash_and_name_each_other(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "notify.py", NOTIFY.format(summary=folder))
+    registry = discover([tmp_path / "a" / "notify.py", tmp_path / "b" / "notify.py"])
+    with pytest.raises(PluginError) as caught:
+        registry.lookup("action", "notify")
+    assert str(tmp_path / "a" / "notify.py") in str(caught.value)
+    assert str(tmp_path / "b" / "notify.py") in str(caught.value)
+
+
+def test_file_cannot_pose_as_a_built_in(tmp_path: Path) -> None:
+    source = NOTIFY.format(summary="mine").replace('"notify"', '"submit"')
+    file = write(tmp_path / "ensemble-core.py", source)
+    registry = discover([file])
+    assert registry.lookup("action", "submit").summary != "mine"
+    assert registry.lookup("action", "ensemble-core.py:submit").summary == "mine"
+    assert any("built-in" in text for text in registry.warnings)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    error = refused(tmp_path / "nowhere.py")
+    assert "nowhere.py" in error.what
+    assert "does not exist" in error.what
+
+
+def test_folder(tmp_path: Path) -> None:
+    assert "is a folder" in refused(tmp_path).what
+
+
+def test_syntax_error_has_its_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "bad.py", "x = 1\ny = (2\ndef f(:\n    pass\n")
+    error = refused(file)
+    assert error.where is not None
+    assert error.where.file == str(file)
+    assert error.where.line in (2, 3)
+    assert error.where.column > 0
+    assert "does not parse" in error.what
+
+
+@pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n"])
+def test_file_that_is_no_text(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.py"
+    file.write_bytes(content)
+    error = refused(file)
+    assert "does not parse" in error.what
+    assert error.where is not None
+    assert error.where.file == str(file)
+
+
+def test_import_error_has_its_place_and_a_hint(tmp_path: Path) -> None:
+    error = refused(write(tmp_path / "bad.py", "import os\n\nimport no_such_module.deep\n"))
+    assert error.where is not None
+    assert error.where.line == 3
+    assert "No module named 'no_such_module'" in error.what
+    assert error.hint == "install what provides the module 'no_such_module'"
+
+
+def test_import_of_a_neighbour_is_explained(tmp_path: Path) -> None:
+    write(tmp_path / "neighbor.py", "")
+    error = refused(write(tmp_path / "bad.py", "import neighbor\n"))
+    assert "cannot import its neighbours" in (error.hint or "")
+
+
+def test_error_while_it_runs_has_its_place(tmp_path: Path) -> None:
+    error = refused(write(tmp_path / "bad.py", "def f():\n    return 1 / 0\n\nf()\n"))
+    assert error.where is not None
+    assert error.where.line == 2
+    assert "ZeroDivisionError" in error.what
+
+
+def test_exit_while_it_is_loaded_does_not_end_the_program(tmp_path: Path) -> None:
+    assert "ended the program" in refused(write(tmp_path / "bad.py", "raise SystemExit(3)\n")).what
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("x = 1\n", "it has no hook"),
+        ("def ensemble_actions():\n    return []\n", "not marked with @hookimpl"),
+        (
+            "from ensemble_core import hookimpl\n\n@hookimpl\ndef ensemble_action():\n    pass\n",
+            "did you mean 'ensemble_actions'?",
+        ),
+    ],
+)
+def test_file_that_registers_nothing_is_refused(tmp_path: Path, source: str, reason: str) -> None:
+    assert reason in refused(write(tmp_path / "bad.py", source)).what
+
+
+@pytest.mark.skipif("os.geteuid() == 0", reason="root can read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "bad.py", "")
+    file.chmod(0)
+    assert "cannot be read" in refused(file).what

@@ -1,0 +1,185 @@
+"""The tutorial for plugin authors, followed step by step: each file is written, each command run.
+
+What a command prints in the page is what it prints here, but for times, tags and temporary folders.
+``…`` on a line of its own stands for any lines. ``pip install -e`` is played, since a test has no
+network: the entry points of ``pyproject.toml`` are made known as an editable installation does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.model.rules import Firing, Trigger
+from ensemble_core.plugin.records import CallContext
+from ensemble_core.testing import Story
+
+PAGE = Path(__file__).parents[2] / "docs" / "plugin-tutorial.md"
+_FENCE = re.compile(
+    r"^(?:`(?P<path>[\w./-]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+#: What an editable installation leaves behind, as far as entry points go.
+_PIP = """
+import configparser, pathlib, re, sys
+assert sys.argv[1:] == ["install", "-q", "-e", ".[test]"], sys.argv
+text = pathlib.Path("pyproject.toml").read_text("utf-8")
+site = pathlib.Path({site!r})
+name, version = (re.search(rf'^{{key}} = "(.*)"$', text, re.M)[1] for key in ("name", "version"))
+info = site / f"{{name.replace('-', '_')}}-{{version}}.dist-info"
+info.mkdir(parents=True)
+(info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {{name}}\\nVersion: {{version}}\\n")
+points = text.partition("[project.entry-points.ensemble]\\n")[2].replace('"', "")
+(info / "entry_points.txt").write_text("[ensemble]\\n" + points)
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the page, and what the page says that it prints."""
+
+    line: int
+    text: str
+    printed: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the page."""
+
+    path: str
+    text: str
+
+
+def steps(page: str) -> Iterator[File | Command]:
+    """What the page has its reader do, in order."""
+    for found in _FENCE.finditer(page):
+        if found["path"] is not None:
+            yield File(found["path"], found["text"])
+        elif found["kind"] == "console":
+            first = page.count("\n", 0, found.start("text")) + 1
+            for part in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", found["text"], re.M):
+                line = first + found["text"].count("\n", 0, part.start())
+                yield Command(line, part[1], part[2])
+
+
+class Reader:
+    """Somebody who does what the page says, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, site, programs = folder / "ensemble-anneal", folder / "site", folder / "bin"
+        for made in (self.folder, site, programs):
+            made.mkdir()
+        (folder / "pip.py").write_text(_PIP.format(site=str(site)), encoding="utf-8")
+        for name, arguments in (
+            ("python", ""),
+            ("ensemble", "-m ensemble_core.cli"),
+            ("pip", str(folder / "pip.py")),
+        ):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+            program.chmod(0o755)
+        self.environment = {
+            **os.environ,
+            "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(site), str(self.folder)]),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+            "PYTEST_ADDOPTS": "-p no:cacheprovider",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # none is needed, and they take their time
+            "COLUMNS": "120",
+        }
+
+    def write(self, file: File) -> None:
+        path = self.folder / file.path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+
+    def run(self, command: str) -> str:
+        """What the command prints on either stream."""
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout.replace(str(self.folder), "~/ensemble-anneal")
+
+
+def plain(printed: str) -> str:
+    """Without what differs from one time to the next."""
+    text = re.sub(r"\b\d+\.\d+ ?s\b", "N s", printed)
+    text = re.sub(r"\b\d+ events led|after event \d+", "N events", text)  # rows of cancelled jobs
+    text = re.sub(r"\d{8}T\d{6}-[0-9a-f]{6}", "TAG", text)
+    text = re.sub(r"\S+/ensemble/runs/", "~/.local/state/ensemble/runs/", text)
+    text = re.sub(r"(?m)^(executor local \(slots=1\)): .*", r"\1", text)  # and why not others
+    return "".join(re.sub(r" +", " ", line).strip() + "\n" for line in text.splitlines())
+
+
+def fits(told: str, printed: str) -> bool:
+    """Whether the page's text is what was printed."""
+    lines = plain(told).splitlines()
+    pattern = "".join(r"(?:.*\n)*?" if line == "…" else re.escape(line) + r"\n" for line in lines)
+    return re.fullmatch(pattern, plain(printed)) is not None
+
+
+def test_whoever_follows_the_tutorial_sees_what_it_shows(tmp_path: Path) -> None:
+    reader, commands = Reader(tmp_path), 0
+    for step in steps(PAGE.read_text("utf-8")):
+        if isinstance(step, File):
+            reader.write(step)
+            continue
+        printed = reader.run(step.text)
+        assert fits(step.printed, printed), (
+            f"{PAGE.name}:{step.line}: $ {step.text}\nprinted\n{printed}and not\n{step.printed}"
+        )
+        commands += 1
+    assert commands > 15
+
+
+@pytest.mark.parametrize(
+    ("told", "printed", "same"),
+    [
+        ("a\n…\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n…\nd\n", "a\nb\nc\n", False),
+        ("took 0.93 s\n", "took 12.5 s\n", True),
+        ("3 passed\n", "2 passed\n", False),
+        ("", "error\n", False),
+    ],
+)
+def test_only_times_and_tags_may_differ(told: str, printed: str, same: bool) -> None:
+    assert fits(told, printed) == same
+
+
+def test_commands_that_are_not_followed_are_those_that_need_the_network() -> None:
+    shown = [
+        found["text"] for found in _FENCE.finditer(PAGE.read_text("utf-8")) if found["kind"] == "sh"
+    ]
+    assert len(shown) == 2
+    assert all(re.search(r"^pip install (?!-e)", text, re.M) for text in shown)
+
+
+@pytest.mark.parametrize("kind", [Trigger, Firing, CallContext, Story])
+def test_everything_that_an_authors_code_is_given_has_a_line(kind: type) -> None:
+    """All attributes and methods, and no other, in the order of what one wants to do."""
+    head = f"| | of a `{kind.__name__}"
+    table = PAGE.read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    told = {
+        name
+        for line in table.splitlines()[2:]
+        for name in re.findall(r"`(\w+)(?:\([^`]*\))?`", line.split("|")[1])
+    }
+    names = {name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_"}
+    if kind is Story:
+        names |= {"ensemble", "engine", "now", "decisions", "events"}
+    assert told == names

@@ -1,0 +1,66 @@
+"""Documentation that is checked: its ensemble files are valid, and what it lists is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.plugin.discovery import discover
+
+ROOT = Path(__file__).parents[2]
+#: The tutorial's files need the plugin that it writes: test_plugin_tutorial follows it.
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "plugin-tutorial.md"),
+]
+FILES = [
+    (page.name, number, block)
+    for page in PAGES
+    if page.is_file()
+    for number, block in enumerate(
+        re.findall(r"^```yaml\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    )
+    if re.search(r"^jobs:", block, re.M)
+]
+
+
+@pytest.mark.parametrize(("page", "number", "text"), FILES, ids=[f"{p}-{n}" for p, n, _ in FILES])
+def test_an_ensemble_file_in_the_documentation_is_valid(page: str, number: int, text: str) -> None:
+    assert load_text(text, discover(), file=page).warnings == ()
+
+
+def test_the_documentation_has_ensemble_files() -> None:
+    assert {page for page, _, _ in FILES} == {"README.md", "ensemble-file.md"}
+
+
+def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> None:
+    text = (ROOT / "docs" / "ensemble-file.md").read_text("utf-8")
+    registry = discover()
+    fields = set(JobGroup.__dataclass_fields__) - {"text", "here"}
+    builtin = [plugin for plugin in registry.plugins if plugin.builtin]
+    for kind in ("trigger", "action", "statistic"):
+        names = {record.name for plugin in builtin for record in plugin.records.get(kind, ())}
+        fields |= {name for name in names if not name.startswith("job-")}
+    missing = sorted(
+        name for name in fields if not re.search(rf"`[^`\n]*\b{re.escape(name)}\b", text)
+    )
+    assert missing == []
+
+
+def test_the_readmes_plugin_loads_and_its_options_are_checked(tmp_path: Path) -> None:
+    (source,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
+    )
+    file = tmp_path / "ensemble_notify.py"
+    file.write_text(source, encoding="utf-8")
+    registry = discover([file])
+    assert "notify" in registry.actions
+    text = "jobs: [{name: a, command: a}]\nrules: [{trigger: start, action: {name: notify, %s: x}}]"
+    load_text(text % "url", registry)
+    with pytest.raises(FileErrors, match="unknown key 'ulr'"):
+        load_text(text % "ulr", registry)

@@ -1,0 +1,748 @@
+"""Each example does what its first lines promise, run as a user would run it.
+
+Every ``*.yaml`` of ``examples/`` is found by itself; one without a promise here fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FILES = sorted(EXAMPLES.glob("*.yaml"))
+COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+
+#: What an environment's own programs are found by, as after activating it.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+needs_plugin = pytest.mark.skipif(
+    importlib.util.find_spec("ensemble_lammps") is None,
+    reason="no plugin: pip install ensemble-lammps to test this example",
+)
+needs_minicluster = pytest.mark.skipif(
+    importlib.util.find_spec("ensemble_minicluster") is None,
+    reason="no plugin: pip install ensemble-minicluster to test this example",
+)
+needs_lammps = pytest.mark.skipif(
+    shutil.which("lmp", path=PATH) is None,
+    reason="no lmp on the PATH: pip install 'lammps[mpi]' to test this example",
+)
+needs_mpiexec = pytest.mark.skipif(
+    shutil.which("mpiexec", path=PATH) is None,
+    reason="no mpiexec on the PATH: pip install 'lammps[mpi]' to test this example",
+)
+
+
+@dataclass
+class Ran:
+    """A run of an example: its JSON lines, and the folder it was started in."""
+
+    code: int
+    lines: list[dict[str, Any]]
+    errors: str
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.lines[-1]
+
+    @cached_property
+    def fired(self) -> dict[str, int]:
+        """How often each rule fired, of those that did."""
+        return dict(Counter(line["rule"] for line in self.lines if line["type"] == "fired"))
+
+    @cached_property
+    def never(self) -> set[str]:
+        """The rules that the summary reports as never fired."""
+        return {rule["id"] for rule in self.summary["rules"] if not rule["fired"]}
+
+    @cached_property
+    def submits(self) -> list[tuple[str, int]]:
+        """Each submit that a rule decided: the group and the number of jobs."""
+        return [
+            (line["group"], len(line["jobs"]))
+            for line in self.lines
+            if line["type"] == "submit" and line["rule"] is not None
+        ]
+
+    @cached_property
+    def groups(self) -> dict[str, tuple[int, int, int]]:
+        """How many jobs of each group succeeded, failed and were cancelled."""
+        return {
+            group["name"]: (group["success"], group["failed"], group["cancelled"])
+            for group in self.summary["groups"]
+        }
+
+    @cached_property
+    def messages(self) -> list[str]:
+        return [line["message"] for line in self.lines if line["type"] == "log"]
+
+    @cached_property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Each job as it was submitted, by its id."""
+        return {
+            job["id"]: job
+            for line in self.lines
+            if line["type"] == "submit"
+            for job in line["jobs"]
+        }
+
+    def cancelled(self) -> list[str]:
+        """The jobs that rules cancelled."""
+        return [
+            job
+            for line in self.lines
+            if line["type"] == "cancel" and line["rule"] is not None
+            for job in line["jobs"]
+        ]
+
+    def place(self, kind: str, **fields: object) -> int:
+        """Where the first line of this kind with these fields stands."""
+        for number, line in enumerate(self.lines):
+            if line["type"] == kind and fields.items() <= line.items():
+                return number
+        raise AssertionError(f"there is no {kind} with {fields}")
+
+    def events(self, job: str) -> list[str]:
+        """The events of one job in order."""
+        return [line["name"] for line in self.lines if line.get("job") == job and "name" in line]
+
+    def rows(self) -> list[tuple[str, dict[str, float]]]:
+        """The rows that observers read, each with its job."""
+        return [(line["job"], line["values"]) for line in self.lines if line["type"] == "observed"]
+
+    def output(self, job: str) -> str:
+        """What the run kept of a job's output."""
+        return (Path(self.summary["output"]) / f"{job}.out").read_text()
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an example's first lines say. ``litter`` are the files that it leaves where it ran, or
+    patterns for these."""
+
+    check: Callable[[Ran], None]
+    options: Sequence[str] = ()
+    code: int = 0
+    litter: Iterable[str] = ()
+    marks: Sequence[pytest.MarkDecorator] = field(default_factory=tuple)
+
+
+def surroundings(folder: Path, path: str = PATH) -> dict[str, Any]:
+    """Where and how an example is started."""
+    environment = {**os.environ, "PATH": path, "ENSEMBLE_STATE": str(folder / "state")}
+    for name in ("NO_COLOR", "FORCE_COLOR", "ENSEMBLE_DEBUG"):
+        environment.pop(name, None)
+    (folder / "here").mkdir(exist_ok=True)
+    return {
+        "cwd": folder / "here",
+        "env": environment,
+        "text": True,
+        "stdin": subprocess.DEVNULL,
+    }
+
+
+def run(
+    file: Path, folder: Path, *options: str, json_lines: bool = True, path: str = PATH
+) -> subprocess.CompletedProcess[str]:
+    flags = ["--json"] if json_lines else []
+    return subprocess.run(
+        [*COMMAND, "run", *flags, "--output", str(folder / "kept"), *options, str(file)],
+        capture_output=True,
+        timeout=60,
+        **surroundings(folder, path),
+    )
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command about the run that was started there."""
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, timeout=60, **surroundings(folder)
+    )
+
+
+# What each example promises.
+
+
+def hello_world(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "rule-2": 1}
+    assert ran.submits == [("sleep", 5), ("echo", 5)]
+    assert ran.groups == {"sleep": (5, 0, 0), "echo": (5, 0, 0)}
+    assert ran.lines[ran.place("fired", rule="rule-2")]["value"] == 3
+    finished = [
+        line["job"]
+        for line in ran.lines[: ran.place("submit", group="echo")]
+        if line.get("name") == "finish"
+    ]
+    assert len(finished) == 3
+    assert ran.summary["natural"] is True
+    assert ran.output("echo.4") == "hello world\n"
+
+
+def terminate(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "rule-2": 1, "rule-3": 1}
+    assert ran.submits == [("sleep", 5), ("echo", 5), ("watch", 1)]
+    assert ran.groups == {"sleep": (5, 0, 0), "echo": (5, 0, 0), "watch": (0, 0, 1)}
+    end = ran.lines[ran.place("terminate")]
+    assert (end["cancel"], end["exit_code"], end["natural"]) == (["watch.0"], 0, False)
+    assert ran.events("watch.0")[-1] == "clean"
+    assert ran.summary["seconds"] < 30
+
+
+def backoff(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "each": 3, "every-third": 3, "later": 2}
+    assert {name: good for name, (good, _, _) in ran.groups.items()} == {
+        "sleep": 7,
+        "each": 6,
+        "every-third": 3,
+        "later": 2,
+    }
+    finishes: list[tuple[str, float]] = []
+    at: dict[str, list[int]] = {}
+    when: list[float] = []
+    for line in ran.lines:
+        if line.get("name") == "finish" and line["job"].startswith("sleep."):
+            finishes.append((line["job"], line["timestamp"]))
+        elif line["type"] == "fired" and line["label"] == "job-finish (sleep)":
+            assert line["job"] == finishes[-1][0]
+            at.setdefault(line["rule"], []).append(len(finishes))
+            if line["rule"] == "later":
+                when.append(finishes[-1][1])
+    assert at["each"] == [1, 2, 3]
+    assert at["every-third"] == [1, 4, 7]
+    assert at["later"][0] == 1
+    waited = [moment for _, moment in finishes if moment - when[0] >= 0.3]
+    assert when[1] == waited[0]
+
+
+def heartbeat(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "beat": 3, "waited-too-long": 1}
+    assert ran.submits == [("held", 1), ("instead", 1)]
+    assert ran.groups == {"held": (0, 0, 1), "instead": (1, 0, 0)}
+    assert ran.cancelled() == ["held.0"]
+    assert "start" not in ran.events("held.0")
+    late = ran.place("fired", rule="waited-too-long")
+    assert ran.lines[late]["value"] > 0.6
+    before = ran.lines[late - 1]
+    assert (before["type"], before["timer"]) == ("timer", "heartbeat")
+    assert ran.messages == ["beat"] * 3
+
+
+def grow_shrink(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "too-slow": 2, "done": 1, "granted": 2, "denied": 1}
+    asked = [
+        line["delta"]
+        for line in ran.lines
+        if line["type"] == "resize" and "delta" in line and line["attempt"] == 1
+    ]
+    told = [
+        (line["outcome"], line["size"])
+        for line in ran.lines
+        if line["type"] == "resize-outcome" and "outcome" in line
+    ]
+    assert asked == [3, 3, -3]
+    assert told == [("granted", 4), ("denied", 4), ("granted", 1)]
+    assert ran.groups == {"sleep": (8, 0, 0)}
+    assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
+    assert most_at_once(ran) == 4
+    said = [message for message in ran.messages if not message.startswith("mock:")]
+    assert said[0] == "4 at a time now"
+    assert said[-1] == "1 at a time now"
+
+
+def minicluster(ran: Ran) -> None:
+    assert ran.fired == {"rule-1": 1, "more": 3, "rest": 1, "granted": 4}
+    assert ran.never == {"denied", "late"}
+    told = [
+        (line["outcome"], line["size"])
+        for line in ran.lines
+        if line["type"] == "resize-outcome" and "outcome" in line
+    ]
+    assert told == [("granted", 2), ("granted", 3), ("granted", 4), ("granted", 1)]
+    assert ran.groups == {"sim": (10, 0, 0)}
+    assert ran.messages[-1] == "1 nodes now"
+
+
+def most_at_once(ran: Ran, before: int | None = None) -> int:
+    running = most = 0
+    for line in ran.lines[:before]:
+        if line["type"] == "job":
+            running += {"start": 1, "finish": -1}.get(line["name"], 0)
+            most = max(most, running)
+    return most
+
+
+def custom_action(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "again": 3, "enough": 1}
+    assert ran.submits == [("echo", 1), ("echo", 1), ("echo", 1), ("done", 1)]
+    assert ran.groups == {"echo": (3, 0, 0), "done": (1, 0, 0)}
+    assert ran.lines[ran.place("add-rule")]["id"] == "enough"
+    calls = [line for line in ran.lines if line["type"] == "call"]
+    names = [line["name"] for line in calls if line["attempt"] == 1]
+    assert names == ["plan_the_end", *["echo_again"] * 3]
+    # With --json, what functions print goes there. A call whose result nobody knew is made again.
+    assert 2 <= ran.errors.count("once more") <= 2 + len(calls) - len(names)
+
+
+def parameter_sweep(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "refine": 1, "collect": 1}
+    assert ran.submits == [("sweep", 6), ("sweep", 2), ("collect", 1)]
+    assert ran.groups == {"sweep": (8, 0, 0), "collect": (1, 0, 0)}
+    coarse = [(T, P) for T in (0.5, 1.0, 1.5) for P in (1, 10)]
+    values = [*coarse, (1.4, 10), (1.6, 10)]
+    wanted = [f"T={T} P={P} seed={seed}" for seed, (T, P) in enumerate(values)]
+    folder = ran.folder / "runs" / "sweep"
+    assert [(folder / f"{n}" / "result.txt").read_text().strip() for n in range(8)] == wanted
+    assert sorted(ran.output("collect.0").splitlines()) == sorted(wanted)
+    cause = ran.jobs[ran.lines[ran.place("fired", rule="refine")]["job"]]
+    assert cause["parameters"]["T"] == 1.5
+
+
+def failure_handling(ran: Ran) -> None:
+    assert ran.fired == {
+        "begin": 1,
+        "retry": 2,
+        "hopeless": 1,
+        "too-slow": 1,
+        "all-over": 1,
+        "end": 1,
+    }
+    assert ran.never == {"give-up"}
+    assert ran.groups == {
+        "flaky": (1, 2, 0),
+        "broken": (0, 1, 0),
+        "slow": (0, 1, 0),
+        "depends": (0, 0, 2),
+        "cleanup": (1, 0, 0),
+    }
+    codes = {
+        line["job"]: os.waitstatus_to_exitcode(line["context"]["status"])
+        for line in ran.lines
+        if line.get("name") == "finish"
+    }
+    assert [codes[job] for job in ("flaky.0", "flaky.1", "flaky.2")] == [75, 75, 0]
+    assert codes["broken.0"] == 2
+    assert sorted(ran.cancelled()) == ["depends.0", "depends.1"]
+    # Nothing was over yet but this when the clean-up began.
+    last = ran.place("submit", group="cleanup")
+    for job in ("flaky.2", "broken.0", "slow.0", "depends.0", "depends.1"):
+        assert ran.place("job", job=job, name="clean") < last
+    assert ran.lines[ran.place("terminate")]["rule"] == "end"
+    assert "license server is busy" in ran.errors
+
+
+def json_lines(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "diverges": 2, "converged": 3, "first": 1}
+    assert ran.submits == [("descend", 5)]
+    assert ran.groups == {"descend": (3, 0, 2)}
+    rates = [ran.jobs[job]["parameters"]["rate"] for job in ran.cancelled()]
+    assert sorted(rates) == [1.1, 1.2]
+    for job in ran.cancelled():
+        rows = [
+            row["values"] for row in ran.lines if row["type"] == "observed" and row["job"] == job
+        ]
+        assert rows[10]["step"] == 10
+        assert len(rows) < 100  # it was stopped long before its own end
+    assert len([text for text in ran.messages if "converged" in text]) == 3
+
+
+def lammps_melt(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "too-hot": 1, "melted": 1, "cooled": 1}
+    assert ran.never == {"failed"}
+    assert ran.submits == [("melt", 4), ("cool", 1)]
+    assert ran.groups == {"melt": (3, 0, 1), "cool": (1, 0, 0)}
+    assert [ran.jobs[job]["parameters"]["T"] for job in ran.cancelled()] == [3.4]
+    assert ran.lines[ran.place("fired", rule="melted")]["value"] > 0.5
+    rows = Counter(line["job"] for line in ran.lines if line["type"] == "observed")
+    assert rows["melt.1"] == 41  # steps 0 to 2000, each 50th
+    assert rows["cool.0"] == 21
+
+
+def lammps_sweep(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "diverges": 1, "conserves": 4}
+    assert ran.never == {"failed"}
+    assert ran.submits == [("md", 4), ("md", 1)]
+    (diverged,) = ran.cancelled()
+    assert ran.jobs[diverged]["parameters"] == {"T": 2.0, "dt": 0.014}
+    assert ran.jobs["md.4"]["parameters"] == {"T": 2.0, "dt": 0.007}
+    # A job that ran on while its controller was dead may have ended by then.
+    good, bad, cancelled = ran.groups["md"]
+    assert (good + cancelled, bad) == (5, 0)
+    assert cancelled <= 1
+    for job, values in ran.rows():
+        drift, allowed = abs(values.get("v_drift", 0.0)), 0.05 * ran.jobs[job]["parameters"]["T"]
+        assert drift <= allowed or job == diverged
+
+
+def lammps_converge(ran: Ran) -> None:
+    assert ran.fired == {"begin": 1, "settled": 4, "go-on": 4, "known": 4}
+    assert ran.never == {"never-settled", "failed"}
+    assert ran.submits == [("equilibrate", 4), *[("production", 1)] * 4]
+    assert ran.groups == {"equilibrate": (0, 0, 4), "production": (0, 0, 4)}
+    begun_from = set()
+    for job in (job for job in ran.jobs.values() if job["group"] == "production"):
+        restart = Path(job["command"][job["command"].index("restart") + 1])
+        assert restart.parent.parent.name == "equilibrate"
+        before = ran.jobs[f"equilibrate.{restart.parent.name}"]
+        assert before["parameters"] == job["parameters"]
+        begun_from.add(before["id"])
+    assert len(begun_from) == 4
+    told = [re.findall(r"[\d.]+", text) for text in ran.messages if "pressure" in text]
+    for temperature, expected in (("1.5", 5.2), ("2", 7.5)):
+        replicas = [
+            (float(mean), float(error)) for t, _, mean, error, _ in told if t == temperature
+        ]
+        assert len(replicas) == 2
+        assert all(error <= 0.1 for _, error in replicas)
+        assert all(abs(mean - expected) < 0.5 for mean, _ in replicas)
+
+
+def lammps_bisect(ran: Ran) -> None:
+    tried = [job["parameters"] for job in ran.jobs.values()]
+    assert [job["T"] for job in tried[:3]] == [0.8, 0.6, 0.7]
+    assert len(tried) == 4
+    assert sum(ran.groups["probe"]) == 4
+    low, high = 0.4, 1.2
+    for job in tried:
+        assert (job["low"], job["high"]) == (low, high)
+        name = str(job["T"]).replace(".", "_")
+        last = [values for j, values in ran.rows() if ran.jobs[j]["parameters"] == job][-1]
+        if f"melted-{name}" in ran.fired:
+            assert f"crystal-{name}" in ran.never
+            high = job["T"]
+        else:
+            assert f"melted-{name}" in ran.never
+            assert ran.fired[f"crystal-{name}"] == 1
+            assert last["Step"] == 2000
+            assert last["c_msd[4]"] <= 0.5
+            low = job["T"]
+    assert sum(ran.fired.values()) == 5
+    assert ran.messages[-1] == f"a crystal at {low}, melted at {high}"
+    assert 0.6 <= low < high <= 0.8
+    assert high - low <= 0.05 + 1e-9
+
+
+def lammps_restart(ran: Ran) -> None:
+    links = len(ran.jobs)
+    assert ran.fired == {"begin": 1, "next": links}
+    assert links > 1 or ran.summary["seconds"] < 2, "a second is not enough, but on a quick machine"
+    assert ran.groups == {"chain": (links, 0, 0)}
+    assert ran.messages[-1] == f"chain.{links - 1} has completed the chain at step 12000"
+    reached = 0.0
+    for link in range(links):
+        steps = [
+            values["Step"]
+            for job, values in ran.rows()
+            if job == f"chain.{link}" and "Step" in values
+        ]
+        assert steps[0] == reached, "each step is computed once"
+        assert steps == sorted(steps)
+        reached = steps[-1]
+    assert reached == 12000
+
+
+def lammps_shape(ran: Ran) -> None:
+    speed = {job: values.get("StepsPerSecond") for job, values in ran.rows()}
+    one, two = speed["trial-one.0"], speed["trial-two.0"]
+    assert one is not None
+    assert two is not None
+    too_wide = two < 1.5 * one
+    expected = {"begin": 1, "and-two": 1, "work": 1}
+    assert ran.fired == (expected | {"too-wide": 1} if too_wide else expected)
+    assert ran.submits == [("trial-one", 1), ("trial-two", 1), ("melt", 6)]
+    assert ran.groups == {"trial-one": (1, 0, 0), "trial-two": (1, 0, 0), "melt": (6, 0, 0)}
+    ranks = {values["Ranks"] for job, values in ran.rows() if "Ranks" in values and "melt" in job}
+    assert ranks == {1 if too_wide else 2}
+
+
+def two_members(ran: Ran) -> None:
+    assert ran.groups == {
+        "sim-left": (3, 0, 0),
+        "sim-right": (3, 0, 0),
+        "analyse-left": (3, 0, 0),
+        "analyse-right": (3, 0, 0),
+        "report": (1, 0, 0),
+    }
+    assert not ran.never
+
+
+PROMISES: Mapping[str, Promise] = {
+    "backoff": Promise(backoff),
+    "custom-action": Promise(custom_action),
+    "failure-handling": Promise(failure_handling, code=3),
+    "grow-shrink": Promise(
+        grow_shrink, options=("--slots", "1", "--min-slots", "1", "--max-slots", "4")
+    ),
+    "heartbeat": Promise(heartbeat),
+    "hello-world": Promise(hello_world),
+    "json-lines": Promise(json_lines),
+    "lammps-melt": Promise(
+        lammps_melt,
+        litter=[*(f"runs/melt/{n}/log.lammps" for n in range(4)), "runs/cool/0/log.lammps"],
+        marks=[needs_plugin, needs_lammps],
+    ),
+    "lammps-bisect": Promise(
+        lammps_bisect,
+        litter=["runs/probe/0.?/log.lammps", "runs/probe/0.?5/log.lammps"],
+        marks=[needs_plugin, needs_lammps],
+    ),
+    "lammps-converge": Promise(
+        lammps_converge,
+        litter=[
+            f"runs/{group}/{n}/{file}"
+            for group in ("equilibrate", "production")
+            for n in range(4)
+            for file in ("log.lammps", "state.[ab]")
+        ],
+        marks=[needs_plugin, needs_lammps],
+    ),
+    "lammps-restart": Promise(
+        lammps_restart,
+        litter=[f"runs/chain/*/{file}" for file in ("log.lammps", "chain.[ab]", "chain.end")],
+        marks=[needs_plugin, needs_lammps],
+    ),
+    "lammps-shape": Promise(
+        lammps_shape,
+        litter=["runs/trial-*/log.lammps", *(f"runs/melt/{n}/log.lammps" for n in range(6))],
+        marks=[needs_plugin, needs_lammps, needs_mpiexec],
+    ),
+    "lammps-sweep": Promise(
+        lammps_sweep,
+        litter=[f"runs/md/{n}/log.lammps" for n in range(5)],
+        marks=[needs_plugin, needs_lammps],
+    ),
+    "minicluster": Promise(
+        minicluster,
+        options=("--executor", "minicluster", "--mock"),
+        marks=[needs_minicluster],
+    ),
+    "parameter-sweep": Promise(
+        parameter_sweep, litter=[f"runs/sweep/{n}/result.txt" for n in range(8)]
+    ),
+    "terminate": Promise(terminate),
+    "two-members": Promise(
+        two_members,
+        options=("--executor", "remote"),
+        marks=[
+            pytest.mark.skip(
+                reason="needs two members: ensemble-service/tests/test_member.py runs it"
+            )
+        ],
+    ),
+}
+
+
+def test_each_example_has_a_promise_and_each_promise_an_example() -> None:
+    assert {file.stem for file in FILES} == set(PROMISES)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(f, id=f.stem, marks=[needs_plugin] if "lammps" in f.stem else []) for f in FILES],
+)
+def test_an_example_is_valid(file: Path) -> None:
+    result = subprocess.run([*COMMAND, "validate", str(file)], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{file}: valid")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(f, id=f.stem, marks=PROMISES[f.stem].marks) for f in FILES if f.stem in PROMISES],
+)
+def test_an_example_does_what_it_promises(file: Path, tmp_path: Path) -> None:
+    promise = PROMISES[file.stem]
+    before = {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")}
+    began = time.monotonic()
+    result = run(file, tmp_path, *promise.options)
+    took = time.monotonic() - began
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+
+    assert ran.code == promise.code, result.stderr
+    assert ran.summary["exit_code"] == promise.code
+    assert ran.summary["errors"] == 0
+    promise.check(ran)
+    for group in ran.summary["groups"]:
+        assert (group["waiting"], group["running"]) == (0, 0)
+    assert "Traceback" not in result.stderr
+    left = {str(path.relative_to(ran.folder)) for path in ran.folder.rglob("*") if path.is_file()}
+    assert {file for file in left if not any(fnmatch(file, p) for p in promise.litter)} == set()
+    assert {p for p in promise.litter if not any(fnmatch(file, p) for file in left)} == set()
+    assert {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")} == before
+    assert took < 30
+    replay = command(tmp_path, "replay", "last", "--json")
+    assert replay.returncode == 0, replay.stdout + replay.stderr
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(f, id=f.stem, marks=PROMISES[f.stem].marks) for f in FILES if f.stem in PROMISES],
+)
+def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_resumed(
+    file: Path, tmp_path: Path
+) -> None:
+    moment = random.random()
+    promise = PROMISES[file.stem]
+    whole = run(file, made(tmp_path / "whole"), *promise.options)
+    length = json.loads(whole.stdout.splitlines()[-1])["seconds"]
+    folder = made(tmp_path / "killed")
+    first = subprocess.Popen(
+        [*COMMAND, "run", "--json", "--output", str(folder / "kept"), *promise.options, str(file)],
+        stdout=subprocess.PIPE,
+        stderr=(tmp_path / "errors").open("w"),
+        **surroundings(folder),
+    )
+    assert first.stdout is not None
+    first.stdout.readline()
+    first.stdout.readline()  # it began
+    time.sleep(moment * length)
+    first.kill()
+    told, _ = first.communicate()
+    errors = (tmp_path / "errors").read_text()
+    if first.returncode == -signal.SIGKILL:
+        second = command(folder, "resume", "last", "--json")
+        if "run-ended" in second.stdout:  # killed when all but its process was over
+            assert f"with exit code {promise.code}" in second.stdout
+            return
+        code, told, errors = second.returncode, second.stdout, errors + second.stderr
+    else:  # it was over already
+        code = first.returncode
+    events = command(folder, "events", "last", "--json").stdout
+    lines = [json.loads(line) for line in events.splitlines()]
+    lines.append(json.loads(told.splitlines()[-1]))
+    ran = Ran(code, lines, errors, folder / "here")
+    assert ran.code == promise.code, f"killed at {moment}: {told}{errors}"
+    promise.check(ran)
+    replay = command(folder, "replay", "last", "--json")
+    assert replay.returncode == 0, replay.stdout + replay.stderr
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_example_says_first_what_it_shows_what_to_expect_and_its_exit_code(file: Path) -> None:
+    text = file.read_text()
+    opening = re.match(r"(?:#.*\n)+\n", text)
+    assert opening is not None, "it opens with a comment, then an empty line"
+    assert "expect" in opening[0].lower()
+    code = PROMISES[file.stem].code
+    assert re.search(rf"exit\s+code\s+{code}", opening[0].replace("#", " "), re.IGNORECASE)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_table_of_examples_names_each_with_the_command_that_runs_it(file: Path) -> None:
+    rows = [
+        line
+        for line in (EXAMPLES / "README.md").read_text().splitlines()
+        if line.startswith(f"| [{file.name}]({file.name}) |")
+    ]
+    assert len(rows) == 1
+    command = " ".join(["ensemble run", *PROMISES[file.stem].options, file.name])
+    assert f"`{command}`" in rows[0]
+
+
+def test_hello_world_begins_as_it_did_in_the_first_implementation(tmp_path: Path) -> None:
+    result = run(EXAMPLES / "hello-world.yaml", tmp_path, json_lines=False)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[1:3] == [
+        " => trigger start",
+        "   submit sleep (name:sleep),(command:sleep 0.3),(count:5),(nodes:1)",
+    ]
+    assert lines[3].startswith(" => trigger count.sleep.success")
+    assert lines[4] == "   submit echo (name:echo),(command:echo hello world),(count:5),(nodes:1)"
+    assert result.stderr == ""
+
+
+@pytest.mark.once
+def test_the_same_example_decides_the_same_twice(tmp_path: Path) -> None:
+    def decisions(folder: Path) -> list[tuple[object, ...]]:
+        folder.mkdir()
+        result = run(EXAMPLES / "hello-world.yaml", folder)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        keys = ("type", "rule", "firing", "label", "value", "group", "jobs")
+        return [
+            tuple(json.dumps(line.get(key)) for key in keys)
+            for line in lines
+            if line["type"] in ("fired", "submit", "terminate")
+        ]
+
+    first = decisions(tmp_path / "one")
+    assert len(first) == 5
+    assert decisions(tmp_path / "two") == first
+
+
+def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_path: Path) -> None:
+    result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, "--slots", "1", "--max-slots", "1")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.code == 0
+    assert ran.fired["denied"] == 3
+    assert ran.never == {"granted"}
+    assert ran.groups == {"sleep": (8, 0, 0)}
+
+
+@pytest.mark.once
+@needs_minicluster
+def test_growing_and_shrinking_is_the_same_with_a_minicluster_that_is_made_up(
+    tmp_path: Path,
+) -> None:
+    options = ("--executor", "minicluster", "--mock", "--name", "default/ensemble")
+    result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, *options)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.code == 0
+    grow_shrink(ran)
+
+
+@pytest.mark.parametrize("name", ["terminate", "failure-handling", "json-lines"])
+def test_an_example_keeps_its_promise_on_a_single_core(name: str, tmp_path: Path) -> None:
+    result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "1")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.code == PROMISES[name].code
+    PROMISES[name].check(ran)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["hello-world", "backoff", "custom-action"])
+def test_an_example_keeps_its_promise_on_many_cores(name: str, tmp_path: Path) -> None:
+    result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "16")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.code == PROMISES[name].code
+    PROMISES[name].check(ran)
+
+
+@needs_plugin
+def test_without_lammps_its_example_says_so_and_ends_at_once(tmp_path: Path) -> None:
+    result = run(EXAMPLES / "lammps-melt.yaml", tmp_path, path=str(tmp_path))
+    assert result.returncode == 1
+    assert "lmp: command not found" in result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    assert ran.fired == {"begin": 1, "failed": 1}
+    assert ran.submits == [("melt", 4)]
+    assert not any("{" in message for message in ran.messages)

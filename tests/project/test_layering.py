@@ -1,0 +1,84 @@
+"""Laws of the architecture that contracts over imports cannot say; those are in .importlinter."""
+
+from __future__ import annotations
+
+import ast
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+import ensemble_core
+
+CORE = Path(ensemble_core.__file__).parent
+CONTRACTS = Path(__file__).parents[2] / ".importlinter"
+
+
+def pure() -> list[str]:
+    """Modules whose answers depend on nothing but what they are given, as the contract has them."""
+    contracts = ConfigParser()
+    contracts.read(CONTRACTS)
+    modules = contracts["importlinter:contract:pure"]["source_modules"].split()
+    rooms = [module.removeprefix("ensemble_core.") for module in modules]
+    files = [f for room in rooms for f in (CORE / room).glob("*.py")] + [CORE / "errors.py"]
+    return sorted(str(file.relative_to(CORE).with_suffix("")) for file in files)
+
+
+PURE = pure()
+#: Builtins that reach the world, or whose answer differs from one process to the next.
+WORLD = {"breakpoint", "eval", "exec", "hash", "input", "open", "print", "__import__"}
+
+
+def world_calls(source: str) -> list[tuple[int, str]]:
+    return [
+        (node.lineno, node.func.id)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WORLD
+    ]
+
+
+def unordered_loops(source: str) -> list[int]:
+    """Lines that loop over a set display, a set comprehension or ``set(…)`` itself."""
+
+    def is_set(node: ast.expr) -> bool:
+        return isinstance(node, (ast.Set, ast.SetComp)) or (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("set", "frozenset")
+        )
+
+    return [
+        node.iter.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.For, ast.comprehension)) and is_set(node.iter)
+    ]
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_engine_reaches_nothing_but_what_it_is_given(module: str) -> None:
+    assert world_calls((CORE / f"{module}.py").read_text()) == []
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_no_decision_hangs_on_the_order_of_a_set(module: str) -> None:
+    assert unordered_loops((CORE / f"{module}.py").read_text()) == []
+
+
+def test_these_checks_find_what_they_look_for() -> None:
+    assert world_calls("def f(x):\n    print(hash(x))\n") == [(2, "print"), (2, "hash")]
+    assert unordered_loops("for x in {1, 2}:\n    pass\n[x for x in set(y)]") == [1, 3]
+
+
+def test_the_engine_is_among_what_is_pure() -> None:
+    assert {
+        "engine/engine",
+        "metrics/store",
+        "model/conditions",
+        "engine/job_table",
+        "errors",
+    } <= set(PURE)
+
+
+def test_the_core_ships_its_types_and_its_schema() -> None:
+    assert (CORE / "py.typed").exists()
+    assert (CORE / "config" / "ensemble.schema.json").exists()

@@ -1,0 +1,446 @@
+"""What the kernel tells of files that grow, what it leaves out, and what it cannot be asked."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.model.events import Event, Observed
+from ensemble_core.plugin.observer import Observer, Row
+from ensemble_core.runtime.tail import Follower, change_detection
+
+inotify_simple = pytest.importorskip("inotify_simple")
+
+PATIENCE = 20.0
+NEVER = 10_000.0
+
+
+class Numbers(Observer):
+    """Each complete line is one number."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    @property
+    def path(self) -> str | None:
+        return None
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            yield Row({"n": float(line)})
+
+    def truncated(self) -> None:
+        self.rest = b""
+
+
+class Following:
+    """A follower, what it told of each job, and what it said to the user."""
+
+    def __init__(self, **options: Any) -> None:
+        self.rows: dict[str, list[float]] = {}
+        self.said: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.follower = Follower(self.emit, time.time, warn=self.said.append, **options)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        for event in events:
+            assert isinstance(event, Observed)
+            self.rows.setdefault(event.job, []).append(event.values["n"])
+        self.gate.wait(PATIENCE)
+
+    def watch(self, path: Path, job: str = "a") -> None:
+        self.follower.watch(job, "numbers", Numbers(), path)
+
+    def finish(self, job: str) -> None:
+        over = threading.Event()
+        self.follower.finish(job, over.set)
+        assert over.wait(PATIENCE)
+
+    def until_rows(self, job: str, count: int) -> None:
+        until(lambda: len(self.rows.get(job, ())) == count)
+
+    def asleep(self) -> None:
+        """Wait until the follower has seen to every file that it was given."""
+        until(lambda: not self.follower._new)
+        eyes = self.follower._lookout
+        until(lambda: not eyes._fresh and eyes._notices is not None and len(eyes._notices))
+
+
+@pytest.fixture
+def following() -> Iterator[Callable[..., Following]]:
+    made: list[Following] = []
+
+    def make(**options: Any) -> Following:
+        made.append(Following(**options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.gate.set()
+        one.follower.close()
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is looked at a second time unless the kernel tells of it."""
+    monkeypatch.setattr(change_detection, "_NET", NEVER)
+    monkeypatch.setattr(change_detection, "_REMOTE", NEVER)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.005)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.usefixtures("deaf")
+class TestTheKernelTells:
+    """Without a look at the file in between."""
+
+    def test_of_every_row(self, following: Callable[..., Following], tmp_path: Path) -> None:
+        it, path = following(), tmp_path / "log"
+        path.write_text("0\n")
+        it.watch(path)
+        for number in range(1, 30):
+            it.until_rows("a", number)
+            append(path, f"{number}\n")
+        it.until_rows("a", 30)
+        assert it.rows["a"] == [float(number) for number in range(30)]
+        assert it.said == []
+
+    def test_of_a_file_that_comes_into_being_in_folders_that_do(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "a" / "b" / "c" / "log"
+        it.watch(path)
+        it.asleep()
+        path.parent.mkdir(parents=True)
+        path.write_text("1\n")
+        until(lambda: it.rows == {"a": [1.0]})
+        append(path, "2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0]})
+
+    def test_of_one_that_is_moved_to_its_place(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "a" / "log"
+        it.watch(path)
+        it.asleep()
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "log").write_text("1\n")
+        (tmp_path / "b").rename(tmp_path / "a")
+        until(lambda: it.rows == {"a": [1.0]})
+
+    def test_of_a_file_that_is_rotated_cut_removed_and_replaced(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "log"
+        path.write_text("1\n")
+        it.watch(path)
+        until(lambda: it.rows == {"a": [1.0]})
+        path.rename(tmp_path / "log.1")
+        path.write_text("2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        path.write_text("")
+        append(path, "3\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+        path.unlink()
+        it.asleep()
+        path.write_text("4\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
+        (tmp_path / "new").write_text("5\n")
+        (tmp_path / "new").replace(path)
+        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0, 5.0]})
+        append(path, "6\n")
+        until(lambda: it.rows["a"][-1] == 6)
+
+    def test_of_a_file_that_another_process_holds_open_while_its_name_goes_to_a_new_one(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "log"
+        with path.open("w") as old:
+            old.write("1\n")
+            old.flush()
+            it.watch(path)
+            until(lambda: it.rows == {"a": [1.0]})
+            path.unlink()
+            path.write_text("2\n")
+            until(lambda: it.rows == {"a": [1.0, 2.0]})
+            old.write("3\n")
+            old.flush()
+            append(path, "4\n")
+            until(lambda: it.rows == {"a": [1.0, 2.0, 4.0]})
+
+    def test_of_a_link_whose_target_comes_later(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path, target = following(), tmp_path / "log", tmp_path / "far" / "away"
+        path.symlink_to(target)
+        it.watch(path)
+        it.asleep()
+        target.parent.mkdir()
+        target.write_text("1\n")
+        until(lambda: it.rows == {"a": [1.0]})
+        append(target, "2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0]})
+
+    def test_all_who_follow_one_file_and_those_who_are_left(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "log"
+        path.write_text("1\n")
+        os.link(path, tmp_path / "same")
+        for job, name in (("a", "log"), ("b", "log"), ("c", "same")):
+            it.watch(tmp_path / name, job)
+        until(lambda: it.rows == {"a": [1.0], "b": [1.0], "c": [1.0]})
+        append(path, "2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]})
+        it.finish("a")
+        append(path, "3\n")
+        until(lambda: [len(it.rows[job]) for job in "abc"] == [2, 3, 3])
+
+    def test_of_what_this_node_writes_to_a_file_system_of_many(
+        self,
+        following: Callable[..., Following],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(change_detection, "filesystem", lambda path: "nfs4")
+        it, path = following(), tmp_path / "log"
+        path.write_text("1\n")
+        it.watch(path)
+        until(lambda: it.rows == {"a": [1.0]})
+        append(path, "2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0]})
+
+    def test_that_it_could_not_tell_all_and_then_every_file_is_looked_at(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it = following()
+        paths = [tmp_path / name for name in "abc"]
+        for path in paths:
+            path.write_text("1\n")
+            it.watch(path, path.name)
+        until(lambda: len(it.rows) == 3)
+        # While the follower is held up, by turns, for the kernel counts repeats once.
+        it.gate.clear()
+        append(paths[0], "2\n")
+        until(lambda: it.rows["a"] == [1.0, 2.0])
+        most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+        fds = [os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths[:2]]
+        for _ in range(most // 2 + 10):
+            for fd in fds:
+                os.write(fd, b"7")
+        for fd in fds:
+            os.close(fd)
+        append(paths[2], "3\n")
+        it.gate.set()
+        until(lambda: it.rows["c"] == [1.0, 3.0])
+
+
+def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
+    following: Callable[..., Following], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_detection, "_NET", NEVER)
+    it, jobs = following(), [f"j.{n}" for n in range(1000)]
+    before = len(os.listdir("/proc/self/fd"))
+    for job in jobs:
+        it.watch(tmp_path / job / "log", job)
+    it.asleep()
+    for job in jobs:
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "log").write_text("1\n")
+    until(lambda: len(it.rows) == len(jobs))
+    append(tmp_path / "j.77" / "log", "2\n")
+    until(lambda: it.rows["j.77"] == [1.0, 2.0])
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    for job in jobs:
+        it.follower.finish(job)
+    notices = it.follower._lookout._notices
+    assert notices is not None
+    until(lambda: not len(notices))
+    it.follower.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert sum(len(rows) for rows in it.rows.values()) == len(jobs) + 1
+    assert it.said == []
+
+
+class TestWhatTheKernelLeavesOut:
+    """Is found by looking, sooner or later."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(change_detection, "_NET", 0.2)
+
+    def test_what_is_written_through_memory(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "log"
+        path.write_bytes(b"1\n" + bytes(4094))
+        it.watch(path)
+        until(lambda: it.rows == {"a": [1.0]})
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
+            memory[2:6] = b"2\n3\n"
+            until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+            memory[6:8] = b"4\n"
+            until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
+
+    def test_a_folder_that_another_takes_the_place_of(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, folder = following(), tmp_path / "run"
+        for name, text in (("run", "1\n"), ("next", "2\n3\n")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "log").write_text(text)
+        it.watch(folder / "log")
+        until(lambda: it.rows == {"a": [1.0]})
+        folder.rename(tmp_path / "old")
+        (tmp_path / "next").rename(folder)
+        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+        append(folder / "log", "4\n")
+        until(lambda: it.rows["a"][-1] == 4)
+
+    def test_a_link_that_is_set_anew(
+        self, following: Callable[..., Following], tmp_path: Path
+    ) -> None:
+        it, path = following(), tmp_path / "log"
+        (tmp_path / "1").write_text("1\n")
+        (tmp_path / "2").write_text("2\n")
+        path.symlink_to("1")
+        it.watch(path)
+        until(lambda: it.rows == {"a": [1.0]})
+        (tmp_path / "other").symlink_to("2")
+        (tmp_path / "other").replace(path)
+        until(lambda: it.rows == {"a": [1.0, 2.0]})
+
+
+class TestWhereTheKernelCannotBeAsked:
+    """Files are looked at, and the run says so, once."""
+
+    def follow(self, it: Following, folder: Path) -> None:
+        for job in "ab":
+            (folder / job).write_text("1\n")
+            it.watch(folder / job, job)
+        until(lambda: it.rows == {"a": [1.0], "b": [1.0]})
+        for job in "ab":
+            append(folder / job, "2\n")
+        until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0]})
+        it.watch(folder / "later", "c")
+        (folder / "later").write_text("1\n")
+        until(lambda: it.rows.get("c") == [1.0])
+
+    @pytest.mark.parametrize("kind", ["lustre", "fuse.sshfs", "something-new", ""])
+    def test_because_other_nodes_write_there(
+        self,
+        following: Callable[..., Following],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        kind: str,
+    ) -> None:
+        monkeypatch.setattr(change_detection, "filesystem", lambda path: kind)
+        it = following(inotify=False)
+        remote = it.follower._lookout._remote
+        remote._shortest = remote._idle = 0.2
+        self.follow(it, tmp_path)
+        assert len(remote._files) == 3
+        (said,) = it.said
+        assert (kind or "of unknown type") in said
+        assert "every 2 s" in said
+
+    def test_because_this_user_watches_too_much_already(
+        self,
+        following: Callable[..., Following],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(change_detection, "_FULL", 0.05)
+        monkeypatch.setattr(inotify_simple.INotify, "add_watch", refuse)
+        it = following()
+        self.follow(it, tmp_path)
+        (said,) = it.said
+        assert "max_user_watches" in said
+        # Once there is room again, the kernel tells.
+        monkeypatch.undo()
+        eyes = it.follower._lookout
+        until(lambda: len(eyes._told._files) == 3 and not eyes._here._files)
+
+    @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSYS])
+    def test_because_there_is_no_more_inotify_or_none(
+        self,
+        following: Callable[..., Following],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        code: int,
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(inotify_simple.INotify, "__init__", refuse)
+        it = following()
+        self.follow(it, tmp_path)
+        (said,) = it.said
+        assert os.strerror(code) in said
+
+    def test_because_there_are_no_more_descriptors_to_wake_with(
+        self,
+        following: Callable[..., Following],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(os, "pipe2", refuse)
+        it = following()
+        self.follow(it, tmp_path)
+        it.finish("a")
+
+
+def test_a_log_that_grows_faster_than_it_is_worked_in_waits_and_the_others_do_not(
+    following: Callable[..., Following], tmp_path: Path
+) -> None:
+    it = following(backlog=lambda: 3000)
+    big, small = tmp_path / "big", tmp_path / "small"
+    big.write_text("1\n" * 150_000)
+    it.watch(big, "big")
+    until(lambda: it.rows.get("big"))
+    small.write_text("1\n")
+    it.watch(small, "small")
+    for number in range(2, 20):
+        it.until_rows("small", number - 1)
+        append(small, f"{number}\n")
+    assert len(it.rows["big"]) < 70_000
+    it.finish("big")
+    assert len(it.rows["big"]) == 150_000
+
+
+def test_room_for_what_is_yet_to_be_written_is_not_read_as_if_it_were_written(
+    following: Callable[..., Following], tmp_path: Path
+) -> None:
+    it, path = following(), tmp_path / "log"
+    path.write_bytes(b"1\n2" + bytes(5))
+    it.watch(path)
+    until(lambda: it.rows == {"a": [1.0]})
+    with path.open("r+b") as file:
+        file.seek(3)
+        file.write(b"3\n4\n5")
+    until(lambda: it.rows == {"a": [1.0, 23.0, 4.0]})

@@ -1,0 +1,553 @@
+"""Following growing files: nothing lost, nothing twice, nothing that another job wrote."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.model.events import Event, Observed
+from ensemble_core.plugin.observer import Observer, Row
+from ensemble_core.runtime.tail import Follower
+
+PATIENCE = 20.0
+
+
+class Lines(Observer):
+    """Each complete line is one number; the unfinished last line counts when the file is over."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        self.pieces: list[int] = []
+        self.began_anew = 0
+        self.finished = 0
+
+    @property
+    def path(self) -> str | None:
+        return "out.txt"
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        self.pieces.append(len(data))
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            yield Row({"n": float(line)}, clock=float(line))
+
+    def truncated(self) -> None:
+        self.began_anew += 1
+        self.rest = b""
+
+    def finish(self) -> Iterable[Row]:
+        self.finished += 1
+        if self.rest:
+            yield Row({"rest": float(self.rest)})
+
+
+class Counter(Observer):
+    """Counts lines, and yields one row for each piece it is fed."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    @property
+    def path(self) -> str | None:
+        return None
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        self.lines += data.count(b"\n")
+        yield Row({"bytes": float(len(data))})
+
+
+class Failing(Observer):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.asked = 0
+
+    @property
+    def path(self) -> str | None:
+        return None
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        self.asked += 1
+        raise self.error
+
+
+class Watched:
+    """A follower with what it emitted and warned of."""
+
+    def __init__(self) -> None:
+        self.events: list[Observed] = []
+        self.batches: list[int] = []
+        self.warnings: list[str] = []
+        self.follower = Follower(self.emit, lambda: 1000.0, warn=self.warnings.append)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        self.batches.append(len(events))
+        for event in events:
+            assert isinstance(event, Observed)
+            self.events.append(event)
+
+    def numbers(self, job: str = "j.0") -> list[float]:
+        return [e.values["n"] for e in self.events if e.job == job and "n" in e.values]
+
+    def finish(self, job: str = "j.0", *, expected: bool = False) -> None:
+        over = threading.Event()
+        self.follower.finish(job, over.set, expected=expected)
+        assert over.wait(PATIENCE)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    it = Watched()
+    yield it
+    it.follower.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.005)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_rows_come_while_the_file_grows(watched: Watched, tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("1\n2")
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    until(lambda: watched.numbers() == [1])
+    append(path, "0\n3\n")
+    until(lambda: watched.numbers() == [1, 20, 3])
+    event = watched.events[0]
+    assert (event.job, event.observer, event.clock, event.timestamp) == ("j.0", "lines", 1.0, 1000)
+
+
+def test_a_file_may_come_into_being_later(watched: Watched, tmp_path: Path) -> None:
+    path = tmp_path / "not" / "yet" / "out.txt"
+    other = tmp_path / "other.txt"
+    other.write_text("7\n")
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    watched.follower.watch("k.0", "lines", Lines(), other)
+    until(lambda: watched.numbers("k.0") == [7])
+    path.parent.mkdir(parents=True)
+    path.write_text("1\n")
+    until(lambda: watched.numbers() == [1])
+    assert watched.warnings == []
+
+
+def test_the_last_rows_come_before_what_follows_the_end(watched: Watched, tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    observer = Lines()
+    watched.follower.watch("j.0", "lines", observer, path)
+    path.write_text("".join(f"{n}\n" for n in range(5000)) + "99")
+    seen: list[int] = []
+    over = threading.Event()
+
+    def then() -> None:
+        seen.append(len(watched.events))
+        over.set()
+
+    watched.follower.finish("j.0", then)
+    assert over.wait(PATIENCE)
+    assert watched.numbers() == list(range(5000))
+    assert watched.events[-1].values == {"rest": 99.0}
+    assert seen == [5001]
+    assert observer.finished == 1
+    assert max(watched.batches) <= 1000
+
+
+def test_nothing_is_read_after_the_end(watched: Watched, tmp_path: Path) -> None:
+    path, other = tmp_path / "out.txt", tmp_path / "other.txt"
+    path.write_text("1\n")
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    watched.finish()
+    append(path, "2\n")
+    other.write_text("3\n")
+    watched.follower.watch("k.0", "lines", Lines(), other)
+    until(lambda: watched.numbers("k.0") == [3])
+    assert watched.numbers() == [1]
+
+
+def test_the_end_of_a_job_without_files_is_told_at_once(watched: Watched) -> None:
+    told: list[str] = []
+    watched.follower.finish("j.0", lambda: told.append(threading.current_thread().name))
+    assert told == [threading.current_thread().name]
+    watched.follower.finish("j.0", None)
+
+
+def test_the_end_is_told_although_the_file_never_came(watched: Watched, tmp_path: Path) -> None:
+    observer = Lines()
+    watched.follower.watch("j.0", "lines", observer, tmp_path / "out.txt")
+    watched.finish()
+    assert watched.events == []
+    assert observer.finished == 1
+
+
+def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
+    watched: Watched, tmp_path: Path
+) -> None:
+    here, left = tmp_path / "here.txt", tmp_path / "left.txt"
+    here.write_text("")
+    left.write_text("1\n")
+    os.utime(left, (500, 500))
+    for index in range(3):
+        watched.follower.watch(f"j.{index}", "lines", Lines(), tmp_path / f"{index}.txt")
+        watched.finish(f"j.{index}", expected=index > 0)
+    watched.follower.watch("k.0", "lines", Lines(), here)
+    watched.finish("k.0", expected=True)
+    watched.follower.watch("l.0", "lines", Lines(), left, since=1000)
+    watched.finish("l.0", expected=True)
+    never, old = watched.warnings
+    assert never == (
+        f"job j.1 succeeded, and there is no {tmp_path / '1.txt'}: the observer 'lines' read nothing"
+    )
+    assert old.startswith(f"job l.0 succeeded, and {left} is from before the job")
+
+
+def test_something_that_writes_on_after_the_job_does_not_hold_up_its_end(
+    watched: Watched, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("1\n")
+    stop = threading.Event()
+
+    def orphan() -> None:
+        with path.open("ab", buffering=0) as file:
+            while not stop.is_set() and file.tell() < 1 << 30:
+                file.write(b"1\n" * 500_000)
+
+    thread = threading.Thread(target=orphan)
+    thread.start()
+    try:
+        watched.follower.watch("j.0", "count", Counter(), path)
+        watched.finish()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_file_cut_short_is_read_from_its_start(watched: Watched, tmp_path: Path) -> None:
+    path, observer = tmp_path / "out.txt", Lines()
+    path.write_text("1\n2\n3")
+    watched.follower.watch("j.0", "lines", observer, path)
+    until(lambda: watched.numbers() == [1, 2])
+    path.write_text("8\n")
+    until(lambda: watched.numbers() == [1, 2, 8])
+    assert observer.began_anew == 1
+
+
+def test_a_file_cut_short_and_grown_longer_between_two_looks_is_read_from_its_start(
+    watched: Watched, tmp_path: Path
+) -> None:
+    path, observer = tmp_path / "out.txt", Lines()
+    path.write_text("1\n2\n")
+    watched.follower.watch("j.0", "lines", observer, path)
+    until(lambda: watched.numbers() == [1, 2])
+    with path.open("r+") as file:
+        file.truncate(0)
+        file.write("5\n6\n7\n8\n")
+    until(lambda: len(watched.numbers()) > 2)
+    assert watched.numbers() == [1, 2, 5, 6, 7, 8]
+    assert observer.began_anew == 1
+
+
+def test_a_replaced_file_is_read_from_its_start(watched: Watched, tmp_path: Path) -> None:
+    path, observer = tmp_path / "out.txt", Lines()
+    path.write_text("1\n2\n")
+    watched.follower.watch("j.0", "lines", observer, path)
+    until(lambda: watched.numbers() == [1, 2])
+    (tmp_path / "new").write_text("1\n2\n3\n")
+    (tmp_path / "new").replace(path)
+    until(lambda: len(watched.numbers()) == 5)
+    assert watched.numbers() == [1, 2, 1, 2, 3]
+    assert observer.began_anew == 1
+
+
+def test_a_file_that_vanishes_and_comes_again_is_followed_again(
+    watched: Watched, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "out.txt", tmp_path / "other.txt"
+    path.write_text("1\n")
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    until(lambda: watched.numbers() == [1])
+    path.unlink()
+    other.write_text("5\n")
+    watched.follower.watch("k.0", "lines", Lines(), other)
+    until(lambda: watched.numbers("k.0") == [5])
+    path.write_text("2\n3\n")
+    until(lambda: watched.numbers() == [1, 2, 3])
+
+
+def test_a_file_that_vanished_does_not_hold_up_the_end(watched: Watched, tmp_path: Path) -> None:
+    path, observer = tmp_path / "out.txt", Lines()
+    path.write_text("1\n2")
+    watched.follower.watch("j.0", "lines", observer, path)
+    until(lambda: watched.numbers() == [1])
+    path.unlink()
+    watched.finish()
+    assert observer.finished == 1
+    assert watched.warnings == []
+
+
+class TestALogThatAnEarlierJobLeft:
+    """A rule must not fire on what an earlier run in the same folder wrote."""
+
+    def stale(self, path: Path, now: float) -> None:
+        path.write_text("111\n222\n")
+        os.utime(path, (now - 60, now - 60))
+
+    def test_is_not_read(self, watched: Watched, tmp_path: Path) -> None:
+        path, now = tmp_path / "out.txt", time.time()
+        self.stale(path, now)
+        watched.follower.watch("j.0", "lines", Lines(), path, since=now)
+        watched.finish()
+        assert watched.events == []
+
+    def test_is_read_once_the_job_has_overwritten_it(
+        self, watched: Watched, tmp_path: Path
+    ) -> None:
+        path, other, now = tmp_path / "out.txt", tmp_path / "other.txt", time.time()
+        self.stale(path, now)
+        observer = Lines()
+        watched.follower.watch("j.0", "lines", observer, path, since=now)
+        other.write_text("5\n")
+        watched.follower.watch("k.0", "lines", Lines(), other)
+        until(lambda: watched.numbers("k.0") == [5])
+        path.write_text("333\n444\n")
+        until(lambda: watched.numbers() == [333, 444])
+        assert observer.began_anew == 0
+
+    def test_is_read_when_it_was_written_since(self, watched: Watched, tmp_path: Path) -> None:
+        path, now = tmp_path / "out.txt", time.time()
+        path.write_text("1\n")
+        watched.follower.watch("j.0", "lines", Lines(), path, since=now)
+        watched.finish()
+        assert watched.numbers() == [1]
+
+
+def test_what_is_no_regular_file_is_refused_once(watched: Watched, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "dir").mkdir()
+    good = tmp_path / "out.txt"
+    good.write_text("1\n")
+    for name in ("fifo", "dir"):
+        watched.follower.watch(f"{name}.0", "lines", Lines(), tmp_path / name)
+    watched.follower.watch("null.0", "lines", Lines(), Path("/dev/null"))
+    watched.follower.watch("j.0", "lines", Lines(), good)
+    until(lambda: watched.numbers() == [1])
+    append(good, "2\n")
+    until(lambda: watched.numbers() == [1, 2])
+    for job in ("fifo.0", "dir.0", "null.0"):
+        watched.finish(job)
+    assert sorted(warning.split(":")[0] for warning in watched.warnings) == [
+        "job dir.0",
+        "job fifo.0",
+        "job null.0",
+    ]
+    assert all("not a regular file" in warning for warning in watched.warnings)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_warned_of_once(watched: Watched, tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("1\n")
+    path.chmod(0)
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    watched.finish()
+    assert len(watched.warnings) == 1
+
+
+def test_a_path_that_no_file_can_have_is_warned_of(watched: Watched, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    watched.follower.watch("j.0", "lines", Lines(), loop)
+    watched.follower.watch("j.0", "lines", Lines(), tmp_path / "a\0b")
+    watched.finish()
+    assert len(watched.warnings) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), RecursionError()])
+def test_an_observer_that_raises_is_dropped_and_the_others_go_on(
+    watched: Watched, tmp_path: Path, error: BaseException
+) -> None:
+    path, failing = tmp_path / "out.txt", Failing(error)
+    path.write_text("1\n")
+    watched.follower.watch("j.0", "bad", failing, path)
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    until(lambda: watched.numbers() == [1])
+    append(path, "2\n")
+    until(lambda: watched.numbers() == [1, 2])
+    watched.finish()
+    assert failing.asked == 1
+    assert len(watched.warnings) == 1
+    assert "'bad'" in watched.warnings[0]
+    assert type(error).__name__ in watched.warnings[0]
+
+
+def test_a_failing_receiver_does_not_end_the_following(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    events: list[Event] = []
+    refused: list[int] = []
+
+    def emit(batch: Sequence[Event]) -> None:
+        if not refused:
+            refused.append(len(batch))
+            raise RuntimeError("not now")
+        events.extend(batch)
+
+    follower = Follower(emit, time.time)
+    path.write_text("1\n")
+    follower.watch("j.0", "lines", Lines(), path)
+    until(lambda: refused)
+    append(path, "2\n")
+    until(lambda: len(events) == 1)
+
+    def then() -> None:
+        raise RuntimeError("not now either")
+
+    over = threading.Event()
+    follower.finish("j.0", then)
+    follower.watch("k.0", "lines", Lines(), path)
+    follower.finish("k.0", over.set)
+    assert over.wait(PATIENCE)
+    follower.close()
+
+
+def test_a_file_of_a_hundred_megabytes_keeps_no_small_one_waiting(
+    watched: Watched, tmp_path: Path
+) -> None:
+    big, small, observer = tmp_path / "big.txt", tmp_path / "small.txt", Counter()
+    line = b"1234567\n"
+    with big.open("wb") as file:
+        for _ in range(100):
+            file.write(line * (1 << 17))
+    small.write_text("1\n")
+    watched.follower.watch("big.0", "count", observer, big)
+    watched.follower.watch("j.0", "lines", Lines(), small)
+    watched.finish("j.0")
+    assert observer.lines < 100 << 17, "the small file waited for all of the big one"
+    watched.finish("big.0")
+    assert observer.lines == 100 << 17
+    sizes = [event.values["bytes"] for event in watched.events if event.job == "big.0"]
+    assert sum(sizes) == big.stat().st_size
+    assert max(sizes) <= 1 << 20
+
+
+def test_reading_pauses_while_events_pile_up(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("1\n" * 300_000)
+    events: list[Event] = []
+    held = [0]
+    follower = Follower(events.extend, time.time, backlog=lambda: len(events) - held[0])
+    follower.watch("j.0", "lines", Lines(), path)
+    over = threading.Event()
+    follower.finish("j.0", over.set)
+    until(lambda: len(events) > 20_000)
+    assert not over.wait(0.3)
+    assert len(events) < 200_000
+    held[0] = 10_000_000
+    assert over.wait(PATIENCE)
+    assert len(events) == 300_000
+    follower.close()
+
+
+def test_closing_completes_what_has_ended(tmp_path: Path) -> None:
+    watched = Watched()
+    over = threading.Event()
+    for job in range(50):
+        path = tmp_path / f"{job}.txt"
+        path.write_text("1\n" * 10)
+        watched.follower.watch(f"j.{job}", "lines", Lines(), path)
+        watched.follower.finish(f"j.{job}", over.set if job == 49 else None)
+    watched.follower.close()
+    assert over.is_set()
+    assert len(watched.events) == 500
+    told: list[int] = []
+    watched.follower.watch("k.0", "lines", Lines(), tmp_path / "1.txt")
+    watched.follower.finish("k.0", lambda: told.append(1))
+    assert told == [1]
+    watched.follower.close()
+    assert len(watched.events) == 500
+
+
+def test_closing_gives_up_what_takes_too_long_and_still_tells_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("1\n" * 1_000_000)
+    over = threading.Event()
+    events: list[Event] = []
+    follower = Follower(events.extend, time.time, backlog=lambda: len(events))
+    follower.watch("j.0", "lines", Lines(), path)
+    follower.finish("j.0", over.set)
+    until(lambda: len(events) > 20_000)
+    follower.close(timeout=0.05)
+    assert over.wait(10)
+
+
+def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
+    watched: Watched, tmp_path: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(1000):
+        path = tmp_path / f"{n}.txt"
+        path.write_text(f"{n}\n")
+        watched.follower.watch(f"j.{n}", "lines", Lines(), path)
+    until(lambda: len(watched.events) == 1000)
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    start, began = usage.ru_utime + usage.ru_stime, time.monotonic()
+    append(tmp_path / "500.txt", "-1\n")
+    until(lambda: watched.numbers("j.500") == [500, -1])
+    while time.monotonic() < began + 1.0:
+        time.sleep(0.05)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    assert usage.ru_utime + usage.ru_stime - start < 0.5 * (time.monotonic() - began)
+    assert sorted(e.values["n"] for e in watched.events) == [-1, *range(1000)]
+
+
+def test_the_thread_does_not_end_without_a_word(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("ensemble_core.runtime.tail.change_detection.Lookout.news", broken)
+    watched.follower.watch("a.0", "lines", Lines(), tmp_path / "out.txt")
+    until(lambda: watched.warnings)
+    assert "will not fire: MemoryError: no room" in watched.warnings[0]
+    ended = threading.Event()
+    watched.follower.finish("a.0", ended.set)
+    assert ended.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(("failures", "rows"), [(3, [1.0, 2.0]), (10**9, [])])
+def test_the_end_of_a_file_is_not_lost_to_a_moment_without_descriptors(
+    watched: Watched,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    rows: list[float],
+) -> None:
+    path, left, opened = tmp_path / "out.txt", [failures], os.open
+
+    def refused(name: str, *more: int, **others: int) -> int:
+        if name == str(path) and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files", name)
+        return opened(name, *more, **others)
+
+    path.write_text("1\n2\n")
+    monkeypatch.setattr("ensemble_core.runtime.tail.file._PATIENCE", 0.2)
+    monkeypatch.setattr(os, "open", refused)
+    watched.follower.watch("j.0", "lines", Lines(), path)
+    watched.finish()
+    assert watched.numbers() == rows
+    assert ["Too many open files" in text for text in watched.warnings] == [True]
