@@ -33,7 +33,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Service, Settings
 
-from ensemble_core.plugin.resizer import Resized, Resizer
+from ensemble_core import Resized, Resizer
 
 MEMBER, RUN = "default/bench", "bench-run"
 #: Requests under way at once; events in one message; messages that may be on their way.

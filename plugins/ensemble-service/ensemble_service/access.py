@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError
 
 __all__ = [
     "Identity",

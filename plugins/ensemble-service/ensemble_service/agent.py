@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.plugin.executor import Executor
+from ensemble_core import EnsembleError, Executor, UsageError
 from ensemble_service.access import is_tag
 from ensemble_service.channel import MISMATCHED
 from ensemble_service.connection import Connection

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+from ensemble_core import EnsembleError, ExecutorError, UsageError
 
 if TYPE_CHECKING:
     import grpc

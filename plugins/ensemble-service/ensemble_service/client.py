@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.plugin.resizer import Resized
+from ensemble_core import EnsembleError, ExecutorError, Resized
 from ensemble_service.channel import (
     MAX_MESSAGE,
     MISMATCHED,

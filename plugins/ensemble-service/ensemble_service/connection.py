@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core import EnsembleError, ExecutorError
 
 if TYPE_CHECKING:
     from ensemble_service.channel import Away

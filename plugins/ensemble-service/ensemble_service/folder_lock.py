@@ -9,7 +9,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from ensemble_core.errors import UsageError
+from ensemble_core import UsageError
 
 __all__ = ["claim"]
 

@@ -22,9 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent
-from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
 from ensemble_service.member_stats import Tally
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.unacked_events import Spool

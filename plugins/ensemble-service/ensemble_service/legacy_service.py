@@ -13,8 +13,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ensemble_core.errors import UsageError
-from ensemble_core.plugin.resizer import Resized
+from ensemble_core import Resized, UsageError
 from ensemble_service.access import Identity, member_name
 from ensemble_service.proto import ensemble_operator_pb2 as old
 from ensemble_service.proto import ensemble_pb2 as pb

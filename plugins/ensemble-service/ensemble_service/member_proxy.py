@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_core import Event, ExecutorError, JobEvent, Problem, ResizeOutcome, Resources
 from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
 from ensemble_service.pending_calls import Kind, MemberJob, Waiting, fill
 from ensemble_service.proto import ensemble_pb2 as pb

@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.model.events import Event, JobEvent, Resources
-from ensemble_core.model.jobs import JobState
+from ensemble_core import Event, JobEvent, JobState, Resources
 from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["Tally"]

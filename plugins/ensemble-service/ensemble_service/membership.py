@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.plugin.executor import Run
+from ensemble_core import ExecutorError, Run
 
 __all__ = [
     "away",

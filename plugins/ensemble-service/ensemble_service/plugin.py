@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, hookimpl
 
 __all__ = ["CAPABILITIES", "OPTIONS", "ensemble_executors"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError
 from ensemble_service.router import Hub
 from ensemble_service.rpc_guard import Tally
 

@@ -18,10 +18,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core import (
+    Emit,
+    EnsembleError,
+    Event,
+    Executor,
+    ExecutorError,
+    ExecutorLost,
+    Job,
+    JobEvent,
+    Problem,
+    Resources,
+    Run,
+    UsageError,
+)
 from ensemble_service.access import member_name, namespace_name
 from ensemble_service.channel import (
     MISMATCHED,
@@ -42,7 +52,7 @@ from ensemble_service.membership import (
 from ensemble_service.plugin import CAPABILITIES
 
 if TYPE_CHECKING:
-    from ensemble_core.model.decisions import WhenBusy
+    from ensemble_core import WhenBusy
     from ensemble_service.connection import Connection
     from ensemble_service.member_proxy import Steered, Surroundings
     from ensemble_service.proto import ensemble_pb2 as pb

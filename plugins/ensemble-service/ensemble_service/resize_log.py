@@ -17,8 +17,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import IO
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.plugin.resizer import Resized
+from ensemble_core import EnsembleError, Resized
 from ensemble_service.access import write_private
 
 __all__ = ["Answers", "Entry"]

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.plugin.resizer import Resized, Resizer
+from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_service.access import Identity
 from ensemble_service.logs import tell
 from ensemble_service.resize_log import Answers

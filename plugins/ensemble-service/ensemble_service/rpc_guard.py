@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ensemble_core.errors import EnsembleError
+from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, TokenFile, Unknown
 from ensemble_service.logs import tell
 from ensemble_service.rate_limits import Buckets, Deadlines

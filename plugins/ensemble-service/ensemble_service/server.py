@@ -21,8 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.plugin.resizer import Resizer
+from ensemble_core import EnsembleError, Resizer, UsageError
 from ensemble_service import streams
 from ensemble_service.access import TokenFile, member_name
 from ensemble_service.channel import address, is_loopback

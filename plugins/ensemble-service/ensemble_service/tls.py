@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError
 from ensemble_service.access import write_private
 from ensemble_service.channel import load_grpc
 from ensemble_service.logs import tell

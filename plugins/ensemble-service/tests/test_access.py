@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ensemble_service.access import Identity, TokenFile, Unknown, member_name
 
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError
 
 
 @pytest.fixture

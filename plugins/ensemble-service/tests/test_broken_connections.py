@@ -28,10 +28,17 @@ from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.unacked_events import Spool
 from ensemble_service.wire import from_event
 
-from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core import (
+    Emit,
+    EnsembleError,
+    Event,
+    ExecutorError,
+    JobEvent,
+    Problem,
+    ResizeOutcome,
+    Run,
+)
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
-from ensemble_core.plugin.executor import Emit, Run
 
 
 class Member:

@@ -22,7 +22,7 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Service, Settings, serving
 
-from ensemble_core.plugin.resizer import Resized, Resizer
+from ensemble_core import Resized, Resizer
 
 #: What clients of the first implementation send along; it names the object, which is not theirs.
 OBJECT = {"version": "v1alpha2", "group": "flux-framework.org"}

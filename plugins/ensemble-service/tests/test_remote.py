@@ -27,18 +27,21 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Service, Settings, serving
 
-from ensemble_core.errors import ExecutorError, UsageError
-from ensemble_core.model.decisions import WhenBusy
-from ensemble_core.model.events import (
+from ensemble_core import (
+    Emit,
     Event,
+    Executor,
+    ExecutorError,
     ExecutorLost,
+    Job,
     JobEvent,
     Problem,
     ResizeOutcome,
     Resources,
+    Run,
+    UsageError,
+    WhenBusy,
 )
-from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Executor, Run
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 

@@ -25,8 +25,7 @@ from ensemble_service.resize_log import Answers
 from ensemble_service.rpc_guard import Tally
 from ensemble_service.send_queue import Refused
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.plugin.resizer import Resized, Resizer
+from ensemble_core import EnsembleError, Resized, Resizer
 
 ADMIN = Identity("admin", "")
 PATIENCE = 10.0

@@ -32,8 +32,7 @@ from ensemble_service.router import Hub
 from ensemble_service.rpc_guard import Tally
 from ensemble_service.server import Service, Settings, serving
 
-from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.plugin.resizer import Resized, Resizer
+from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
 
 PATIENCE = 10.0
 

@@ -19,7 +19,7 @@ from ensemble_service.access import TokenFile
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.server import Service, Settings, serving
 
-from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+from ensemble_core import EnsembleError, ExecutorError, UsageError
 
 NOW = dt.datetime.now(dt.timezone.utc)
 

@@ -37,9 +37,8 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 
-from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
+from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.plugin.executor import Run
 
 NOW = dt.datetime.now(dt.timezone.utc)
 

@@ -22,17 +22,17 @@ from ensemble_service.wire import (
     to_jobs,
 )
 
-from ensemble_core.errors import ExecutorError
-from ensemble_core.model.events import (
+from ensemble_core import (
     Event,
+    ExecutorError,
     ExecutorLost,
+    Job,
     JobEvent,
     PluginEvent,
     Problem,
     ResizeOutcome,
     Resources,
 )
-from ensemble_core.model.jobs import Job
 
 
 @pytest.mark.parametrize(
