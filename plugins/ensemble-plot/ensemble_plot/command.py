@@ -128,7 +128,7 @@ def plot(
     may be under way. Each variable that observers read in the jobs' output is a panel, each job a
     curve; marks show where rules fired and jobs were cancelled or failed. With --json the same is
     printed as data, and a picture is made only where -o says so. Needs matplotlib:
-    pip install 'ensemble-core[plot]'.
+    pip install 'ensemble-core[plot]>=1.0'.
     """
     from ensemble_core.cli.kept_run import Past
 

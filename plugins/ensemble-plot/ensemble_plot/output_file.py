@@ -80,7 +80,7 @@ def _no_matplotlib(cause: str) -> EnsembleError:
     return UsageError(
         "a picture needs matplotlib, which cannot be imported here",
         cause=cause,
-        hint="pip install 'ensemble-core[plot]'; --json prints the data without it",
+        hint="pip install 'ensemble-core[plot]>=1.0'; --json prints the data without it",
         code="no-matplotlib",
     )
 

@@ -55,7 +55,7 @@ def load_grpc() -> Any:
         raise UsageError(
             "the ensemble service needs gRPC",
             cause=str(error),
-            hint="pip install 'ensemble-core[service]'",
+            hint="pip install 'ensemble-core[service]>=1.0'",
             code="no-grpc",
         ) from None
     return grpc

@@ -38,7 +38,7 @@ class MetricsServer:
             raise UsageError(
                 "metrics need the package 'prometheus-client'",
                 cause=str(error),
-                hint="pip install 'ensemble-core[service]'",
+                hint="pip install 'ensemble-core[service]>=1.0'",
                 code="no-prometheus",
             ) from None
         registry = CollectorRegistry(auto_describe=False)

@@ -292,7 +292,7 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
         raise UsageError(
             "certificates need the package 'cryptography'",
             cause=str(error),
-            hint="pip install 'ensemble-core[service]'",
+            hint="pip install 'ensemble-core[service]>=1.0'",
             code="no-cryptography",
         ) from None
     return x509, hashes, serialization, ec
