@@ -1,4 +1,4 @@
-"""Finding Flux's Python bindings, and saying what is wrong where they cannot be used.
+"""Discovery of Flux's Python bindings, and the errors for bindings that cannot be used.
 
 Each installation of Flux has bindings of its own version, for the Python that it was built with and
 usually for any other; ``flux env`` says where. They are taken where ``import flux`` finds none, so

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ensemble_core import Emit, Executor, ExecutorError, Job, Run
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
-from ensemble_flux.loop import Loop
+from ensemble_flux.loop import FluxLoop
 from ensemble_flux.output import Output, seen_by_all
 from ensemble_flux.reactor import words
 from ensemble_flux.submitter import Order
@@ -39,7 +39,7 @@ class FluxExecutor(Executor):
         self._bank = bank
         self._keep = output
         self._events = events
-        self._loop: Loop | None = None
+        self._loop: FluxLoop | None = None
         self._output: Output | None = None
         self._jobspecs: Jobspecs | None = None
         self._handles = threading.local()
@@ -67,7 +67,7 @@ class FluxExecutor(Executor):
             queue=self._queue,
             bank=self._bank,
         )
-        loop = Loop(flux, self._uri, run, emit, jobspecs, events=self._events)
+        loop = FluxLoop(flux, self._uri, run, emit, jobspecs, events=self._events)
         try:
             loop.start()
         except OSError as error:
@@ -79,7 +79,7 @@ class FluxExecutor(Executor):
         self._output = Output(str(run.folder.absolute()), self._where(run, loop))
         self._loop = loop
 
-    def _where(self, run: Run, loop: Loop) -> Any:
+    def _where(self, run: Run, loop: FluxLoop) -> Any:
         if self._keep != "auto":
             return self._keep
         seen = seen_by_all(str(run.folder.absolute()), loop.hosts, socket.gethostname())
@@ -101,7 +101,7 @@ class FluxExecutor(Executor):
             code="no-instance",
         )
 
-    def _opened(self) -> Loop:
+    def _opened(self) -> FluxLoop:
         if self._loop is None:
             raise ExecutorError("the Flux executor is not open", code="not-open")
         if self._loop.lost is not None:

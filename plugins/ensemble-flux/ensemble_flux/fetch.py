@@ -1,4 +1,4 @@
-"""Output that Flux keeps in its store, brought into files of the run's folder as it is written.
+"""Output fetching: copies job output from Flux's KVS into files of the run as it is written.
 
 Needed where jobs run on nodes that do not see the run's folder, and an observer is to read what a
 job prints: its rules must see the last line before the job's end. Used by the loop.

@@ -45,7 +45,7 @@ class Gauges:
         self._journal = journal
         self._problem = problem
         self._told: dict[str, float] = {}
-        self._guest = False
+        self._watcher = False
         self._stats: dict[str, float] | None = None
         self._asking: dict[str, bool] = {}
         self._unanswered = 0
@@ -63,7 +63,7 @@ class Gauges:
     def changed(self) -> dict[str, float]:
         """What has another value than when this was last asked."""
         values = self._nodes.gauges()
-        if not self._guest:
+        if not self._watcher:
             values.update(self._journal.gauges())
         elif self._stats is not None:
             values.update(self._stats)
@@ -126,7 +126,7 @@ class Gauges:
 
     def follow_as_guest(self) -> None:
         """Hear of changes in the queue, as far as a guest may."""
-        self._guest = True
+        self._watcher = True
         self._look_again()
         self._unanswered += 1
         answered_once = False
@@ -155,7 +155,7 @@ class Gauges:
 
     def moved(self) -> None:
         """Something happened that may have changed what is free, and what is up."""
-        if self._guest:
+        if self._watcher:
             self._ask("resource.sched-status", self._allocated, pause=_PAUSE)
 
     def _allocated(self, answer: dict[str, Any]) -> None:

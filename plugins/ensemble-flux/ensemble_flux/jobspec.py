@@ -1,4 +1,4 @@
-"""From a job to the jobspec (V1, RFC 25) that Flux is asked to run.
+"""Jobspecs: makes the jobspec (V1, RFC 25) of a job.
 
 What a job of Flux has beside what the ensemble file says: this process's environment and resource
 limits, as ``flux submit`` passes them on, and under ``attributes.user.ensemble`` the run and the

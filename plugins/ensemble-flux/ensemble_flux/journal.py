@@ -1,4 +1,4 @@
-"""From what Flux writes about jobs to the events of a run.
+"""Job event translation: entries of Flux's journal and eventlogs become the events of a run.
 
 :class:`Journal` is fed with responses of ``job-manager.events-journal`` (or with the entries of one
 job's eventlog, in the same shape) and gives back events; beside that it knows what the queue looks

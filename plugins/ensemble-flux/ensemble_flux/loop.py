@@ -1,4 +1,4 @@
-"""What a run does in its Flux instance, in the thread of the reactor.
+"""The reactor loop of a run in its Flux instance: submits, cancels, and tells of events.
 
 Jobs are submitted without waiting, a window of them at a time. Their events come from the job
 manager's journal, which has those of all jobs and is for the owner of the instance; a guest watches
@@ -26,9 +26,9 @@ from ensemble_core import (
     Resources,
     Run,
 )
+from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.fetch import Fetcher
 from ensemble_flux.gauges import Gauges
-from ensemble_flux.guest import Guest
 from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
@@ -37,7 +37,7 @@ from ensemble_flux.output import remove_empty
 from ensemble_flux.reactor import Reactor, words
 from ensemble_flux.submitter import WINDOW, Order, Submitter
 
-__all__ = ["Loop"]
+__all__ = ["FluxLoop"]
 
 #: Seconds to wait for the instance's first word, and for an answer to ``reattach``.
 PATIENCE = 120.0
@@ -47,7 +47,7 @@ _AGAIN, _ATTEMPTS = 0.5, 240
 _BATCHED = 0.25
 
 
-class Loop:
+class FluxLoop:
     """One run's dealings with one Flux instance.
 
     ``events`` is where events come from: ``journal``, ``eventlogs``, or ``auto`` for the journal
@@ -78,7 +78,7 @@ class Loop:
         self._submitter = Submitter(
             flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
         )
-        self._guest = Guest(
+        self._watcher = EventlogWatcher(
             flux,
             self._reactor,
             self._journal,
@@ -317,7 +317,7 @@ class Loop:
         if order.fetch is not None and self._journal.waits_for(name):
             self._fetcher.expect(name, queue_id, order.fetch)
         if self.guest:
-            self._guest.watch(name, queue_id)
+            self._watcher.watch(name, queue_id)
         if self._submitter.doomed(name):
             self._raise_cancel(name, queue_id)
 
@@ -375,7 +375,7 @@ class Loop:
             answer(met)
 
         if self.guest:
-            self._guest.find(jobs, known)
+            self._watcher.find(jobs, known)
         else:
             self._finders.append(known)
             self._reopen()

@@ -1,4 +1,4 @@
-"""How Flux writes job ids and sets of numbers, read without Flux.
+"""Parsers of Flux's job ids (F58) and idsets, without Flux.
 
 Job ids are printed in base 58 (RFC 19); ranks and cores come as idsets such as ``0-3,7`` (RFC 22).
 """

@@ -1,4 +1,4 @@
-"""What a user may set: the executor's options, and those of a job group. As JSON Schemas."""
+"""Options of the executor and of a job group, as JSON Schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the output of jobs goes: files that the job shell writes, or Flux's own store (its KVS).
+"""Output destinations: files that the job shell writes, or Flux's own store (its KVS).
 
 Files are what a user wants, and what observers read, but the job shell writes them on the first
 node of the job: into a folder that other nodes do not have, it would fail the job. So output is

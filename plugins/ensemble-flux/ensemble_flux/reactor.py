@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
-from ensemble_flux.wire import Wire
+from ensemble_flux.direct_calls import DirectCalls
 
 __all__ = ["Reactor", "words"]
 
@@ -73,7 +73,7 @@ class Reactor:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="flux", daemon=True)
         self.handle: Any = None
-        self.wire: Wire = Wire()
+        self.direct: DirectCalls = DirectCalls()
 
     # -- from other threads --------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Reactor:
 
         def answered(future: Any) -> None:
             try:
-                text = self.wire.text(future)
+                text = self.direct.text(future)
             except OSError as error:
                 refused(error)
             else:
@@ -158,7 +158,7 @@ class Reactor:
             self._progress += 1
             known = key not in self._silenced
             try:
-                text = self.wire.text(future)
+                text = self.direct.text(future)
             except OSError as error:
                 self._streams.pop(key, None)
                 self._silenced.discard(key)
@@ -166,7 +166,7 @@ class Reactor:
                 if known and not self._stopping:
                     ended(error)
                 return
-            self.wire.reset(future)
+            self.direct.reset(future)
             if known and text is not None:
                 answer(text)
 
@@ -275,7 +275,7 @@ class Reactor:
             self._idle()
 
     def _run(self, handle: Any, reactor: Any, flags: int) -> None:
-        if self.wire.run(reactor, flags) < 0:
+        if self.direct.run(reactor, flags) < 0:
             handle.raise_if_exception()
             raise OSError(errno.ECONNRESET, "the connection to the broker is gone")
 

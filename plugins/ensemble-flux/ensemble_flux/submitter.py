@@ -1,4 +1,4 @@
-"""Hands jobs to Flux without waiting for its answers, a window of them at a time.
+"""Asynchronous job submission with a window: hands jobs to Flux without waiting for its answers.
 
 Used by the loop, in the reactor's thread.
 """
@@ -120,7 +120,7 @@ class Submitter:
     def _answered(self, order: Order, future: Any) -> None:
         del self._on_the_way[order.job.id]
         try:
-            queue_id = self._reactor.wire.jobid(future)
+            queue_id = self._reactor.direct.jobid(future)
         except OSError as error:
             self._refused(order, error)
         else:

@@ -1,4 +1,4 @@
-"""Until converged: how well the mean of a column is known, row by row, in bounded memory.
+"""Convergence test: the error of a column's mean, row by row, in bounded memory.
 
 The observer hands each row of a log to a :class:`Convergence`, and adds what that returns to the
 row: the running mean of each watched column, the standard error of that mean, how far the mean has

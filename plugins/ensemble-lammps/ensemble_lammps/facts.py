@@ -1,4 +1,4 @@
-"""What a log says beside its thermo output: how long a run took, how fast it was, what went wrong.
+"""Facts of a LAMMPS log beside its thermo output: run time, speed, warnings and errors.
 
 The reader hands each line over that is no row of a table, and gives what is known at the end of a
 run as one row. ``outcome`` knows the same lines.

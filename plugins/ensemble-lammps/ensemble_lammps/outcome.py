@@ -1,4 +1,4 @@
-"""How a LAMMPS job ended, by its log and, where it is known, its wait status.
+"""Outcome classification of a LAMMPS job, by its log and its wait status where that is known.
 
 ``lammps-check`` asks. What LAMMPS says goes before what its exit status says: ``fix halt`` and
 ``timer timeout`` exit with 0, and so does LAMMPS when the disk is full. Where neither says it, the

@@ -24,11 +24,11 @@ from ensemble_core import (
     executor_record,
 )
 from ensemble_minicluster.cluster import Cluster, Patience, Service
-from ensemble_minicluster.memory import Memory
 from ensemble_minicluster.mock import MockService, check_bounds
 from ensemble_minicluster.naming import member_name
 from ensemble_minicluster.nodes import MARK, Nodes
 from ensemble_minicluster.options import OPTIONS, PASSED_ON
+from ensemble_minicluster.request_log import RequestLog
 from ensemble_minicluster.resizing import Resizing
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class MiniCluster(Executor):
     def open(self, run: Run, emit: Emit) -> None:
         if self._resizing is not None:
             raise ExecutorError("the minicluster executor is open already", code="already-open")
-        memory = Memory(run.state)
+        memory = RequestLog(run.state)
         troubles = [memory.trouble]
         begun = memory.executor
         if begun is not None and begun != self._part.name:

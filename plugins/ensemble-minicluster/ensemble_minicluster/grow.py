@@ -1,4 +1,4 @@
-"""More nodes: ask the service, then wait until Flux itself says that they are up.
+"""Growing: asks the service for nodes, then waits until Flux itself says that they are up.
 
 The size on record and pods that are ready prove nothing: for a while after a shrink, Flux still
 counts nodes as up that are on their way out under the same names. Used by ``resizing``.
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from ensemble_core import Resized
 from ensemble_minicluster.cluster import Cluster, Ended
-from ensemble_minicluster.memory import Asked
 from ensemble_minicluster.nodes import shown
+from ensemble_minicluster.request_log import Asked
 
 __all__ = ["denied", "grow", "less"]
 

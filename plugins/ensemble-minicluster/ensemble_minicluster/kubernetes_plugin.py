@@ -1,4 +1,4 @@
-"""The record of the resizer ``kubernetes``: what it may be told, and how to build it.
+"""Plugin record of the resizer ``kubernetes``: its options, and how to build it.
 
 The package's hook hands it out with every run, so nothing heavy is imported here.
 """

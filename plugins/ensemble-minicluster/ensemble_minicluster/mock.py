@@ -1,4 +1,4 @@
-"""A service that is none: sizes within bounds, in memory. For ``--mock`` with a Flux around it.
+"""Mock of the service: sizes within bounds, in memory. For ``--mock`` with a Flux around it.
 
 (Without Flux, ``--mock`` is the executor ``local`` with a core for each node: growing there gives
 jobs room.)

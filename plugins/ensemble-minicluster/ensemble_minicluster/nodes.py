@@ -1,4 +1,4 @@
-"""What Flux says of its nodes, and how they are drained, through the composed executor's handle.
+"""Node states in Flux, and draining of nodes, through the composed executor's handle.
 
 Nodes are known by their ranks: in a MiniCluster, rank and pod index are the same. Nothing of Flux
 is imported: a handle is whatever has ``rpc``. For one thread; used by the one that resizes.

@@ -1,4 +1,4 @@
-"""What a user may set of the executor ``minicluster``, as a JSON Schema."""
+"""Options of the executor ``minicluster``, as a JSON Schema."""
 
 from __future__ import annotations
 

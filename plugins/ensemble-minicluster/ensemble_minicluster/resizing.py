@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ensemble_core import EnsembleError, ResizeOutcome
 from ensemble_minicluster.cluster import LAST, Cluster, Ended
 from ensemble_minicluster.grow import grow
-from ensemble_minicluster.memory import Asked, Memory
+from ensemble_minicluster.request_log import Asked, RequestLog
 from ensemble_minicluster.shrink import Shrink
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Resizing:
     def __init__(
         self,
         cluster: Cluster,
-        memory: Memory,
+        memory: RequestLog,
         clock: Callable[[], float],
         tell: Callable[[ResizeOutcome], None],
     ) -> None:

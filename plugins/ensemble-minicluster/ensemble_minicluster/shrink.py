@@ -1,4 +1,4 @@
-"""Fewer nodes, without hurting jobs: drain those that will go, wait, and only then ask.
+"""Shrinking without hurting jobs: drains the nodes that will go, waits, and only then asks.
 
 An indexed Job takes its highest indices away, so those are the nodes that go; rank 0, where the
 queue is, is never one of them. A node that does not go takes jobs again. Used by ``resizing``.
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ensemble_core import EnsembleError, Resized
 from ensemble_minicluster.cluster import LAST, SOON, Cluster, Ended
 from ensemble_minicluster.grow import denied, less
-from ensemble_minicluster.memory import Asked
 from ensemble_minicluster.nodes import Look, shown
+from ensemble_minicluster.request_log import Asked
 
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy

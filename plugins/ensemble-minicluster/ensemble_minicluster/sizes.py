@@ -1,5 +1,5 @@
-"""What a MiniCluster says of its size, and what size a request leads to. Pure: called by
-:mod:`ensemble_minicluster.resizer` with what the API server answered.
+"""Size arithmetic: what a MiniCluster says of its size, and what size a request leads to. Pure:
+called by :mod:`ensemble_minicluster.resizer` with what the API server answered.
 
 The Flux Operator ignores a size that it does not like, or sets it back, and says nothing to
 whoever asked. So what it would not like is never asked for.

@@ -1,4 +1,4 @@
-"""From jobs in a line to batches, each one ``sbatch``: equal jobs become one job array.
+"""Batching: jobs that ask Slurm for the same become one job array, submitted by one ``sbatch``.
 
 What a site allows bounds them (``MaxArraySize``), and so does what fits into a comment and a
 script. Pure; used by the submitter.

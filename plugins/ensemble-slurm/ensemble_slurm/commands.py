@@ -1,4 +1,4 @@
-"""Runs Slurm's commands, for the whole run not more than so many a second.
+"""Rate-limited runner of Slurm's commands: for the whole run not more than so many a second.
 
 Each has a deadline, an environment in which nothing changes what it prints or does, and a session
 of its own, so that Ctrl-C does not break off what slurmctld may have begun. Commands that submit

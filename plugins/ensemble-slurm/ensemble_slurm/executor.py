@@ -15,7 +15,7 @@ from ensemble_slurm.commands import run as run_command
 from ensemble_slurm.gauges import sinfo
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import address_towards
-from ensemble_slurm.loop import Loop
+from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.names import mark_of
 from ensemble_slurm.output import Output
 from ensemble_slurm.parse import Site, read_config, read_nodes
@@ -65,7 +65,7 @@ class SlurmExecutor(Executor):
         self._rate = rate
         self._listen = _listen_option(listen)
         self._jobcomp = jobcomp
-        self._loop: Loop | None = None
+        self._loop: SlurmLoop | None = None
         self._output: Output | None = None
 
     # -- opening -------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class SlurmExecutor(Executor):
             site=self._site_options,
         )
         try:
-            self._loop = Loop(
+            self._loop = SlurmLoop(
                 run,
                 emit,
                 site,
@@ -182,7 +182,7 @@ class SlurmExecutor(Executor):
         done = run_command(sinfo(self._partition), environment, deadline=_FIRST)
         return read_nodes(done.out) if done.good else {}
 
-    def _opened(self) -> Loop:
+    def _opened(self) -> SlurmLoop:
         if self._loop is None:
             raise ExecutorError("the Slurm executor is not open", code="not-open")
         return self._loop

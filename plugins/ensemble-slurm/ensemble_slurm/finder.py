@@ -1,4 +1,4 @@
-"""Finds jobs again: those of an earlier controller, and a batch whose submission got no answer.
+"""Reattachment: finds jobs of an earlier controller, and batches whose submission got no answer.
 
 ``squeue`` is asked first, with comments; then what wrappers wrote; then accounting, where the site
 has it. What an earlier controller had told is told again with the same times, from the ledger.
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ensemble_core import JobEvent
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.ledger import Ledger, Sent
-from ensemble_slurm.lookout import Lookout
-from ensemble_slurm.merge import Merge
 from ensemble_slurm.names import Batch, queue_id
 from ensemble_slurm.parse import Row, Site
+from ensemble_slurm.queue_poller import QueuePoller
 
 __all__ = ["Finder"]
 
@@ -48,11 +48,17 @@ class Finder:
     """See the module."""
 
     def __init__(
-        self, owner: Owner, lookout: Lookout, merge: Merge, ledger: Ledger, site: Site, tag: str
+        self,
+        owner: Owner,
+        poller: QueuePoller,
+        states: JobStates,
+        ledger: Ledger,
+        site: Site,
+        tag: str,
     ) -> None:
         self._owner = owner
-        self._lookout = lookout
-        self._merge = merge
+        self._poller = poller
+        self._states = states
         self._ledger = ledger
         self._site = site
         self._tag = tag
@@ -71,7 +77,7 @@ class Finder:
                     return
             then(None)
 
-        self._lookout.find(take)
+        self._poller.find(take)
 
     # -- jobs of an earlier controller ---------------------------------------------------------
 
@@ -94,7 +100,7 @@ class Finder:
                 return
             self._account(rows, jobs, answer)
 
-        self._lookout.find(take)
+        self._poller.find(take)
 
     def _pending(self, rows: Sequence[Row], jobs: Mapping[str, float]) -> list[Sent]:
         """Batches with some of these jobs whose submission was never answered, and is not seen."""
@@ -130,9 +136,9 @@ class Finder:
         if unknown:
             sent = [each.at for each in self._ledger.sent().values()]
             oldest = self._owner.now() - min(sent, default=self._owner.now())
-            self._lookout.account((), take, since=max(86_400.0, oldest + 3_600.0))
+            self._poller.account((), take, since=max(86_400.0, oldest + 3_600.0))
         else:
-            self._lookout.account(forgotten, take)
+            self._poller.account(forgotten, take)
 
     def _known(self, rows: Sequence[Row]) -> dict[str, tuple[str, Row | None]]:
         """Slurm's id of each job of this run, and what it says of it if it still does."""
@@ -176,7 +182,7 @@ class Finder:
                 answers[job] = True
                 continue
             id_, _ = known.get(job, nobody)
-            tracked = self._merge.restore(job, extras.get(job, {}), id_, told)
+            tracked = self._states.restore(job, extras.get(job, {}), id_, told)
             tracked.last = max(tracked.last, since)
             tracked.cancelled = self._ledger.was_cancelled(job)
             restored.append(job)
@@ -186,22 +192,22 @@ class Finder:
         now = self._owner.now()
         again = []
         for job in restored:
-            tracked_now = self._merge.jobs.get(job)
+            tracked_now = self._states.jobs.get(job)
             if tracked_now is None:
                 answers[job] = True  # its wrapper had written how it ended
                 continue
             id_, row = known.get(job, nobody)
             if row is not None:
-                self._merge.accepted(job, id_ or "", row.submitted or now)
-                self._merge.seen(row, now)
+                self._states.accepted(job, id_ or "", row.submitted or now)
+                self._states.seen(row, now)
             elif tracked_now.queue_id is not None:
                 answers[job] = True
                 if id_ is not None and tracked_now.end is None and "start" not in tracked_now.told:
-                    self._merge.accepted(job, id_, now)
-                self._merge.lose(job, now)
+                    self._states.accepted(job, id_, now)
+                self._states.lose(job, now)
             else:
-                del self._merge.jobs[job]
-            if job in self._merge.jobs and self._merge.jobs[job].cancelled:
+                del self._states.jobs[job]
+            if job in self._states.jobs and self._states.jobs[job].cancelled:
                 again.append(job)
         self._ledger.drop()
         if again:

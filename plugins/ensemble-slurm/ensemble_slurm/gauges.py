@@ -1,4 +1,4 @@
-"""The gauges of the cluster's nodes, from one ``sinfo`` now and then. Used in the loop's thread."""
+"""Gauges of the cluster's nodes, from a periodic ``sinfo``. Used in the loop's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site's completion script tells: that jobs of this run have ended.
+"""Completion notices: what a site's jobcomp script tells of ended jobs.
 
 Where an administrator has installed ``jobcomp-ensemble.sh`` (``JobCompType=jobcomp/script``), it
 adds a line to a file of the run for each job that ends, whatever the cause. The line is a hint to

@@ -1,4 +1,4 @@
-"""What this run has submitted and told, written down: how it is known after a crash.
+"""Ledger: the durable record of what this run has submitted and told, for recovery after a crash.
 
 A file of lines in the run's state folder, each a JSON list, only ever appended to. A batch is
 written before it is submitted, its id in Slurm once it is known, each event before it is told. So a

@@ -1,4 +1,4 @@
-"""Where wrappers report to: a TCP port that takes one line from each connection and answers it.
+"""Report listener: a TCP port that takes one line from each wrapper and answers it.
 
 Anybody on the network may connect, so a connection is given little: one line of bounded length,
 a few seconds, no answer without the token. ``ok`` is said once a report is on record; a wrapper

@@ -1,8 +1,8 @@
-"""What a run does with Slurm, in one thread: submits, listens, looks, and tells.
+"""The loop of a run on Slurm, one thread: submits, listens, polls, and tells of events.
 
-It joins the parts that know one thing each: the submitter, the listener and the spool, the lookout,
-the merge of what they bring, and the ledger that has each event before it is told. Made and driven
-by the executor.
+It joins the parts that know one thing each: the submitter, the listener and the spool, the poller,
+the job states made of what they bring, and the ledger that has each event before it is told. Made
+and driven by the executor.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ensemble_core import Emit, Event, ExecutorError, JobEvent, Problem, Resources, Run
-from ensemble_slurm.clockwork import Clockwork
 from ensemble_slurm.commands import Commands, Done
+from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.finder import Finder
 from ensemble_slurm.gauges import Gauges
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.jobcomp import Completions
 from ensemble_slurm.ledger import Ledger, Sent
 from ensemble_slurm.listener import Listener, address_towards
-from ensemble_slurm.lookout import Lookout
-from ensemble_slurm.merge import Merge
 from ensemble_slurm.names import Batch, format_indices, mark_of
 from ensemble_slurm.parse import Site
+from ensemble_slurm.queue_poller import QueuePoller
 from ensemble_slurm.refusals import Refusal, refusal, words
 from ensemble_slurm.reports import read_report
 from ensemble_slurm.script import Address, Scripts
 from ensemble_slurm.spool import Spool
 from ensemble_slurm.submitter import Order, Submitter, extra_of
 
-__all__ = ["PATIENCE", "Loop"]
+__all__ = ["PATIENCE", "SlurmLoop"]
 
 #: Seconds to wait for what Slurm knows of jobs that are looked for again.
 PATIENCE = 120.0
@@ -43,7 +43,7 @@ _CANCEL_AT_ONCE, _CANCEL_AGAIN = 200, 3.0
 _LEAVE = 10.0
 
 
-class Loop:
+class SlurmLoop:
     """One run's dealings with one Slurm. ``gauges`` are those of the nodes to begin with."""
 
     def __init__(
@@ -77,20 +77,20 @@ class Loop:
         self._drained = threading.Event()
         self._leaving = False
         patience = site.kill_wait + 30
-        self._merge = Merge(f"cancelled by run {run.tag}", patience)
-        self._clockwork = Clockwork(self.publish, self._broken)
-        self._commands = Commands(environment, rate, self._clockwork.post)
+        self._states = JobStates(f"cancelled by run {run.tag}", patience)
+        self._event_loop = EventLoop(self.publish, self._broken)
+        self._commands = Commands(environment, rate, self._event_loop.post)
         self._submitter = Submitter(self, scripts, site)
-        self._lookout = Lookout(self, self._merge, site, look)
+        self._poller = QueuePoller(self, self._states, site, look)
         self._gauges = Gauges(self, partition, look, gauges)
-        self._finder = Finder(self, self._lookout, self._merge, ledger, site, run.tag)
+        self._finder = Finder(self, self._poller, self._states, ledger, site, run.tag)
         self._completions = (
             None if jobcomp is None else Completions(jobcomp, mark_of(run.tag), os.getuid())
         )
         self._listener: Listener | None = None
         if listen is not None:
             address, port = listen
-            self._listener = Listener(self._clockwork.selector, address, port, self._hear)
+            self._listener = Listener(self._event_loop.selector, address, port, self._hear)
             hosts: tuple[str, ...] = (address,)
             if address in ("0.0.0.0", "::"):
                 # That is here for whoever says it: nodes are told names that lead to this machine.
@@ -101,37 +101,37 @@ class Loop:
     # -- from other threads --------------------------------------------------------------------
 
     def start(self) -> None:
-        self._lookout.begin()
-        self._clockwork.after(self._spool_period, self._look_into_spool)
+        self._poller.begin()
+        self._event_loop.after(self._spool_period, self._look_into_spool)
         self._gauges.begin()
-        self._clockwork.start()
+        self._event_loop.start()
 
     def submit(self, orders: Sequence[Order]) -> None:
         def take() -> None:
             self._sought = True  # who has jobs to find again asks for them before
             for order in orders:
-                self._merge.expect(order.job.id, extra_of(order))
+                self._states.expect(order.job.id, extra_of(order))
             self._submitter.take(orders)
 
-        self._clockwork.post(take)
+        self._event_loop.post(take)
 
     def refuse(self, job: str, kind: str, note: str) -> None:
         """A job that cannot be submitted at all."""
 
         def take() -> None:
-            self._merge.expect(job, {})
+            self._states.expect(job, {})
             self.refused([job], kind, note)
 
-        self._clockwork.post(take)
+        self._event_loop.post(take)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._clockwork.post(lambda: self._cancel(jobs))
+        self._event_loop.post(lambda: self._cancel(jobs))
 
     def forget(self, jobs: Sequence[str]) -> None:
         def forget() -> None:
             self._write(lambda: self._ledger.forget(jobs))
 
-        self._clockwork.post(forget)
+        self._event_loop.post(forget)
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Which of these jobs Slurm knows; news of those follow."""
@@ -143,7 +143,7 @@ class Loop:
             found.update(known)
             answered.set()
 
-        self._clockwork.post(lambda: self._finder.find(dict(jobs), answer))
+        self._event_loop.post(lambda: self._finder.find(dict(jobs), answer))
         if not answered.wait(PATIENCE):
             raise ExecutorError(
                 "Slurm does not say which jobs it knows",
@@ -161,12 +161,12 @@ class Loop:
             self._leaving = True
             self._check_drained()
 
-        self._clockwork.post(leave)
+        self._event_loop.post(leave)
         self._drained.wait(_LEAVE)
         self._commands.close()
-        self._clockwork.post(self._close_listener)
-        self._clockwork.stop()
-        if not self._merge.jobs and self._run.state is None:
+        self._event_loop.post(self._close_listener)
+        self._event_loop.stop()
+        if not self._states.jobs and self._run.state is None:
             self._spool.remove()
         self._ledger.close()
 
@@ -184,7 +184,7 @@ class Loop:
         return self._run.clock()
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        self._clockwork.after(seconds, what)
+        self._event_loop.after(seconds, what)
 
     def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None:
         self._commands.ask(words, deadline, then)
@@ -226,7 +226,7 @@ class Loop:
 
     def publish(self) -> None:
         """Write down what has come, then tell it."""
-        events = self._merge.take()
+        events = self._states.take()
         if events:
             self._write(lambda: self._ledger.tell(events))
             self._out += events
@@ -277,8 +277,8 @@ class Loop:
         doomed = []
         for task, job in enumerate(batch.jobs()):
             name = f"{queue_id}_{task}" if batch.array else queue_id
-            self._merge.accepted(job, name, now)
-            tracked = self._merge.jobs.get(job)
+            self._states.accepted(job, name, now)
+            tracked = self._states.jobs.get(job)
             if tracked is not None and tracked.cancelled:
                 doomed.append(job)
         if doomed:
@@ -286,10 +286,10 @@ class Loop:
 
     def refused(self, jobs: Sequence[str], kind: str, note: str) -> None:
         for job in jobs:
-            tracked = self._merge.jobs.get(job)
+            tracked = self._states.jobs.get(job)
             if tracked is not None and tracked.cancelled:
                 note, kind = f"cancelled by run {self._run.tag}", "cancel"
-            self._merge.refuse(job, kind, note, self.now())
+            self._states.refuse(job, kind, note, self.now())
 
     # -- finding again -------------------------------------------------------------------------
 
@@ -307,13 +307,13 @@ class Loop:
     # -- cancelling ----------------------------------------------------------------------------
 
     def _cancel(self, jobs: Sequence[str]) -> None:
-        ours = [job for job in jobs if job in self._merge.jobs]
+        ours = [job for job in jobs if job in self._states.jobs]
         if not ours:
             return
         self._write(lambda: self._ledger.cancel(ours))
         ids = []
         for job in ours:
-            queue_id = self._merge.cancelling(job)
+            queue_id = self._states.cancelling(job)
             if self._submitter.cancel(job):
                 self.refused([job], "cancel", f"cancelled by run {self._run.tag}")
             elif queue_id is not None:
@@ -333,7 +333,7 @@ class Loop:
         if not arrays:
             return found
         alive: dict[str, int] = {}
-        for tracked in self._merge.jobs.values():
+        for tracked in self._states.jobs.values():
             job = (tracked.queue_id or "").partition("_")[0]
             alive[job] = alive.get(job, 0) + 1
         for job, tasks in arrays.items():
@@ -356,30 +356,30 @@ class Loop:
                 self.after(_CANCEL_AGAIN, lambda: self._scancel(ids))
             elif not any(word in done.err.lower() for word in ("already", "invalid job id")):
                 self.warn(f"jobs could not be cancelled: {words(done.err)}")
-        self._lookout.soon()
+        self._poller.soon()
 
     # -- what wrappers and the site say --------------------------------------------------------
 
     def _hear(self, line: bytes) -> bool:
         """A report over the network; whether it is on record."""
         report = read_report(line, self._spool.token)
-        if report is None or (report.job not in self._merge.jobs and not self._sought):
+        if report is None or (report.job not in self._states.jobs and not self._sought):
             return False
-        self._merge.report(report, self.now())
+        self._states.report(report, self.now())
         self._after_report()
         self.publish()
         return not self._unwritten
 
     def _after_report(self) -> None:
-        if self._merge.doubles:
-            doubles, self._merge.doubles = sorted(self._merge.doubles), set()
+        if self._states.doubles:
+            doubles, self._states.doubles = sorted(self._states.doubles), set()
             self.warn(
                 f"Slurm had taken a job twice that was submitted twice: {', '.join(doubles)} "
                 "cancelled"
             )
             self._scancel(doubles)
-        if self._merge.doubtful():
-            self._lookout.soon()
+        if self._states.doubtful():
+            self._poller.soon()
 
     def read_spool(self) -> None:
         """Work in what wrappers could not tell us and wrote down."""
@@ -388,7 +388,7 @@ class Loop:
         for line in self._spool.reports():
             report = read_report(line, self._spool.token)
             if report is not None:
-                self._merge.report(report, self.now(), late=True)
+                self._states.report(report, self.now(), late=True)
         self._after_report()
 
     def _look_into_spool(self) -> None:
@@ -396,5 +396,5 @@ class Loop:
         if self._listener is not None:
             self._listener.tidy()
         if self._completions is not None and self._completions.news():
-            self._lookout.soon()
+            self._poller.soon()
         self.after(self._spool_period, self._look_into_spool)

@@ -1,4 +1,4 @@
-"""What a job of ours is called in Slurm, so that it is known again: its name and its comment.
+"""Names and comments of our jobs in Slurm, by which they are found again.
 
 A batch is one ``sbatch``: a job array, or a single job. Its name begins with what a person looks
 for in ``squeue`` and ends with a mark of the run (``sim.0-99@3f9c2a11``); accounting keeps it, also

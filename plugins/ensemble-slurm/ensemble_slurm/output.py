@@ -1,4 +1,4 @@
-"""Where jobs run and write: paths from what a job group says, and files begun anew.
+"""Output paths of jobs, and their working folders, from what a job group says.
 
 The wrapper opens the files, on the job's first node. A named file is emptied when the run first
 uses it and appended to after that, so that jobs may share one; one that no job names lies in the

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, read: jobs of ``squeue`` and ``sacct``, nodes of ``sinfo``, the
+"""Parsers of what Slurm's commands print: jobs of ``squeue`` and ``sacct``, nodes of ``sinfo``, the
 configuration of ``scontrol``.
 
 The columns are named one by one and end with a separator that stands in no name. All releases from

@@ -1,4 +1,4 @@
-"""What Slurm's commands say when they refuse: whether to ask again, and what a user can do.
+"""Error classification for Slurm's commands: whether to retry, and what a user can do.
 
 Slurm's own words are always kept. Pure; used with the standard error of a command.
 """

@@ -1,8 +1,8 @@
-"""What a wrapper reports, read from one line, and what it is good for.
+"""Wrapper reports: the line that a job's wrapper sends, parsed.
 
 A report counts if it has the run's token. Which job, which submission and which life of a requeued
-job it speaks of stands in it; the merge decides what that changes. Pure; used by the listener and
-the spool.
+job it speaks of stands in it; ``job_state`` decides what that changes. Pure; used by the listener
+and the spool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the jobs of a batch to the script that ``sbatch`` is given, and the options beside it.
+"""Batch scripts: the script that ``sbatch`` is given for a batch, and the options beside it.
 
 The jobs of an array may differ in what they run, where, and where they write: the script has a
 table of them by task. What they ask Slurm for they must have in common (``batches``). Each runs

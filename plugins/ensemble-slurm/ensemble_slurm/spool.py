@@ -1,4 +1,4 @@
-"""The folder that a run's controller and its jobs' wrappers share.
+"""Report spool: the folder that a run's controller shares with its jobs' wrappers.
 
 ``address`` says where the controller of now listens, ``reports`` is where wrappers write what they
 could not tell it, ``void`` names attempts to submit that were given up. It lies in the run's state

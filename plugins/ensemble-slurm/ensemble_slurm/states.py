@@ -1,7 +1,7 @@
-"""What Slurm's words for a job mean: its states, its reasons to wait, its exit codes.
+"""Slurm's job states, pending reasons and exit codes, and what they mean here.
 
-States come from ``squeue`` and ``sacct``, in all releases the same words. Pure; used by the merge
-of what is known of a job.
+States come from ``squeue`` and ``sacct``, in all releases the same words. Pure; used by
+``job_state`` of what is known of a job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hands jobs to Slurm, as few ``sbatch`` as may be, and none of them twice.
+"""Idempotent job submission: as few ``sbatch`` as may be, and no job twice.
 
 Jobs wait in a line while one ``sbatch`` is on its way, and what has gathered meanwhile goes next,
 equal jobs as one array. A batch is on record before it is submitted. Where the answer is not known

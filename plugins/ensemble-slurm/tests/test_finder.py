@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 from ensemble_slurm.finder import Finder
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.ledger import Ledger, Sent
-from ensemble_slurm.lookout import Lookout
-from ensemble_slurm.merge import Merge
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Row, Site
+from ensemble_slurm.queue_poller import QueuePoller
 
 from ensemble_core import JobEvent
 
@@ -40,9 +40,14 @@ class World:
             )
         before.close()
         self.ledger = Ledger(str(folder), "run")
-        self.merge = Merge("cancelled by run run")
+        self.states = JobStates("cancelled by run run")
         self.finder = Finder(
-            self, cast(Lookout, self), self.merge, self.ledger, Site(accounting=accounting), "run"
+            self,
+            cast(QueuePoller, self),
+            self.states,
+            self.ledger,
+            Site(accounting=accounting),
+            "run",
         )
 
     def now(self) -> float:
@@ -68,7 +73,7 @@ class World:
     def cancel_again(self, jobs: Sequence[str]) -> None:
         self.cancelled += jobs
 
-    # The lookout's:
+    # The poller's:
 
     def find(self, then: Callable[[list[Row] | None], None]) -> None:
         then(self.shown)
@@ -81,7 +86,7 @@ class World:
     def ask(self, *jobs: str, since: float = 0.0) -> Mapping[str, bool]:
         answers: dict[str, bool] = {}
         self.finder.find(dict.fromkeys(jobs, since), answers.update)
-        self.told += self.merge.take()
+        self.told += self.states.take()
         self.ledger.close()
         return answers
 
@@ -108,7 +113,7 @@ def test_jobs_that_slurmctld_shows_go_on(tmp_path: Path) -> None:
     assert world.ask("sim.1", "sim.2") == {"sim.1": True, "sim.2": True}
     assert world.names("sim.1")[-1] == "start"
     assert world.names("sim.2")[-1] == "clean"
-    assert list(world.merge.jobs) == ["sim.1"]
+    assert list(world.states.jobs) == ["sim.1"]
 
 
 @pytest.mark.parametrize("comment", [True, False])
@@ -139,7 +144,7 @@ def test_a_submit_that_was_under_way_is_waited_for_then_void_then_made_again(
     assert world.ask("sim.0", "sim.1") == {"sim.0": False, "sim.1": False}
     assert world.time > 990.0 + 10.0
     assert world.voided == ["k1.1"]
-    assert world.merge.jobs == {}
+    assert world.states.jobs == {}
 
 
 def test_jobs_are_not_given_up_before_a_full_disk_takes_that_they_are_void(tmp_path: Path) -> None:
@@ -154,7 +159,7 @@ def test_a_submit_that_arrived_although_nobody_was_told_is_found(tmp_path: Path)
     world.shown = [row(n, "PENDING") for n in range(3)]
     assert world.ask("sim.0", "sim.1") == {"sim.0": True, "sim.1": True}
     assert world.voided == []
-    assert world.merge.job_of("7_1") == "sim.1"
+    assert world.states.job_of("7_1") == "sim.1"
 
 
 def test_a_cancel_that_the_earlier_controller_was_told_of_is_made(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ensemble_slurm import listener as listening
 from ensemble_slurm import spool as spooling
-from ensemble_slurm.clockwork import Clockwork
+from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch
 from ensemble_slurm.reports import LONGEST, Report, read_report, status_of
@@ -31,9 +31,9 @@ class Ear:
         self.heard: list[Report] = []
         self.token = token
         self.broken: list[str] = []
-        self.clockwork = Clockwork(lambda: None, self.broken.append)
-        self.listener = Listener(self.clockwork.selector, "127.0.0.1", 0, self._take)
-        self.clockwork.start()
+        self.event_loop = EventLoop(lambda: None, self.broken.append)
+        self.listener = Listener(self.event_loop.selector, "127.0.0.1", 0, self._take)
+        self.event_loop.start()
 
     def _take(self, line: bytes) -> bool:
         report = read_report(line, self.token)
@@ -47,8 +47,8 @@ class Ear:
             return connection.recv(100)
 
     def close(self) -> None:
-        self.clockwork.post(self.listener.close)
-        self.clockwork.stop()
+        self.event_loop.post(self.listener.close)
+        self.event_loop.stop()
         assert self.broken == []
 
 

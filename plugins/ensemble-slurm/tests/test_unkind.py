@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from ensemble_slurm.commands import Done, query_environment
 from ensemble_slurm.executor import _listen_option
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.ledger import Ledger
-from ensemble_slurm.lookout import Lookout
-from ensemble_slurm.loop import Loop
-from ensemble_slurm.merge import Merge
+from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import SEPARATOR, Site
+from ensemble_slurm.queue_poller import QueuePoller
 from ensemble_slurm.script import Place, Scripts
 from ensemble_slurm.spool import Spool
 
@@ -183,7 +183,7 @@ def test_a_script_has_no_line_end_of_dos_and_the_command_keeps_its_own(
 
 
 class Queue:
-    """A lookout's owner, with a ``squeue`` and a ``sacct`` of the test's own."""
+    """A poller's owner, with a ``squeue`` and a ``sacct`` of the test's own."""
 
     def __init__(self, accounted: str = "", queued: str = "") -> None:
         self.time = 1000.0
@@ -191,11 +191,11 @@ class Queue:
         self.cancelled: list[str] = []
         self.accounted = accounted
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.merge = Merge("cancelled")
-        self.merge.expect("sim.0", {})
-        self.merge.accepted("sim.0", "7", self.time)
-        self.lookout = Lookout(self, self.merge, Site(accounting=True), 30.0)
-        self.lookout.begin()
+        self.states = JobStates("cancelled")
+        self.states.expect("sim.0", {})
+        self.states.accepted("sim.0", "7", self.time)
+        self.poller = QueuePoller(self, self.states, Site(accounting=True), 30.0)
+        self.poller.begin()
 
     def now(self) -> float:
         return self.time
@@ -233,15 +233,15 @@ def accounted(state: str) -> str:
 def test_a_job_that_only_accounting_believes_to_run_is_lost_in_the_end() -> None:
     queue = Queue(accounted("RUNNING"))
     queue.run(50.0)
-    assert "sim.0" in queue.merge.jobs
+    assert "sim.0" in queue.states.jobs
     queue.run(300.0)
-    assert [event.name for event in queue.merge.take()].count("clean") == 1
+    assert [event.name for event in queue.states.take()].count("clean") == 1
 
 
 def test_a_job_that_slurmctld_has_forgotten_ends_as_accounting_says() -> None:
     queue = Queue(accounted("TIMEOUT"))
     queue.run(50.0)
-    events = {event.name: event.context for event in queue.merge.take()}
+    events = {event.name: event.context for event in queue.states.take()}
     assert events["exception"]["type"] == "timeout"
 
 
@@ -253,8 +253,8 @@ def queued(state: str) -> str:
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_a_cancel_that_a_crashed_slurmctld_forgot_is_made_again(state: str) -> None:
     queue = Queue(queued=queued(state))
-    queue.merge.cancelling("sim.0")
-    queue.lookout.soon()
+    queue.states.cancelling("sim.0")
+    queue.poller.soon()
     queue.run(15.0)
     assert queue.cancelled == []
     queue.run(15.0)
@@ -265,8 +265,8 @@ def test_a_cancel_that_a_crashed_slurmctld_forgot_is_made_again(state: str) -> N
 def test_a_job_that_is_ending_or_was_not_cancelled_is_not_cancelled_again(state: str) -> None:
     queue = Queue(queued=queued(state))
     if state == "COMPLETING":
-        queue.merge.cancelling("sim.0")
-    queue.lookout.soon()
+        queue.states.cancelling("sim.0")
+    queue.poller.soon()
     queue.run(90.0)
     assert queue.cancelled == []
 
@@ -275,15 +275,15 @@ def test_a_job_that_is_ending_or_was_not_cancelled_is_not_cancelled_again(state:
 
 
 @pytest.fixture
-def loop(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
-    made: list[Loop] = []
+def loop(tmp_path: Path) -> Iterator[Callable[..., SlurmLoop]]:
+    made: list[SlurmLoop] = []
 
-    def make(emit: Callable[[Sequence[Event]], None] = lambda _: None, **more: Any) -> Loop:
+    def make(emit: Callable[[Sequence[Event]], None] = lambda _: None, **more: Any) -> SlurmLoop:
         run = Run("r-1", tmp_path, time.time, state=tmp_path)
         spool = Spool(str(tmp_path / "slurm"))
         scripts = Scripts("r-1", "t", spool.folder, str(tmp_path))
         options = {"listen": None, "look": 60.0, "rate": 50.0, "gauges": {}, **more}
-        loop = Loop(
+        loop = SlurmLoop(
             run, emit, Site(), scripts, spool, Ledger(None, "r-1"), dict(os.environ), **options
         )
         loop.start()
@@ -296,7 +296,7 @@ def loop(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
 
 
 def test_a_cancel_that_timed_out_for_one_job_is_tried_again_though_another_is_gone(
-    loop: Callable[..., Loop],
+    loop: Callable[..., SlurmLoop],
 ) -> None:
     told: list[Event] = []
     cancelling = loop(told.extend)
@@ -311,7 +311,7 @@ def test_a_cancel_that_timed_out_for_one_job_is_tried_again_though_another_is_go
 
 
 def test_a_listener_on_all_addresses_is_not_what_nodes_are_told(
-    loop: Callable[..., Loop], tmp_path: Path
+    loop: Callable[..., SlurmLoop], tmp_path: Path
 ) -> None:
     loop(listen=("0.0.0.0", 0))
     _, *hosts = (tmp_path / "slurm" / "address").read_text().split()
@@ -354,18 +354,18 @@ def test_connections_of_strangers_leave_descriptors_for_the_run() -> None:
     text = """
         import resource, socket, sys
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        from ensemble_slurm.clockwork import Clockwork
+        from ensemble_slurm.event_loop import EventLoop
         from ensemble_slurm.listener import Listener
-        clockwork = Clockwork(lambda: None, print)
-        listener = Listener(clockwork.selector, "127.0.0.1", 0, lambda line: True)
-        clockwork.start()
+        event_loop = EventLoop(lambda: None, print)
+        listener = Listener(event_loop.selector, "127.0.0.1", 0, lambda line: True)
+        event_loop.start()
         print(listener.port, flush=True)
         sys.stdin.readline()
         files = [open("/dev/null") for _ in range(20)]
         print("well", flush=True)
         sys.stdin.readline()
-        clockwork.post(listener.close)
-        clockwork.stop()
+        event_loop.post(listener.close)
+        event_loop.stop()
     """
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text)],

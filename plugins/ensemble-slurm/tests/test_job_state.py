@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from ensemble_slurm.merge import Merge
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import Row
 from ensemble_slurm.reports import Report
 
@@ -24,14 +24,14 @@ class Heard:
     """A merge with one job, ``sim.0``, which Slurm calls 7."""
 
     def __init__(self) -> None:
-        self.merge = Merge("cancelled by run r", patience=60.0)
-        self.merge.expect("sim.0", {"stdout": "/out"})
+        self.states = JobStates("cancelled by run r", patience=60.0)
+        self.states.expect("sim.0", {"stdout": "/out"})
         self.now = 1000.0
         self.events: list[JobEvent] = []
 
     def do(self, what: str, *words: Any, **more: Any) -> Heard:
-        getattr(self.merge, what)(*words, **more)
-        self.events += self.merge.take()
+        getattr(self.states, what)(*words, **more)
+        self.events += self.states.take()
         return self
 
     def accept(self) -> Heard:
@@ -65,7 +65,7 @@ class Heard:
         assert places == sorted(set(places)), self.names
         times = [event.timestamp for event in self.events]
         assert all(a < b for a, b in itertools.pairwise(times))
-        assert not self.merge.jobs
+        assert not self.states.jobs
 
 
 def test_a_quick_job_reports_before_sbatch_has_answered() -> None:
@@ -99,7 +99,7 @@ def test_everything_twice_is_told_once() -> None:
 def test_why_slurm_ended_a_job_is_what_slurm_says(state: str, kind: str) -> None:
     heard = Heard().accept().start().end(status=signal.SIGTERM, why="stopped")
     assert "finish" not in heard.names
-    assert heard.merge.doubtful()
+    assert heard.states.doubtful()
     heard.row("COMPLETING")
     assert "finish" not in heard.names
     heard.row(state, status=15)
@@ -142,7 +142,7 @@ def test_a_job_that_never_ran_has_no_start() -> None:
 
 def test_our_own_cancel_is_called_ours_once_nothing_is_left_of_the_job() -> None:
     heard = Heard().accept().start()
-    assert heard.merge.cancelling("sim.0") == "7"
+    assert heard.states.cancelling("sim.0") == "7"
     heard.end(status=signal.SIGTERM, why="stopped").row("COMPLETING")
     assert "clean" not in heard.names
     heard.row("CANCELLED", status=15)
@@ -152,7 +152,7 @@ def test_our_own_cancel_is_called_ours_once_nothing_is_left_of_the_job() -> None
 
 def test_a_cancel_that_came_too_late_does_not_make_a_success_a_failure() -> None:
     heard = Heard().accept().start()
-    heard.merge.cancelling("sim.0")
+    heard.states.cancelling("sim.0")
     heard.end(status=0)
     heard.check()
     assert "exception" not in heard.names
@@ -181,7 +181,7 @@ def test_an_end_is_not_told_while_slurm_is_at_its_epilog_nor_by_a_clock_that_is_
 def test_a_requeued_job_ends_once_and_reports_of_its_old_life_do_not_count() -> None:
     heard = Heard().accept().start().end(status=15, why="stopped").row("PENDING", restarts=1)
     assert "finish" not in heard.names
-    assert not heard.merge.doubtful()
+    assert not heard.states.doubtful()
     heard.end(status=0, life=0)
     assert "finish" not in heard.names
     heard.start(life=1).end(status=0, life=1)
@@ -199,7 +199,7 @@ def test_a_new_life_is_known_from_its_own_report_too() -> None:
 def test_a_report_of_another_submission_is_no_news_of_the_job() -> None:
     heard = Heard().accept().start(queue_id="8").end(status=1, queue_id="8")
     assert "start" not in heard.names
-    assert heard.merge.doubles == {"8"}
+    assert heard.states.doubles == {"8"}
 
 
 def test_a_job_that_could_not_be_started_says_why() -> None:
@@ -232,7 +232,7 @@ def test_a_job_that_slurm_forgot_is_lost_after_some_looks_and_not_before() -> No
 def test_an_id_that_slurm_gives_away_again_is_the_later_jobs() -> None:
     """A slurmctld that was killed before it saved its state has forgotten the first."""
     heard = Heard().accept().start()
-    heard.merge.expect("sim.1", {})
+    heard.states.expect("sim.1", {})
     heard.do("accepted", "sim.1", "7", heard.now)
     for _ in range(3):
         heard.do("missing", "sim.0", heard.now)
@@ -271,7 +271,7 @@ def test_whatever_the_order_each_step_is_told_once(seed: int) -> None:
     chance.shuffle(words)
     for word in words[: chance.randint(1, len(words))]:
         if word == "cancel":
-            heard.merge.cancelling("sim.0")
+            heard.states.cancelling("sim.0")
         elif word.isupper():
             heard.row(word, nodes="" if word == "PENDING" else "n1")
         elif word == "end":

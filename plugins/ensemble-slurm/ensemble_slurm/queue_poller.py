@@ -1,4 +1,4 @@
-"""Looks at the queue: one ``squeue`` for all jobs that say nothing, soon for those in doubt.
+"""Queue poller: one ``squeue`` for all jobs, periodically, and soon for those in doubt.
 
 Never a query for a job. ``squeue --user`` is one request that slurmctld answers with this user's
 jobs only; those over are in it for MinJobAge. What it has forgotten, ``sacct`` knows where the site
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ensemble_slurm.commands import Done
-from ensemble_slurm.merge import Merge
+from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import (
     SACCT,
     SEPARATOR,
@@ -26,7 +26,7 @@ from ensemble_slurm.parse import (
 from ensemble_slurm.refusals import words
 from ensemble_slurm.states import STUCK, is_over
 
-__all__ = ["Lookout", "Owner"]
+__all__ = ["Owner", "QueuePoller"]
 
 #: Seconds until a job in doubt is looked for, the first time and after that.
 _SOON, _SOON_AGAIN = 0.3, 1.0
@@ -41,7 +41,7 @@ _DEADLINE = 60.0
 
 
 class Owner(Protocol):
-    """What the lookout needs of the loop."""
+    """What the poller needs of the loop."""
 
     def now(self) -> float: ...
 
@@ -60,12 +60,12 @@ class Owner(Protocol):
     def cancel_again(self, jobs: Sequence[str]) -> None: ...
 
 
-class Lookout:
+class QueuePoller:
     """Looks every ``period`` seconds while there are jobs."""
 
-    def __init__(self, owner: Owner, merge: Merge, site: Site, period: float) -> None:
+    def __init__(self, owner: Owner, states: JobStates, site: Site, period: float) -> None:
         self._owner = owner
-        self._merge = merge
+        self._states = states
         self._site = site
         self._period = max(0.2, min(period, site.least_age / 3 or period))
         self._looking = False
@@ -82,7 +82,7 @@ class Lookout:
         self._owner.after(self._period, self._regular)
 
     def _regular(self) -> None:
-        if any(tracked.queue_id is not None for tracked in self._merge.jobs.values()):
+        if any(tracked.queue_id is not None for tracked in self._states.jobs.values()):
             self._look()
         self._owner.after(self._period, self._regular)
 
@@ -109,7 +109,7 @@ class Lookout:
             return
         self._looking = True
         # Those that are accepted meanwhile cannot be missed.
-        known = [each.name for each in self._merge.jobs.values() if each.queue_id is not None]
+        known = [each.name for each in self._states.jobs.values() if each.queue_id is not None]
         self._squeue(SQUEUE, lambda rows: self._take(known, rows))
 
     def _squeue(self, columns: str, then: Callable[[list[Row] | None], None]) -> None:
@@ -145,14 +145,14 @@ class Lookout:
         unmoved: dict[str, float] = {}
         for row in rows:
             queue_id = row.job if row.task is None else f"{row.job}_{row.task}"
-            name = self._merge.job_of(queue_id)
+            name = self._states.job_of(queue_id)
             if name is None:
                 continue
             shown.add(name)
-            self._merge.seen(row, now)
+            self._states.seen(row, now)
             if row.state == "PENDING":
                 self._warn(name, row.reason)
-            tracked = self._merge.jobs.get(name)
+            tracked = self._states.jobs.get(name)
             if tracked is not None and tracked.cancelled and row.state in ("PENDING", "RUNNING"):
                 unmoved[name] = self._unmoved.get(name, now)
         again = [name for name, since in unmoved.items() if now - since > _HEEDS]
@@ -162,7 +162,7 @@ class Lookout:
         missed = [
             job
             for name in known
-            if name not in shown and (job := self._merge.jobs.get(name)) is not None
+            if name not in shown and (job := self._states.jobs.get(name)) is not None
         ]
         if missed and self._site.accounting:
             ids = [job.queue_id for job in missed if job.queue_id is not None]
@@ -177,14 +177,14 @@ class Lookout:
             for row in rows:
                 # Of a job that slurmctld does not have, accounting may say for ever that it runs.
                 if is_over(row.state):
-                    self._merge.seen(row, now)
+                    self._states.seen(row, now)
             for name in missed:
-                self._merge.missing(name, now)
+                self._states.missing(name, now)
         self._owner.publish()
-        if self._merge.doubtful():
+        if self._states.doubtful():
             self._quick += 1
             self._plan(_SOON_AGAIN if self._quick < 10 else 2 * _SOON_AGAIN)
-        elif any(tracked.missed for tracked in self._merge.jobs.values()):
+        elif any(tracked.missed for tracked in self._states.jobs.values()):
             self._plan(self._period)
 
     def _warn(self, name: str, reason: str) -> None:

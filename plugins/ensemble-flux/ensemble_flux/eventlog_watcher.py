@@ -1,4 +1,4 @@
-"""What a guest of a Flux instance may see: the eventlogs of its own jobs, one by one.
+"""Eventlog watcher: follows the eventlog of each job, for guests of a Flux instance.
 
 Used by the loop, in the reactor's thread.
 """
@@ -16,13 +16,13 @@ from ensemble_core import JobEvent
 from ensemble_flux.journal import TAG, Journal
 from ensemble_flux.reactor import Reactor, words
 
-__all__ = ["Guest"]
+__all__ = ["EventlogWatcher"]
 
 #: Seconds until an eventlog whose stream broke off is asked for again.
 _AGAIN = 0.5
 
 
-class Guest:
+class EventlogWatcher:
     """Follows the eventlogs of a run's jobs, and finds the run's jobs among the user's.
 
     ``tell`` takes events; ``lost`` the name of a job that the instance no longer knows; ``moved``

@@ -1,4 +1,4 @@
-"""What this run has asked for and been answered, kept as long as the run's journal.
+"""Request log: this run's resize requests and their answers, so that a retry is idempotent.
 
 A controller that was killed before it knew an answer is followed by one that asks again under the
 same name. This is how the second knows which nodes the first chose, and what was answered already.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Asked", "Memory"]
+__all__ = ["Asked", "RequestLog"]
 
 #: Requests that are kept; who asks again asks for the newest.
 _MOST = 200
@@ -33,7 +33,7 @@ class Asked:
     reason: str = ""
 
 
-class Memory:
+class RequestLog:
     """Requests by name. Without a ``folder`` it lasts as long as the process.
 
     ``executor`` is the name of the one that the run's jobs went to; ``None`` for a new run.

@@ -1,4 +1,4 @@
-"""A thread with a selector: timers, work that other threads post, and the listener's sockets.
+"""Event loop: a thread with a selector for timers, posted work and the listener's sockets.
 
 Everything that knows how jobs stand lives in this one thread, so none of it needs a lock. Made and
 driven by the loop.
@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["Clockwork"]
+__all__ = ["EventLoop"]
 
 _LONGEST = 60.0
 
 
-class Clockwork:
+class EventLoop:
     """Runs what is posted, when it is due. ``idle`` is called after each round of work, ``broken``
     is told of an error that nobody caught."""
 

@@ -1,4 +1,4 @@
-"""The few calls of Flux's library that each message of a run needs, made directly.
+"""Direct calls of Flux's C library, for the few that each message needs.
 
 The bindings check and convert every argument of every call, at the cost of several times the work
 itself; at a thousand jobs a second, that is the difference between keeping up and falling behind.
@@ -11,10 +11,10 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Wire"]
+__all__ = ["DirectCalls"]
 
 
-class Wire:
+class DirectCalls:
     """Calls of the C library on futures and reactors of the bindings."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One right event stream for each job, from all that is heard of it.
+"""Job states: merges reports, polls and accounting into one right event stream for each job.
 
 Wrappers report the start and the end of what they run; ``squeue`` (and ``sacct``) say what Slurm
 knows; sbatch and we ourselves know of submitting and cancelling. All of it may come late, twice, in
@@ -21,7 +21,7 @@ from ensemble_slurm.parse import Row
 from ensemble_slurm.reports import Report
 from ensemble_slurm.states import ending, is_over, is_running
 
-__all__ = ["Merge", "Tracked"]
+__all__ = ["JobStates", "Tracked"]
 
 _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 #: What lies at least between two events of a job, in seconds.
@@ -78,7 +78,7 @@ class Tracked:
         return self.end is not None or (self.cancelled and self.queue_id is not None)
 
 
-class Merge:
+class JobStates:
     """The jobs of one run that are not over.
 
     ``note`` is what to say of a job that we cancelled. ``patience`` are the seconds after which a
