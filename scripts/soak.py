@@ -30,6 +30,10 @@ WORDS = {
 }
 #: Ensembles of the queue that is a file; each seed is one round of each.
 ENSEMBLES = 12
+OPTIONS = {
+    "local": ["--", "--slots", "8"],
+    "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
+}
 
 
 class Soak:
@@ -89,11 +93,13 @@ def main() -> int:
     soak = Soak()
     threads = []
     for number in range(chosen.processes):
-        script = ["rounds.py"] if chosen.executor == "file" else ["real.py", chosen.executor]
+        program = ["-m", "ensemble_core.testing.crash", chosen.executor]
+        if chosen.executor == "file":
+            program = [str(CRASH / "rounds.py")]
         command = [
-            sys.executable, str(CRASH / script[0]), *script[1:],
+            sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),
-            "--base", str(base / str(number)),
+            "--base", str(base / str(number)), *OPTIONS.get(chosen.executor, ()),
         ]  # fmt: skip
         threads.append(threading.Thread(target=soak.follow, args=(command,)))
         threads[-1].start()

@@ -18,11 +18,22 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"ensemble_core.testing.{name}"
-        for name in ("action", "executor", "observer", "options", "statistic", "story", "trigger")
+        for name in (
+            "action",
+            "crash",
+            "decisions",
+            "executor",
+            "observer",
+            "options",
+            "statistic",
+            "story",
+            "trigger",
+        )
     )
 )
 
 from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
+from ensemble_core.testing.crash import CrashSuite  # noqa: E402
 from ensemble_core.testing.executor import ExecutorContract  # noqa: E402
 from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
 from ensemble_core.testing.observer import ObserverContract  # noqa: E402
@@ -32,6 +43,7 @@ from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
 
 __all__ = [
     "ActionContract",
+    "CrashSuite",
     "ExecutorContract",
     "FakeExecutor",
     "FakeFiring",

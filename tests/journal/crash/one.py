@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import sys
 
-import doomed
-import points
-
 from ensemble_core.cli.main import main
+from ensemble_core.testing.crash.instrumentation import instrument
+from ensemble_core.testing.crash.kill_points import kill_at
 
 if __name__ == "__main__":
-    doomed.arm(random.Random(0))
-    points.doom(sys.argv[1] or None, int(sys.argv[2]))
+    instrument(random.Random(0))
+    kill_at(sys.argv[1] or None, int(sys.argv[2]))
     main(sys.argv[3:])

@@ -1,7 +1,7 @@
-"""Puts places at which a controller may be killed into the way of one: this process.
+"""Instrumentation of a controller: kill points around its writes, its orders and its snapshots.
 
-What is replaced is replaced in this process only, which is a child that runs one controller. The
-code of the project has no hooks for any of this.
+Functions are replaced in this process only, which is a child that runs one controller. The code of
+the project has no hooks for any of this.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from points import reach
-
 from ensemble_core.cli import run_control
 from ensemble_core.cli.commands import resume
 from ensemble_core.journal import reader as journal
@@ -22,8 +20,9 @@ from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
+from ensemble_core.testing.crash.kill_points import reach
 
-__all__ = ["arm"]
+__all__ = ["instrument"]
 
 
 class _Connection:
@@ -102,8 +101,8 @@ def _handling(original: Callable[..., None]) -> Callable[..., None]:
     return handle
 
 
-def arm(chance: random.Random) -> None:
-    """Place the places, and vary how often is committed and a snapshot taken."""
+def instrument(chance: random.Random) -> None:
+    """Add the kill points, and vary how often the journal is committed and a snapshot taken."""
     recorder._DOZE = chance.choice((0.0, 0.005, recorder._DOZE))
     recorder._MOST_IN_LIST = chance.choice((1, 3, recorder._MOST_IN_LIST))
     runtime._SNAPSHOT_EVERY = chance.choice((3, 20, runtime._SNAPSHOT_EVERY))

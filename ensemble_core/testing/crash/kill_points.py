@@ -1,7 +1,7 @@
-"""Places at which a controller may be killed, and the killing.
+"""Kill points: named places in a controller's work at which a test may have it killed.
 
-``reach(name)`` is called by what stands in the way of a controller (see ``doomed.py``) and by the
-queue of these tests. Nothing happens there unless :func:`doom` was called in this process.
+``reach(name)`` marks one. It is called by :mod:`~ensemble_core.testing.crash.instrumentation`, and
+may be called by a fake queue. It only counts, unless :func:`kill_at` was called in this process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import threading
 from collections import Counter
 
-__all__ = ["doom", "reach", "reached"]
+__all__ = ["kill_at", "reach", "reached"]
 
 _lock = threading.Lock()
 _kind: str | None = None
@@ -21,15 +21,15 @@ _total = 0
 reached: Counter[str] = Counter()
 
 
-def doom(kind: str | None, number: int) -> None:
-    """Die when a place is reached for the ``number``-th time (from 1; 0: never): any place, or
-    only those of one kind."""
+def kill_at(kind: str | None, number: int) -> None:
+    """Kill this process when a place is reached for the ``number``-th time (from 1; 0: never): any
+    place, or only those of one kind."""
     global _kind, _number
     _kind, _number = kind, number
 
 
 def reach(kind: str) -> None:
-    """A place is reached; the process may end here as if by ``kill -9``."""
+    """Mark a place; the process may end here as if by ``kill -9``."""
     global _total
     with _lock:
         reached[kind] += 1

@@ -1,9 +1,10 @@
-"""Rounds like those of ``rounds.py`` on executors that run real jobs, which tell of themselves.
+"""Crash rounds on an executor that runs real jobs; prints one line of JSON for each round.
 
-    python real.py local --seed 7 --rounds 3
+    python -m ensemble_core.testing.crash local --seed 7 --rounds 3 -- --slots 8
 
-Each job appends its id to a file when it runs: each line must be there exactly once. ``flux`` needs
-an instance around it, ``slurm`` a cluster that this machine submits to.
+What follows ``--`` are options of ``ensemble run``. Each job appends its id to a file when it runs:
+each line must be there exactly once. The queue must be there: for ``flux`` an instance around it,
+for ``slurm`` a cluster that this machine submits to. Exit code 1 if a round went wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -22,33 +24,59 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rounds import Facts, Kill, Round, compare, on_record, plan, play
+from ensemble_core.testing.crash.rounds import (
+    Kill,
+    Outcome,
+    Round,
+    compare,
+    on_record,
+    plan,
+    play,
+)
 
 TEXT = """
 jobs:
-  - {name: work, command: [sh, -c, "echo {id} >> ran; sleep 0.0{index}; test {index} != 2"], count: 5}
+  - name: work
+    command: [sh, -c, "echo {id} >> ran; sleep 0.0{index}; test {index} != 2"]
+    count: 5
   - {name: again, command: [sh, -c, "echo {id} >> ran; sleep 0.02; test {index} != 0"]}
   - {name: server, command: [sh, -c, "echo {id} >> ran; exec sleep 600"]}
   - {name: tail, command: [sh, -c, "echo {id} >> ran"], count: 2}
 rules:
-  - {id: begin, trigger: start, action: [{name: submit, label: server}, {name: submit, label: work}]}
-  - {id: failed, trigger: job-fail, repetitions: 9, action: {name: submit, label: again}}
-  - {id: done, trigger: metric, name: count.work.finished, when: 5, action: {name: custom, label: more}}
-  - {id: over, trigger: job-success, name: tail, repetitions: 2, action: {name: log, message: "{job}"}}
-  - {id: stop, trigger: metric, name: count.tail.success, when: 2, action: {name: cancel, label: server}}
-  - {id: told, trigger: job-cancel, repetitions: 9, action: {name: log, message: "{job}"}}
+  - id: begin
+    trigger: start
+    action: [{name: submit, label: server}, {name: submit, label: work}]
+  - id: failed
+    trigger: job-fail
+    repetitions: 9
+    action: {name: submit, label: again}
+  - id: done
+    trigger: metric
+    name: count.work.finished
+    when: 5
+    action: {name: custom, label: more}
+  - id: over
+    trigger: job-success
+    name: tail
+    repetitions: 2
+    action: {name: log, message: "{job}"}
+  - id: stop
+    trigger: metric
+    name: count.tail.success
+    when: 2
+    action: {name: cancel, label: server}
+  - id: told
+    trigger: job-cancel
+    repetitions: 9
+    action: {name: log, message: "{job}"}
 custom: |
   def more(**rest):
       return Action({"name": "submit", "label": "tail"})
 """
 
 
-def arguments(executor: str) -> list[str]:
-    options = {
-        "local": ["--slots", "8"],
-        "slurm": ["-o", "look=1", "-o", "rate=50"],
-    }.get(executor, [])
-    return ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
+#: How many jobs ``TEXT`` leads to.
+JOBS = 10
 
 
 def ran(folder: Path) -> Counter[str]:
@@ -59,7 +87,7 @@ def ran(folder: Path) -> Counter[str]:
 
 def left_behind(folder: Path) -> list[str]:
     """Processes that still work in this folder, after a moment."""
-    deadline = time.monotonic() + 15.0
+    deadline = time.monotonic() + 60.0
     while True:
         found = []
         for entry in Path("/proc").iterdir():
@@ -77,28 +105,33 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def one(
-    folder: Path, executor: str, kills: Sequence[Kill], round_: Round
-) -> tuple[Facts, Counter[str]]:
-    code, reached = play(folder, TEXT, arguments(executor), kills, round_)
+    folder: Path, executor: str, options: Sequence[str], kills: Sequence[Kill], round_: Round
+) -> tuple[Outcome, Counter[str]]:
+    """Play one run and check it; its outcome, and the kill points that it reached."""
+    command = ["run", "e.yaml", "--executor", executor, "--state", "state", *options]
+    code, reached = play(folder, TEXT, command, kills, round_)
     record = on_record(folder, code, round_)
     counts = ran(folder)
     round_.jobs += len(counts)
     round_.doubled += [job for job, count in counts.items() if count > 1]
     round_.lost += sorted(record.decided - counts.keys())
     round_.other += [f"left behind: {each}" for each in left_behind(folder)]
-    return Facts(code, record, counts, {}, {}), reached
+    return Outcome(code, record, counts), reached
 
 
-def rounds(base: Path, executor: str, seed: int, count: int) -> Iterator[Round]:
+def rounds(
+    base: Path, executor: str, options: Sequence[str], seed: int, count: int
+) -> Iterator[Round]:
+    """One run that nobody kills, then ``count`` that are killed and compared with it."""
     first = Round(f"{executor}, undisturbed", seed)
-    reference, reached = one(base / "undisturbed", executor, (), first)
+    reference, reached = one(base / "undisturbed", executor, options, (), first)
     yield first
     for number in range(seed, seed + count):
         round_ = Round(executor, number)
         folder = base / f"{executor}-{number}"
         try:
             kills = plan(random.Random(f"{executor} {number}"), reached)
-            found, _ = one(folder, executor, kills, round_)
+            found, _ = one(folder, executor, options, kills, round_)
             compare(found.code, found.record, found.submits, reference, round_)
         except Exception as error:  # also of a round that broke off, the seed is to be told
             round_.other.append("".join(traceback.format_exception(error)))
@@ -110,16 +143,22 @@ def rounds(base: Path, executor: str, seed: int, count: int) -> Iterator[Round]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("executor", choices=["local", "flux", "slurm"])
+    """Play the rounds that the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ensemble_core.testing.crash", epilog="After --: options of ensemble run."
+    )
+    parser.add_argument("executor")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--base", type=Path)
-    chosen = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    chosen, options = parser.parse_args(words[:end]), words[end + 1 :]
     os.environ["ENSEMBLE_DEBUG"] = "1"
     base = (chosen.base or Path(tempfile.mkdtemp(prefix="crash-"))).absolute()
+    assert threading.active_count() == 1, "a process with threads must not be forked"
     good = True
-    for each in rounds(base, chosen.executor, chosen.seed, chosen.rounds):
+    for each in rounds(base, chosen.executor, options, chosen.seed, chosen.rounds):
         good = good and each.good
         print(json.dumps({**asdict(each), "good": each.good}), flush=True)
     return 0 if good else 1

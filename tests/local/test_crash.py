@@ -1,0 +1,18 @@
+"""Controllers of jobs on this machine that are killed with SIGKILL and resumed: each job runs once.
+
+The supervisor of the jobs outlives the controllers, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.testing import CrashSuite
+from ensemble_core.testing.crash import seed_and_rounds
+
+
+@pytest.mark.timeout(240 + 30 * seed_and_rounds(4)[1])
+class TestLocal(CrashSuite):
+    executor = "local"
+    options = ("--slots", "8")
+    rounds = 4
