@@ -1,6 +1,6 @@
-"""What the keeper tells: events with strictly increasing times, to the ledger, then to the run.
+"""What the supervisor tells: events with strictly increasing times, to the ledger, then to the run.
 
-The keeper's loop owns one :class:`Teller`.
+The supervisor's loop owns one :class:`EventLog`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ensemble_core.local.job_record import Record
+from ensemble_core.local.job_record import JobRecord
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.protocol import encode_event
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Resources
 
-__all__ = ["Deliver", "Teller"]
+__all__ = ["Deliver", "EventLog"]
 
 #: Takes events and the lines that they are in the ledger and on the wire.
 Deliver = Callable[[Sequence[Event], Sequence[bytes]], None]
@@ -24,7 +24,7 @@ Deliver = Callable[[Sequence[Event], Sequence[bytes]], None]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Teller:
+class EventLog:
     """``deliver`` hears of jobs whose record says ``told``, and of all that is no job's.
 
     ``failing`` says that the ledger cannot be written, so that nothing may be started.
@@ -54,7 +54,7 @@ class Teller:
 
     def tell(
         self,
-        record: Record,
+        record: JobRecord,
         name: str,
         context: Mapping[str, Any] = _NOTHING,
         *extra: object,
@@ -68,7 +68,7 @@ class Teller:
             self._events.append(event)
             self._lines.append(text)
 
-    def tell_exception(self, record: Record, kind: str, note: str, severity: int = 0) -> None:
+    def tell_exception(self, record: JobRecord, kind: str, note: str, severity: int = 0) -> None:
         self.tell(record, "exception", {"type": kind, "severity": severity, "note": note})
 
     def say(self, event: Event) -> None:

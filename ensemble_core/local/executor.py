@@ -12,7 +12,7 @@ A plugin, loaded by the entry point ``local``. What a user can count on:
   program starts as a single process, or starts its own with ``mpirun``. Where GPUs are configured,
   ``CUDA_VISIBLE_DEVICES`` names those of the task, and is ``-1`` where it has none.
 - Jobs start by ``urgency`` (31 first; 0 is held until it is cancelled), then first in, first out.
-  A smaller job may pass one that does not fit yet, but not without end (see ``local_queue``).
+  A smaller job may pass one that does not fit yet, but not without end (see ``queue``).
 - The command is looked for on the job's own ``PATH``. ``workdir`` is made if it is missing; a
   relative one starts at the folder in which the run was started. ``stdout`` and ``stderr`` start
   at the workdir; a file is emptied when the run first writes to it and appended to after that, so
@@ -28,12 +28,12 @@ A plugin, loaded by the entry point ``local``. What a user can count on:
 - ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
   no job: free slots go first, the others as jobs end.
 
-Jobs are children of a process of the run's own, its *keeper* (``local_keeper``), so that they go on
-when the controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
-started as before. The keeper ends once no job is left. Where the run is kept (``Run.state``), a
+Jobs are children of a process of the run's own, its *supervisor*, so that they go on when the
+controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
+started as before. The supervisor ends once no job is left. Where the run is kept (``Run.state``), a
 later controller finds all of them again, also those that are over, with their exit codes. If the
-keeper itself is killed, jobs that wait are queued again, and those that ran are waited for and then
-reported as ``lost``: nobody is left who could know their exit codes. No job is ever run twice.
+supervisor itself is killed, jobs that wait are queued again, and those that ran are waited for and
+then reported as ``lost``: nobody is left who could know their exit codes. No job is ever run twice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
-    from ensemble_core.local.supervisor_client import Line
+    from ensemble_core.local.supervisor_client import SupervisorClient
     from ensemble_core.model.decisions import WhenBusy
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
@@ -124,10 +124,10 @@ class LocalExecutor(Executor):
         self._sizes = (size, smallest, largest)
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
-        self._line: Line | None = None
+        self._client: SupervisorClient | None = None
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._line is not None:
+        if self._client is not None:
             raise ExecutorError("the local executor is open already", code="already-open")
         try:
             folder = os.getcwd()
@@ -138,7 +138,7 @@ class LocalExecutor(Executor):
                 code="no-folder",
             ) from None
         from ensemble_core.local.protocol import VERSION
-        from ensemble_core.local.supervisor_client import Line
+        from ensemble_core.local.supervisor_client import SupervisorClient
 
         hello = {
             "version": VERSION,
@@ -154,21 +154,21 @@ class LocalExecutor(Executor):
             "gpus": list(self._gpus),
             "grace": self._grace,
         }
-        line = Line(run, emit, hello)
-        line.open()
-        self._line = line
+        client = SupervisorClient(run, emit, hello)
+        client.open()
+        self._client = client
 
-    def _opened(self) -> Line:
-        if self._line is None:
+    def _opened(self) -> SupervisorClient:
+        if self._client is None:
             raise ExecutorError("the local executor is not open", code="not-open")
-        if self._line.lost is not None:
-            raise self._line.broken()
-        return self._line
+        if self._client.lost is not None:
+            raise self._client.broken()
+        return self._client
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        line = self._opened()
+        client = self._opened()
         names = {job.id for job in jobs}
-        twice = names & line.ids
+        twice = names & client.ids
         if len(names) != len(jobs) or twice:
             known = sorted(twice) or sorted(
                 name for name in names if sum(job.id == name for job in jobs) > 1
@@ -178,7 +178,7 @@ class LocalExecutor(Executor):
                 hint="give each job an id of its own",
                 code="duplicate-job",
             )
-        line.submit(jobs)
+        client.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._opened().ask("cancel", list(jobs))
@@ -187,9 +187,9 @@ class LocalExecutor(Executor):
         self._opened().ask("resize", request, delta, when_busy)
 
     def resources(self) -> Mapping[str, float]:
-        if self._line is None:
+        if self._client is None:
             return Slots(*self._sizes, self._gpus).gauges()
-        return dict(self._line.gauges)
+        return dict(self._client.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         return self._opened().reattach(jobs)
@@ -198,10 +198,10 @@ class LocalExecutor(Executor):
         self._opened().ask("forget", list(jobs))
 
     def close(self) -> None:
-        """Leave the jobs to the keeper; those that were told to end already are killed at once."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        """Leave the jobs to the supervisor; those that are being ended are killed at once."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def _build(options: Mapping[str, Any]) -> Executor:

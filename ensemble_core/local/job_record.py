@@ -8,11 +8,11 @@ import os
 import signal
 
 from ensemble_core.local.launch import Prepared
+from ensemble_core.local.poller import Timer
 from ensemble_core.local.process_tree import Process
-from ensemble_core.local.waiting import Timer
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Phase", "Record", "Roster", "describe"]
+__all__ = ["ActiveJobs", "JobRecord", "Phase", "describe"]
 
 
 class Phase(enum.IntEnum):
@@ -23,24 +23,23 @@ class Phase(enum.IntEnum):
     KILL = 2
 
 
-class Record:
+class JobRecord:
     """A job and its processes.
 
-    ``live`` are the tasks that have not been reaped, ``hunted`` other processes of the job that
+    ``live`` are the tasks that have not been reaped, ``signalled`` other processes of the job that
     were signalled and have not ended. ``ends`` is the monotonic time by which the job must be over.
     ``told`` says that the controller that is there now hears of the job, ``allotted`` that its
-    ``alloc`` was told, and ``adrift`` that it was started by a keeper that is gone: its processes
-    are nobody's children, and its exit status cannot be known.
+    ``alloc`` was told, and ``inherited`` that it was started by a supervisor that is gone: its
+    processes are nobody's children, and its exit status cannot be known.
     """
 
     __slots__ = (
-        "adrift",
         "allotted",
         "bypassed",
         "delay",
         "ends",
         "gpus",
-        "hunted",
+        "inherited",
         "job",
         "live",
         "number",
@@ -49,6 +48,7 @@ class Record:
         "pids",
         "prepared",
         "reason",
+        "signalled",
         "since",
         "spared",
         "started",
@@ -63,14 +63,14 @@ class Record:
         self.over = False
         self.told = True
         self.allotted = False
-        self.adrift = False
+        self.inherited = False
         self.bypassed = 0
         self.ends: float | None = None
         self.prepared: Prepared | None = None
         self.gpus: tuple[str, ...] = ()
         self.pids: list[int] = []
         self.live: set[int] = set()
-        self.hunted: dict[int, Process] = {}
+        self.signalled: dict[int, Process] = {}
         self.spared: set[Process] = set()
         self.statuses: list[int] = []
         self.phase = Phase.NONE
@@ -104,13 +104,13 @@ class Record:
         self.timers.clear()
 
 
-class Roster:
+class ActiveJobs:
     """Every job that is not over: all of them, those that hold slots, and whose each task is."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
-        self.running: dict[Record, None] = {}
-        self.tasks: dict[int, Record] = {}
+        self.records: dict[str, JobRecord] = {}
+        self.running: dict[JobRecord, None] = {}
+        self.tasks: dict[int, JobRecord] = {}
 
 
 def _code(status: int) -> int:

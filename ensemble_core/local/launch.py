@@ -1,6 +1,6 @@
 """Starting the processes of a job: environment, folder, command, output, and the spawn itself.
 
-The keeper's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
+The supervisor's thread owns one :class:`Launcher`. It uses ``posix_spawn``, which never copies this
 process, in the folder of the job, which it makes this process's own.
 
 What is wrong with one job is raised as :class:`LaunchError`; what may pass (no process or file
@@ -96,7 +96,7 @@ def _reason(error: OSError) -> str:
 class Launcher:
     """Starts tasks for one run; the process's working directory is its own.
 
-    ``began`` is when the run's first keeper came (seconds since the epoch), where that was an
+    ``began`` is when the run's first supervisor came (seconds since the epoch), where that was an
     earlier one: files that were written since are not emptied.
     """
 
@@ -372,7 +372,7 @@ class Launcher:
         return fd
 
     def _written_since(self, path: str) -> bool:
-        """Whether a file was written during this run before this keeper was there to know."""
+        """Whether a file was written during this run before this supervisor was there to know."""
         if self._began is None:
             return False
         try:

@@ -1,11 +1,11 @@
-"""The keeper's memory on disk: every event of a run's local jobs, in the order they were told.
+"""The supervisor's write-ahead log: every event of a run's local jobs, in the order of telling.
 
 A file of JSON lines in the run's state folder, written with plain ``write`` calls: it outlives
-every process, though not a power cut, which no job outlives either. The keeper's thread owns one
-:class:`Ledger`; what an earlier keeper left is read when it is opened. Beside the events of jobs
-(see ``local_wire``) there are:
+every process, though not a power cut, which no job outlives either. The supervisor's thread owns
+one :class:`Ledger`; what an earlier supervisor left is read when it is opened. Beside the events of
+jobs (see ``protocol``) there are:
 
-- ``["v",VERSION,TAG,BEGAN]`` first, ``["k",HOST,BOOT,PID]`` for each keeper that came;
+- ``["v",VERSION,TAG,BEGAN]`` first, ``["k",HOST,BOOT,PID]`` for each supervisor that came;
 - ``["l",ID]`` a job is about to be spawned that was put off before, ``["u",ID]`` it was put off
   and nothing of it was spawned (``alloc`` says the first of a job that was never put off);
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]`` a resize was answered;
@@ -26,7 +26,7 @@ from typing import Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.protocol import VERSION, decode, line, line_job, line_time
 
-__all__ = ["Ledger", "Past"]
+__all__ = ["Ledger", "LedgerJob"]
 
 NAME, LOCK = "local.log", "local.lock"
 #: Bytes below which a file is not worth writing anew.
@@ -39,7 +39,7 @@ _LOCK_WAIT = 2.0
 _REQUESTS = 1000
 
 
-class Past:
+class LedgerJob:
     """What the ledger tells of a job that is not over.
 
     ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
@@ -87,7 +87,7 @@ def _words(error: OSError) -> str:
 
 
 def _locked(fd: int) -> bool:
-    """Take the lock, which a keeper that is just ending may hold for a moment yet."""
+    """Take the lock, which a supervisor that is just ending may hold for a moment yet."""
     deadline = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -107,14 +107,14 @@ class Ledger:
 
     ``past`` are the jobs that were not over when it was opened, ``newest`` the time of the newest
     event, ``size`` the slots after the last resize and ``requests`` the outcomes of resizes.
-    ``began`` is when the first keeper of the run opened it, ``None`` if this is the first, and
+    ``began`` is when the first supervisor of the run opened it, ``None`` if this is the first, and
     ``rebooted`` whether the machine was started anew since the last. ``failing`` says why it cannot
     be written now.
     """
 
     def __init__(self, folder: str, tag: str, now: float) -> None:
         self.path = os.path.join(folder, NAME)
-        self.past: dict[str, Past] = {}
+        self.past: dict[str, LedgerJob] = {}
         self.newest = 0.0
         self.size: int | None = None
         self.requests: dict[str, str] = {}
@@ -130,7 +130,7 @@ class Ledger:
         self._not_before = SMALL
         self._fd = self._lock = -1
         self._now = now
-        self._keeper: list[Any] = ["k", os.uname().nodename, _boot(), os.getpid()]
+        self._supervisor: list[Any] = ["k", os.uname().nodename, _boot(), os.getpid()]
         try:
             self._open(folder)
         except OSError as error:
@@ -151,7 +151,7 @@ class Ledger:
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(self._lock):
             raise ExecutorError(
-                "another keeper watches over this run's jobs",
+                "another supervisor watches over this run's jobs",
                 cause=f"{lock} is locked, from another machine or container",
                 hint="resume the run where it was started",
                 code="busy-run",
@@ -160,11 +160,11 @@ class Ledger:
         self._read()
         if self.began is None:
             self._buffer.append(line(["v", VERSION, self._tag, self._now]))
-        self._buffer.append(line(self._keeper))
+        self._buffer.append(line(self._supervisor))
         self._write()
 
     def _read(self) -> None:
-        keeper: list[Any] | None = None
+        supervisor: list[Any] | None = None
         whole = 0
         with open(self.path, "rb") as file:
             for raw in file:
@@ -174,7 +174,7 @@ class Ledger:
                 try:
                     message = decode(raw.decode("ascii"))
                     if message[0] == "k":
-                        keeper = message
+                        supervisor = message
                     else:
                         self._take(message, len(raw))
                 except (ValueError, LookupError, TypeError, AttributeError):
@@ -183,18 +183,19 @@ class Ledger:
         if whole != os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, whole)
         self._total = whole
-        if keeper is None:
+        if supervisor is None:
             return
-        _, host, boot, *_ = keeper
-        if host != self._keeper[1] and self.past:
+        _, host, boot, *_ = supervisor
+        if host != self._supervisor[1] and self.past:
             raise ExecutorError(
                 f"{len(self.past)} jobs of this run may still run on {host}",
-                cause=f"this is {self._keeper[1]}, from where they can neither be seen nor ended",
+                cause=f"this is {self._supervisor[1]}, from where they can neither be seen nor"
+                " ended",
                 hint=f"resume the run on {host}; if that machine is gone for good, remove "
                 f"{self.path}",
                 code="other-machine",
             )
-        self.rebooted = bool(boot) and boot != self._keeper[2]
+        self.rebooted = bool(boot) and boot != self._supervisor[2]
 
     def _take(self, message: list[Any], length: int) -> None:
         kind = message[0]
@@ -203,7 +204,7 @@ class Ledger:
             self.newest = max(self.newest, message[2])
             past = self.past.get(name)
             if past is None:
-                past = self.past[name] = Past()
+                past = self.past[name] = LedgerJob()
             past.take(message)
             self._sizes[name] = self._sizes.get(name, 0) + length
             if message[3] == "clean":
@@ -259,7 +260,7 @@ class Ledger:
         self.add(job, line(["l", job]))
 
     def put_off(self, job: str) -> None:
-        """Nothing of the job was spawned; it may be started by a later keeper."""
+        """Nothing of the job was spawned; it may be started by a later supervisor."""
         self.add(job, line(["u", job]))
 
     def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
@@ -335,7 +336,7 @@ class Ledger:
                 with open(fd, "wb", closefd=False) as file:
                     file.write(line(["v", VERSION, self._tag, self.began or self._now]))
                     file.write(line(["t", self.newest]))
-                    file.write(line(self._keeper))
+                    file.write(line(self._supervisor))
                     file.writelines(self._kept())
                 total = os.fstat(fd).st_size
                 os.replace(fresh, self.path)

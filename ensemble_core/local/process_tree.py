@@ -1,8 +1,8 @@
 """Whose process is that: finds every process of a job, whatever the job did to hide it.
 
-The keeper is a *child subreaper* (``prctl(2)``): a process whose parent ended becomes its child
+The supervisor is a *child subreaper* (``prctl(2)``): a process whose parent ended becomes its child
 instead of init's, so all that jobs ever spawned stays below it in the tree, and nothing else does.
-A :class:`Census` reads the tree and assigns each process to a job by, in this order:
+A :class:`ProcessTree` reads the tree and assigns each process to a job by, in this order:
 
 1. its ancestors: it descends from a task of the job;
 2. its session or process group: that of a task of the job;
@@ -10,8 +10,8 @@ A :class:`Census` reads the tree and assigns each process to a job by, in this o
 4. what remains has left its session, its parents and its environment behind. It is some job's: of
    one of those that ran when it was first seen, and for certain once the last of them is over.
 
-Jobs that an earlier keeper started are not below this one. Their processes are known by 1 to 3,
-from what the ledger tells of their tasks. Used by the keeper's thread only.
+Jobs that an earlier supervisor started are not below this one. Their processes are known by 1 to 3,
+from what the ledger tells of their tasks. Used by the supervisor's thread only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 
 from ensemble_core.local.launch import LINEAGE
 
-__all__ = ["Census", "Process", "become_subreaper", "pin"]
+__all__ = ["Process", "ProcessTree", "become_subreaper", "pin"]
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -111,7 +111,7 @@ class _Orphan(Generic[J]):
     candidates: set[J] = field(default_factory=set)
 
 
-class Census(Generic[J]):
+class ProcessTree(Generic[J]):
     """The processes of jobs. ``J`` is whatever stands for a job; it must be hashable.
 
     ``of_task`` gives the job of a task's process id (also after the task ended, until
@@ -131,8 +131,8 @@ class Census(Generic[J]):
         self._running = running
         self._me = os.getpid()
         self._orphans: dict[int, _Orphan[J]] = {}
-        #: Jobs that an earlier keeper started, and their tasks: when they were there, in ticks.
-        self._adrift: dict[str, J] = {}
+        #: Jobs that an earlier supervisor started, and their tasks: when they were there, in ticks.
+        self._inherited: dict[str, J] = {}
         self._leaders: dict[int, tuple[J, float]] = {}
         try:
             # Orphans are given to the first thread, so tasks, which other threads start, are not
@@ -149,19 +149,19 @@ class Census(Generic[J]):
             os.close(self._list)
             self._list = -1
 
-    def set_adrift(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
-        """Look for a job's processes everywhere: the keeper that started it is gone.
+    def set_inherited(self, name: str, job: J, pids: Sequence[int], up: float) -> None:
+        """Look for a job's processes everywhere: the supervisor that started it is gone.
 
         ``pids`` were its tasks when the machine had been up for ``up`` seconds.
         """
-        self._adrift[name] = job
+        self._inherited[name] = job
         ticks = (up + 1.0) * os.sysconf("SC_CLK_TCK")
         for pid in pids:
             self._leaders[pid] = (job, ticks)
 
     def forget(self, name: str) -> None:
         """Nothing is left of this job."""
-        job = self._adrift.pop(name, None)
+        job = self._inherited.pop(name, None)
         if job is not None:
             self._leaders = {pid: item for pid, item in self._leaders.items() if item[0] != job}
 
@@ -240,7 +240,7 @@ class Census(Generic[J]):
         return None
 
     def _strays(self, table: Mapping[int, _Seen]) -> dict[int, J]:
-        """Processes of jobs that are adrift, as far as they tell it themselves."""
+        """Processes of jobs that are inherited, as far as they tell it themselves."""
         leaders: dict[int, J] = {}
         for pid, (job, ticks) in self._leaders.items():
             seen = table.get(pid)
@@ -253,7 +253,7 @@ class Census(Generic[J]):
             owner = leaders.get(pid) or leaders.get(seen.session)
             if owner is None:
                 name = self._named(pid)
-                owner = None if name is None else self._adrift.get(name)
+                owner = None if name is None else self._inherited.get(name)
             if owner is not None:
                 found[pid] = owner
         return found
@@ -271,7 +271,7 @@ class Census(Generic[J]):
                 if seen is not None:
                     table[seen.pid] = seen
         owners: dict[int, J | None] = {}
-        if self._adrift:
+        if self._inherited:
             owners.update(self._strays(table))
 
         def owner(pid: int) -> J | None:

@@ -1,24 +1,24 @@
-"""What a keeper makes of the jobs that an earlier one left: the ledger's past, as records.
+"""What a supervisor makes of the jobs that an earlier one left: the ledger's past, as records.
 
-A job that was never about to be spawned waits again. One that was, or that ran, is *adrift*: what
-is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it have
-been killed between the two, nothing can tell whether it ran: it counts as lost rather than being
-run twice. Called by the loop, once.
+A job that was never about to be spawned waits again. One that was, or that ran, is *inherited*:
+what is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it
+have been killed between the two, nothing can tell whether it ran: it counts as lost rather than
+being run twice. Called by the loop, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ensemble_core.local.job_record import Record
-from ensemble_core.local.ledger import Ledger, Past
+from ensemble_core.local.job_record import JobRecord
+from ensemble_core.local.ledger import Ledger, LedgerJob
 from ensemble_core.local.protocol import to_job
 from ensemble_core.model.jobs import Job
 
 __all__ = ["past_records", "why_lost"]
 
 
-def past_records(ledger: Ledger) -> Iterator[tuple[Record, Past]]:
+def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
     """A record for each job that was not over, in the order in which they came."""
     past, ledger.past = ledger.past, {}
     for number, (name, what) in enumerate(past.items()):
@@ -26,10 +26,10 @@ def past_records(ledger: Ledger) -> Iterator[tuple[Record, Past]]:
             job = Job(id=name, group="", index=0, command=())
         else:
             job = to_job(what.data)
-        record = Record(job, number)
+        record = JobRecord(job, number)
         record.told = False
         record.allotted = "alloc" in what.names and "free" not in what.names
-        record.adrift = what.launched or what.data is None or "start" in what.names
+        record.inherited = what.launched or what.data is None or "start" in what.names
         if "finish" in what.names:
             record.started = "release" not in what.names
             record.reason = "leftover"
@@ -38,8 +38,8 @@ def past_records(ledger: Ledger) -> Iterator[tuple[Record, Past]]:
         yield record, what
 
 
-def why_lost(ledger: Ledger, what: Past) -> str:
-    """What to tell of a job that is adrift once nothing of it is left."""
+def why_lost(ledger: Ledger, what: LedgerJob) -> str:
+    """What to tell of a job that is inherited once nothing of it is left."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:

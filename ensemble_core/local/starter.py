@@ -1,8 +1,8 @@
 """Starting jobs: which may start, their processes, and what happens when the system refuses.
 
-The keeper's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. That a job
-is about to be spawned is in the ledger before it is spawned, so that no later keeper starts it
-again.
+The supervisor's loop owns one :class:`Starter` and calls :meth:`Starter.turn` once a turn. That a
+job is about to be spawned is in the ledger before it is spawned, so that no later supervisor starts
+it again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ensemble_core.local.event_log import Teller
-from ensemble_core.local.job_record import Phase, Record, Roster, describe
+from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
 from ensemble_core.local.launch import Busy, Launcher, LaunchError
+from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.terminator import Reaper, Token
-from ensemble_core.local.waiting import Watcher
+from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["Starter", "uptime"]
 
@@ -38,36 +38,36 @@ class Starter:
     def __init__(
         self,
         launcher: Launcher,
-        watcher: Watcher[Token],
+        poller: Poller[Token],
         queue: Queue,
         slots: Slots,
-        roster: Roster,
-        teller: Teller,
-        reaper: Reaper,
-        started: Callable[[Record], None],
-        leave: Callable[[Record], None],
+        active: ActiveJobs,
+        log: EventLog,
+        terminator: Terminator,
+        started: Callable[[JobRecord], None],
+        leave: Callable[[JobRecord], None],
     ) -> None:
         self._launcher = launcher
-        self._watcher = watcher
+        self._poller = poller
         self._queue = queue
         self._slots = slots
-        self._roster = roster
-        self._teller = teller
-        self._reaper = reaper
+        self._active = active
+        self._log = log
+        self._terminator = terminator
         self._started = started
         self._leave = leave
-        self._stalled: Record | None = None
+        self._stalled: JobRecord | None = None
         #: Jobs that hold slots and are to be spawned once the ledger says so.
-        self._ready: deque[Record] = deque()
+        self._ready: deque[JobRecord] = deque()
 
     def turn(self) -> None:
         """Start every job that may start."""
-        teller = self._teller
-        if self._stalled is not None or (teller.failing and not teller.flush()):
+        log = self._log
+        if self._stalled is not None or (log.failing and not log.flush()):
             return
         while self._stalled is None:
             self._choose()
-            if not self._ready or not teller.flush():
+            if not self._ready or not log.flush():
                 return
             while self._ready and self._stalled is None:
                 record = self._ready.popleft()
@@ -75,37 +75,37 @@ class Starter:
                     self._launch(record)
 
     def _choose(self) -> None:
-        running = self._roster.running
+        running = self._active.running
         now = time.monotonic()
         while True:
-            entry = self._queue.choose(self._slots, running, now, self._reaper.grace)
+            entry = self._queue.choose(self._slots, running, now, self._terminator.grace)
             if entry is None:
                 return
-            record = self._roster.records[entry.job.id]
+            record = self._active.records[entry.job.id]
             job = record.job
             record.gpus = self._slots.take(job.cores, job.gpus)
             running[record] = None
             self._ready.append(record)
-            if record.allotted:  # put off by an earlier keeper
+            if record.allotted:  # put off by an earlier supervisor
                 self._about_to_spawn(record)
                 continue
             record.allotted = True
-            self._teller.tell(
+            self._log.tell(
                 record,
                 "alloc",
                 {"cores": job.cores, "gpus": record.gpus} if job.gpus else {"cores": job.cores},
             )
 
-    def _about_to_spawn(self, record: Record) -> None:
-        if self._teller.ledger is not None:
-            self._teller.ledger.about_to_spawn(record.job.id)
+    def _about_to_spawn(self, record: JobRecord) -> None:
+        if self._log.ledger is not None:
+            self._log.ledger.about_to_spawn(record.job.id)
 
-    def stop_waiting(self, record: Record) -> None:
+    def stop_waiting(self, record: JobRecord) -> None:
         """This job is being ended: the others need not wait for it."""
         if self._stalled is record:
             self._stalled = None
 
-    def _launch(self, record: Record) -> None:
+    def _launch(self, record: JobRecord) -> None:
         """Start the tasks of a job, or those that are still to be started."""
         job = record.job
         try:
@@ -119,8 +119,8 @@ class Starter:
                 pid = self._launcher.spawn(job, prepared, rank, gpus)
                 record.pids.append(pid)
                 record.live.add(pid)
-                self._roster.tasks[pid] = record
-                self._watcher.watch(pid, (record, Process(pid, -1)))
+                self._active.tasks[pid] = record
+                self._poller.watch(pid, (record, Process(pid, -1)))
         except Busy as busy:
             self._put_off(record, str(busy))
             return
@@ -133,10 +133,10 @@ class Starter:
         prepared.close()
         record.started = True
         where = {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr}
-        self._teller.tell(record, "start", where, uptime(), record.pids)
+        self._log.tell(record, "start", where, uptime(), record.pids)
         self._started(record)
 
-    def _put_off(self, record: Record, why: str) -> None:
+    def _put_off(self, record: JobRecord, why: str) -> None:
         """Wait until the system has processes and descriptors again. Others wait as well."""
         now = time.monotonic()
         if not record.delay:
@@ -147,8 +147,8 @@ class Starter:
             return
         record.delay = min(record.delay * 2 or _RETRY_FIRST, _RETRY_LONGEST)
         self._stalled = record
-        if self._teller.ledger is not None and not record.pids:
-            self._teller.ledger.put_off(record.job.id)
+        if self._log.ledger is not None and not record.pids:
+            self._log.ledger.put_off(record.job.id)
 
         def again() -> None:
             if self._stalled is record:
@@ -158,16 +158,16 @@ class Starter:
                         self._about_to_spawn(record)
                     self._ready.appendleft(record)
 
-        record.timers.append(self._watcher.at(now + record.delay, again))
+        record.timers.append(self._poller.at(now + record.delay, again))
 
-    def _refuse(self, record: Record, error: LaunchError) -> None:
-        self._teller.tell(
+    def _refuse(self, record: JobRecord, error: LaunchError) -> None:
+        self._log.tell(
             record,
             "exception",
             {"type": error.kind, "severity": 0, "note": error.note, "status": error.code << 8},
         )
         record.reason = error.kind
         if record.pids:
-            self._reaper.end(record)
+            self._terminator.end(record)
         else:
             self._leave(record)

@@ -1,17 +1,17 @@
-"""The keeper: the process that local jobs are children of, so that they outlive their controller.
+"""The supervisor: the parent process of local jobs, so that they outlive their controller.
 
-Started by ``local_line`` with one end of a socket as its standard input, over which its first
-controller speaks. A later one comes through a listening socket whose name follows from the run's
-tag. There is one controller at a time; when it leaves or dies, jobs go on, and the keeper ends by
-itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first; told again, it
-kills them.
+Started by ``supervisor_client`` with one end of a socket as its standard input, over which its
+first controller speaks. A later one comes through a listening socket whose name follows from the
+run's tag. There is one controller at a time; when it leaves or dies, jobs go on, and the supervisor
+ends by itself once none is left. Told to end (SIGTERM, SIGINT), it cancels every job first; told
+again, it kills them.
 
-What is said is JSON lines (``local_wire``). The controller begins with ``["hello",{...}]`` and is
+What is said is JSON lines (``protocol``). The controller begins with ``["hello",{...}]`` and is
 answered ``["hello",{...}]`` or ``["refused",{...}]`` (an error's fields). Then it sends ``submit``
 ``[job,…]``, ``cancel`` ``[id,…]``, ``resize`` ``request`` ``delta`` ``when_busy``,
 ``reattach`` ``{id:time}`` (answered ``["known",{id:bool}]``, then events),
-``forget`` ``[id,…]`` and ``close`` (answered ``["bye"]``). What the keeper sends beside that are
-events.
+``forget`` ``[id,…]`` and ``close`` (answered ``["bye"]``). What the supervisor sends beside that
+are events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.protocol import VERSION, Splitter, decode, line, to_job
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.supervisor_loop import Loop
+from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Run
 
@@ -103,7 +103,7 @@ class Connection:
         return False
 
 
-class Keeper:
+class Supervisor:
     """Lets controllers in, one at a time, and hands what they ask to the loop."""
 
     def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
@@ -118,7 +118,7 @@ class Keeper:
         self._size, smallest, largest = hello["slots"]
         slots = Slots(self._size, smallest, largest, hello["gpus"])
         self._ledger = None if self._state is None else Ledger(self._state, self._tag, run.clock())
-        self._loop = Loop(
+        self._loop = SupervisorLoop(
             run,
             self._deliver,
             slots,
@@ -128,7 +128,7 @@ class Keeper:
             self._may_end,
             self._ledger,
         )
-        self._loop.watcher.on_ready(listener.fileno(), self._let_in)
+        self._loop.poller.on_ready(listener.fileno(), self._let_in)
 
     def keep(self, first: socket.socket, splitter: Splitter, hello: Mapping[str, Any]) -> None:
         """Serve this controller, then others, until no job is left."""
@@ -145,20 +145,20 @@ class Keeper:
     def _told(self, number: int, _frame: object) -> None:
         self._told_to_end = True
         name = signal.Signals(number).name
-        self._loop.post(("end", f"the run's keeper was told to end ({name}): cancelled"))
+        self._loop.post(("end", f"the run's supervisor was told to end ({name}): cancelled"))
 
     def _may_end(self) -> bool:
         if self._told_to_end:
             return True
         # What is not written yet would be lost with this process.
-        return self._controller is None and not self._guests and not self._loop.teller.failing
+        return self._controller is None and not self._guests and not self._loop.log.failing
 
     def _shut(self) -> None:
-        """Let nobody in any more. The ledger first: who finds nobody here starts a keeper."""
+        """Let nobody in any more. The ledger first: who finds nobody here starts a supervisor."""
         if self._ledger is not None:
             self._ledger.close()
         if self._listener is not None:
-            self._loop.watcher.no_more(self._listener.fileno())
+            self._loop.poller.no_more(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
@@ -175,12 +175,12 @@ class Keeper:
             return
         guest = Connection(sock, Splitter(), self._heard)
         self._guests[guest] = time.monotonic() + _PATIENCE
-        self._loop.watcher.on_ready(sock.fileno(), lambda: self._ready(guest))
-        self._loop.watcher.at(time.monotonic() + _PATIENCE, lambda: self._drop_guest(guest))
+        self._loop.poller.on_ready(sock.fileno(), lambda: self._ready(guest))
+        self._loop.poller.at(time.monotonic() + _PATIENCE, lambda: self._drop_guest(guest))
 
     def _drop_guest(self, guest: Connection) -> None:
         if self._guests.pop(guest, None) is not None:
-            self._loop.watcher.no_more(guest.sock.fileno())
+            self._loop.poller.no_more(guest.sock.fileno())
             guest.sock.close()
 
     def _ready(self, connection: Connection) -> None:
@@ -193,7 +193,7 @@ class Keeper:
             self._wait_for(connection, connection.send_rest())
 
     def _wait_for(self, connection: Connection, unsent: bool) -> None:
-        self._loop.watcher.on_ready(
+        self._loop.poller.on_ready(
             connection.sock.fileno(), lambda: self._ready(connection), unsent
         )
 
@@ -249,12 +249,12 @@ class Keeper:
             self._resize(hello)
         self._watch_controller(guest)
         self._wait_for(guest, False)
-        loop.teller.tell_gauges()
+        loop.log.tell_gauges()
         answer = {
             "version": VERSION,
             "pid": os.getpid(),
-            "gauges": dict(loop.teller.gauges),
-            "jobs": list(loop.roster.records),
+            "gauges": dict(loop.log.gauges),
+            "jobs": list(loop.active.records),
         }
         self._send([line(["hello", answer])])
 
@@ -268,7 +268,7 @@ class Keeper:
             )
         if hello["version"] != VERSION:
             return ExecutorError(
-                "the keeper of this run's jobs is of another version of Ensemble",
+                "the supervisor of this run's jobs is of another version of Ensemble",
                 cause=f"it speaks version {VERSION} and not {hello['version']}",
                 hint="resume the run with the version that it was started with",
                 code="newer-version",
@@ -289,10 +289,10 @@ class Keeper:
             slots.size = size
         self._size = size
         slots.bound(smallest, largest)
-        if not self._loop.roster.running:
+        if not self._loop.active.running:
             slots.gpus = tuple(hello["gpus"])
             slots.free_gpus = list(slots.gpus)
-        self._loop.teller.tell_gauges()
+        self._loop.log.tell_gauges()
 
     def _watch_controller(self, guest: Connection) -> None:
         """A fork of the controller may hold the line open when the controller itself is dead."""
@@ -305,7 +305,7 @@ class Keeper:
             guest.read()
             self._part()
 
-        self._loop.watcher.on_ready(self._pidfd, ended)
+        self._loop.poller.on_ready(self._pidfd, ended)
 
     def _part(self) -> None:
         """The controller is gone."""
@@ -313,18 +313,18 @@ class Keeper:
         if controller is None:
             return
         if self._pidfd >= 0:
-            self._loop.watcher.no_more(self._pidfd)
+            self._loop.poller.no_more(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        self._loop.watcher.no_more(controller.sock.fileno())
+        self._loop.poller.no_more(controller.sock.fileno())
         controller.sock.close()
-        self._loop.take(("call", self._loop.forsake))
+        self._loop.take(("call", self._loop.controller_gone))
 
     def _bye(self) -> None:
         """The controller leaves, and what it wanted to be ended is ended."""
         self._send([line(["bye"])])
-        if not self._loop.busy and not self._loop.teller.failing and not self._guests:
-            self._shut()  # before the controller hears of it: the next one starts a keeper
+        if not self._loop.busy and not self._loop.log.failing and not self._guests:
+            self._shut()  # before the controller hears of it: the next one starts a supervisor
         self._part()
 
 
@@ -378,7 +378,7 @@ def main() -> None:
             listener.bind("\0" + sys.argv[-1])
         except OSError as error:
             raise ExecutorError(
-                "another keeper came first", cause=error.strerror, code="keeper-there"
+                "another supervisor came first", cause=error.strerror, code="keeper-there"
             ) from None
         listener.listen(8)
         listener.setblocking(False)
@@ -392,9 +392,9 @@ def main() -> None:
                 hint="run on Linux 3.4 or later, with prctl allowed",
                 code="no-subreaper",
             )
-        keeper = Keeper(hello, listener)
+        supervisor = Supervisor(hello, listener)
     except ExecutorError as error:
         with contextlib.suppress(OSError):
             sock.sendall(line(["refused", error.to_dict()]))
         return
-    keeper.keep(sock, splitter, hello)
+    supervisor.keep(sock, splitter, hello)

@@ -1,7 +1,7 @@
-"""The controller's side of the line to the keeper: finds it or starts it, asks, and listens.
+"""The controller's side of the line to the supervisor: finds it or starts it, asks, and listens.
 
-The local executor opens one :class:`Line` and asks through it; a thread of the line hands what the
-keeper tells to the run. What is said is described in ``local_keeper``.
+The local executor opens one :class:`SupervisorClient` and asks through it; a thread of the line
+hands what the supervisor tells to the run. What is said is described in ``supervisor``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run
 
-__all__ = ["Line", "address"]
+__all__ = ["SupervisorClient", "address"]
 
-#: Jobs in one message, so that a large submit does not keep the keeper from others.
+#: Jobs in one message, so that a large submit does not keep the supervisor from others.
 _BATCH = 500
-#: Seconds that a keeper has to answer, to take a request in, and to let us go.
+#: Seconds that a supervisor has to answer, to take a request in, and to let us go.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
 _LOG = "keeper.log"
 
-#: The keeper's program. It gives itself another parent, so that it is nobody's zombie; ``site`` is
-#: not needed, and what a user's start-up files would load even less.
+#: The supervisor's program. It gives itself another parent, so that it is nobody's zombie; ``site``
+#: is not needed, and what a user's start-up files would load even less.
 _PROGRAM = """\
 import os
 if os.fork(): os._exit(0)
@@ -48,17 +48,17 @@ main()
 
 
 def address(tag: str) -> str:
-    """The name that the keeper of a run listens at, in the abstract namespace of sockets."""
+    """The name that the supervisor of a run listens at, in the abstract namespace of sockets."""
     from hashlib import blake2b
 
     mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
     return f"ensemble-keeper-{os.getuid()}-{mark}"
 
 
-class Line:
-    """A line to the run's keeper. ``hello`` is what the keeper needs to know (see ``Keeper``).
+class SupervisorClient:
+    """A connection to the run's supervisor, which ``hello`` tells what it needs to know.
 
-    :meth:`open` raises :class:`ExecutorError` where there can be no keeper or it refuses.
+    :meth:`open` raises :class:`ExecutorError` where there can be no supervisor or it refuses.
     ``lost`` says why the line broke; ``ids`` are the jobs that are not over.
     """
 
@@ -72,12 +72,12 @@ class Line:
         self._early: list[str] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
-        self._said: _Said | None = None
+        self._said: _StartupErrors | None = None
         self._sock: socket.socket
         self._thread: threading.Thread
         self.lost: str | None = None
         self.ids: set[str] = set()
-        self.keeper = 0
+        self.supervisor = 0
         self.gauges: Mapping[str, float] = {}
 
     # Opening.
@@ -106,7 +106,7 @@ class Line:
             time.sleep(0.02)
         self.ids = set(answer["jobs"])
         self.gauges = answer["gauges"]
-        self.keeper = answer["pid"]
+        self.supervisor = answer["pid"]
         seconds = struct.pack("ll", int(_SENDING), 0)
         self._sock.settimeout(None)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
@@ -124,7 +124,7 @@ class Line:
         self._early = []
 
     def _find(self) -> socket.socket | None:
-        """A line to the keeper that is there, if one is."""
+        """A line to the supervisor that is there, if one is."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(_OPENING)
@@ -140,7 +140,7 @@ class Line:
         if uid != os.getuid():
             sock.close()
             raise ExecutorError(
-                "another user's process has the place of this run's keeper",
+                "another user's process has the place of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
                 hint="tell that user, or give the run another tag",
                 code="no-keeper",
@@ -148,7 +148,7 @@ class Line:
         return sock
 
     def _start(self) -> socket.socket:
-        """Start a keeper, and give the line to it."""
+        """Start a supervisor, and give the line to it."""
         with contextlib.ExitStack() as stack:
 
             def hold(fd: int) -> int:
@@ -164,7 +164,7 @@ class Line:
                 ours, theirs = hold(mine.detach()), hold(its.detach())
                 null = hold(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
                 trouble = hold(self._log())
-                self._said = _Said(os.dup(trouble))
+                self._said = _StartupErrors(os.dup(trouble))
                 child = os.posix_spawn(
                     sys.executable,
                     self._command(),
@@ -185,7 +185,7 @@ class Line:
                 raise _short(error.strerror or str(error)) from None
             except ValueError as error:  # Python is embedded in another program
                 raise ExecutorError(
-                    "the keeper of local jobs cannot be started",
+                    "the supervisor of local jobs cannot be started",
                     cause=f"sys.executable is {sys.executable!r}: {error}",
                     hint="run with a Python interpreter",
                     code="no-keeper",
@@ -199,7 +199,7 @@ class Line:
         return [sys.executable, isolated, "-S", "-c", program, self._run.tag, self._name]
 
     def _log(self) -> int:
-        """Where the keeper's errors go."""
+        """Where the supervisor's errors go."""
         if self._run.state is None:
             return os.memfd_create(_LOG)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -207,7 +207,7 @@ class Line:
         return os.open(self._run.state / _LOG, flags, 0o600)
 
     def _greet(self, deadline: float) -> Mapping[str, Any] | None:
-        """Say hello; the answer, ``None`` where the keeper that was there has ended."""
+        """Say hello; the answer, ``None`` where the supervisor that was there has ended."""
         said, self._said = self._said, None
         try:
             self._sock.settimeout(max(0.1, deadline - time.monotonic()))
@@ -246,7 +246,7 @@ class Line:
             self.ids.update(names)
             if not self._send(text):
                 if begin:
-                    return  # some have arrived; that the keeper is lost is told as an event
+                    return  # some have arrived; that the supervisor is lost is told as an event
                 self.ids.difference_update(names)
                 raise self.broken()
 
@@ -256,7 +256,7 @@ class Line:
             raise self.broken()
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Which of these the keeper knows; their events follow."""
+        """Which of these the supervisor knows; their events follow."""
         self.ask("reattach", dict(jobs))
         try:
             answer = self._answers.get(timeout=_OPENING)
@@ -269,7 +269,7 @@ class Line:
     def broken(self) -> ExecutorError:
         return ExecutorError(
             "the local executor has stopped",
-            cause=self.lost or "its keeper does not take requests",
+            cause=self.lost or "its supervisor does not take requests",
             hint=self._hint(),
             code="lost",
         )
@@ -280,7 +280,7 @@ class Line:
         return f"jobs that still run have ENSEMBLE_RUN={self._run.tag} in their environment"
 
     def _send(self, text: bytes) -> bool:
-        """Whether it was sent whole; the keeper passes over what was sent in part."""
+        """Whether it was sent whole; the supervisor passes over what was sent in part."""
         if self.lost is not None:
             return False
         try:
@@ -295,7 +295,7 @@ class Line:
     # Listening.
 
     def _listen(self) -> None:
-        reason, told = "its keeper has ended", False
+        reason, told = "its supervisor has ended", False
         texts: Iterable[str] = self._early
         while True:
             events: list[Event] = []
@@ -331,7 +331,7 @@ class Line:
         self._answers.put(None)
 
     def close(self) -> None:
-        """Leave. The keeper lets go once what is being ended has ended."""
+        """Leave. The supervisor lets go once what is being ended has ended."""
         self._leaving = True
         self._send(line(["close"]))
         self._thread.join(_CLOSING)
@@ -341,8 +341,8 @@ class Line:
         self._sock.close()
 
 
-class _Said:
-    """What a keeper that is being started says for itself, should it fail."""
+class _StartupErrors:
+    """What a supervisor that is being started says for itself, should it fail."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -357,7 +357,7 @@ class _Said:
 
 def _mute() -> ExecutorError:
     return ExecutorError(
-        "the keeper of this run's jobs does not answer",
+        "the supervisor of this run's jobs does not answer",
         cause=f"nothing came within {_OPENING:g} s",
         hint="look for a process 'ensemble-keeper' that is stopped",
         code="no-keeper",
@@ -367,7 +367,7 @@ def _mute() -> ExecutorError:
 
 def _short(cause: str) -> ExecutorError:
     return ExecutorError(
-        "the local executor cannot start its keeper",
+        "the local executor cannot start its supervisor",
         cause=cause,
         hint="raise the limits on processes and open files (ulimit -u, ulimit -n)",
         code="short-of-resources",

@@ -1,8 +1,8 @@
-"""The keeper's loop: takes requests, starts jobs, sees them end, tells of it.
+"""The supervisor's loop: takes requests, starts jobs, sees them end, tells of it.
 
-One turn of :meth:`Loop.run` handles what has happened (processes ended, timers, requests), starts
-what may start, and hands all events of the turn on in one call. All state here belongs to the
-thread that runs it; :meth:`Loop.post` is the only way in from another.
+One turn of :meth:`SupervisorLoop.run` handles what has happened (processes ended, timers,
+requests), starts what may start, and hands all events of the turn on in one call. All state here
+belongs to the thread that runs it; :meth:`SupervisorLoop.post` is the only way in from another.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ensemble_core.local.event_log import Deliver, Teller
-from ensemble_core.local.job_record import Phase, Record, Roster, describe
+from ensemble_core.local.event_log import Deliver, EventLog
+from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
 from ensemble_core.local.launch import Launcher
-from ensemble_core.local.ledger import RETRY, Ledger, Past
-from ensemble_core.local.process_tree import Census
+from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
+from ensemble_core.local.poller import Poller, Timer
+from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_job
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.recovery import past_records, why_lost
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.starter import Starter
-from ensemble_core.local.terminator import Reaper, Token
-from ensemble_core.local.waiting import Timer, Watcher
+from ensemble_core.local.terminator import Terminator, Token
 from ensemble_core.model.decisions import WhenBusy
 from ensemble_core.model.events import ExecutorLost
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 
-__all__ = ["Loop", "Request"]
+__all__ = ["Request", "SupervisorLoop"]
 
 Request = (
     tuple[Literal["submit"], Sequence[Job]]
@@ -60,8 +60,8 @@ _CLOSE_WAIT = 5.0
 _RELEASE: Mapping[str, Any] = MappingProxyType({"ranks": "all", "final": True})
 
 
-class Loop:
-    """The state of the keeper and the thread that owns it.
+class SupervisorLoop:
+    """The state of the supervisor and the thread that owns it.
 
     ``may_end`` is asked whenever no job is left. ``faulty`` says that the loop broke down.
     """
@@ -77,37 +77,37 @@ class Loop:
         may_end: Callable[[], bool],
         ledger: Ledger | None = None,
     ) -> None:
-        self.roster = Roster()
+        self.active = ActiveJobs()
         self.faulty = False
-        self.watcher: Watcher[Token] = Watcher()
+        self.poller: Poller[Token] = Poller()
         self.slots = slots
         self._may_end = may_end
         self._ledger = ledger
         self._requests: deque[Request] = deque()
         self._arrivals: deque[Job] = deque()
         self._queue = Queue()
-        self._census: Census[Record] = Census(
-            run.tag, self.roster.tasks, self.roster.records.get, lambda: self.roster.running
+        self._tree: ProcessTree[JobRecord] = ProcessTree(
+            run.tag, self.active.tasks, self.active.records.get, lambda: self.active.running
         )
-        self.teller = Teller(run.clock, deliver, slots, ledger)
-        self._reaper = Reaper(self._census, self.watcher, grace, self._leave)
+        self.log = EventLog(run.clock, deliver, slots, ledger)
+        self._terminator = Terminator(self._tree, self.poller, grace, self._leave)
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )
         self._starter = Starter(
             self._launcher,
-            self.watcher,
+            self.poller,
             self._queue,
             slots,
-            self.roster,
-            self.teller,
-            self._reaper,
+            self.active,
+            self.log,
+            self._terminator,
             self._started,
             self._leave,
         )
-        self._ended: list[Record] = []
-        self._lost: dict[Record, str] = {}
-        self._leaving: list[Record] = []
+        self._ended: list[JobRecord] = []
+        self._lost: dict[JobRecord, str] = {}
+        self._leaving: list[JobRecord] = []
         self._left: Callable[[], None] | None = None
         self._last_call: Timer | None = None
         self._numbers = itertools.count()
@@ -121,7 +121,7 @@ class Loop:
     def post(self, request: Request) -> None:
         """Ask for something. Callable from any thread."""
         self._requests.append(request)
-        self.watcher.wake()
+        self.poller.wake()
 
     def take(self, request: Request) -> None:
         """:meth:`post` for those that the loop itself calls: it comes in the same turn."""
@@ -133,14 +133,14 @@ class Loop:
         self.close()
 
     def close(self) -> None:
-        self.watcher.close()
-        self._census.close()
+        self.poller.close()
+        self._tree.close()
         self._launcher.close()
 
     @property
     def busy(self) -> bool:
         """Whether there are jobs that are not over, or requests."""
-        return bool(self.roster.records) or self.waiting
+        return bool(self.active.records) or self.waiting
 
     @property
     def waiting(self) -> bool:
@@ -159,72 +159,72 @@ class Loop:
         except Exception as error:  # whatever it was, the run must hear that no event will come
             self.faulty = True
             traceback.print_exc(file=sys.stderr)
-            for record in self.roster.running:
+            for record in self.active.running:
                 record.signal(signal.SIGKILL)
                 for pid in record.live:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
             reason = f"{type(error).__name__}: {error}"
             hint = "this is a fault of the local executor; please report it"
-            self.teller.say(ExecutorLost(self.teller.now(), "local", reason, hint))
+            self.log.say(ExecutorLost(self.log.now(), "local", reason, hint))
             with contextlib.suppress(Exception):  # it may be the way out that broke
-                self.teller.publish()
+                self.log.publish()
 
     def _turn(self) -> None:
-        for record, process in self.watcher.wait(self.waiting):
+        for record, process in self.poller.wait(self.waiting):
             if process.born < 0:
                 self._task_ended(record, process.pid)
             else:
-                self._reaper.member_ended(record, process)
-        self.watcher.ring()
+                self._terminator.member_ended(record, process)
+        self.poller.ring()
         self._handle_requests()
         self._look_behind()
-        self._reaper.turn()
+        self._terminator.turn()
         self._starter.turn()
-        self.teller.tell_gauges()
-        self.teller.publish()
+        self.log.tell_gauges()
+        self.log.publish()
         if self._left is not None and all(record.over for record in self._leaving):
             self._gone()
-        if self.teller.failing and not self._retrying:
+        if self.log.failing and not self._retrying:
             self._retrying = True
-            self.watcher.at(time.monotonic() + RETRY, self._retry)
+            self.poller.at(time.monotonic() + RETRY, self._retry)
 
     def _retry(self) -> None:
         self._retrying = False  # the turn itself tries
 
-    # What an earlier keeper left.
+    # What an earlier supervisor left.
 
     def _recover(self, ledger: Ledger) -> None:
         if ledger.size is not None:
             self.slots.size = ledger.size
             self.slots.bound(self.slots.smallest, self.slots.largest)
         if ledger.unreadable:
-            self.teller.problem(
+            self.log.problem(
                 f"{ledger.unreadable} lines of {ledger.path} are damaged and were passed over"
             )
         for record, past in past_records(ledger):
             record.number = next(self._numbers)
-            self.roster.records[record.job.id] = record
-            if record.adrift:
+            self.active.records[record.job.id] = record
+            if record.inherited:
                 self._attend(record, past, ledger)
             elif past.fatal:
                 self._clean(record)
             else:
                 self._wait(record, past.names)
 
-    def _attend(self, record: Record, past: Past, ledger: Ledger) -> None:
+    def _attend(self, record: JobRecord, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job
         self._lost[record] = why_lost(ledger, past)
         record.gpus = self.slots.hold(job.cores, past.gpus)
-        self.roster.running[record] = None
+        self.active.running[record] = None
         pids = () if ledger.rebooted else past.pids
-        self._census.set_adrift(job.id, record, pids, past.up)
+        self._tree.set_inherited(job.id, record, pids, past.up)
         if record.reason:
-            self._reaper.end(record)
+            self._terminator.end(record)
             return
-        self._reaper.attend(record)
+        self._terminator.attend(record)
         if job.duration > 0 and past.started:
-            left = past.started + job.duration - self.teller.clock()
+            left = past.started + job.duration - self.log.clock()
             self._limit(record, min(max(left, 0.0), job.duration))
 
     # Requests.
@@ -256,23 +256,23 @@ class Loop:
     def _take_in(self) -> None:
         for _ in range(min(_INTAKE, len(self._arrivals))):
             job = self._arrivals.popleft()
-            if job.id in self.roster.records or (
+            if job.id in self.active.records or (
                 self._ledger is not None and self._ledger.knows(job.id)
             ):
                 message = f"job {job.id} was submitted before: it is not run a second time"
-                self.teller.problem(message, "error")
+                self.log.problem(message, "error")
                 continue
-            record = Record(job, next(self._numbers))
-            self.roster.records[job.id] = record
+            record = JobRecord(job, next(self._numbers))
+            self.active.records[job.id] = record
             extra = () if self._ledger is None else (encode_job(job),)
-            self.teller.tell(record, "submit", {"urgency": job.urgency}, *extra)
+            self.log.tell(record, "submit", {"urgency": job.urgency}, *extra)
             self._wait(record, frozenset())
 
-    def _wait(self, record: Record, told: Set[str]) -> None:
+    def _wait(self, record: JobRecord, told: Set[str]) -> None:
         """Put a job into the queue, unless it can never run; ``told`` are its events so far."""
-        job, tell = record.job, self.teller.tell
+        job, tell = record.job, self.log.tell
         if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
-            self.teller.tell_exception(
+            self.log.tell_exception(
                 record,
                 "validate",
                 f"urgency {job.urgency} (0 to 31), tasks {job.tasks} (1 or more) or"
@@ -288,34 +288,34 @@ class Loop:
             tell(record, "priority", {"priority": job.urgency})
         never = self.slots.never(job)
         if never is not None:
-            self.teller.tell_exception(record, "alloc", never)
+            self.log.tell_exception(record, "alloc", never)
             self._clean(record)
         else:
             self._queue.add(record)
 
     def _cancel(self, name: str, note: str) -> None:
-        record = self.roster.records.get(name)
+        record = self.active.records.get(name)
         if record is None or record.reason not in ("", "task"):
             return
-        if record not in self.roster.running:
-            self.teller.tell_exception(record, "cancel", f"{note} while it waited")
+        if record not in self.active.running:
+            self.log.tell_exception(record, "cancel", f"{note} while it waited")
             self._clean(record)
         elif record.live or not record.started:
             self._end(record, "cancel", note)
 
     def _cancel_all(self, note: str) -> None:
         """Asked a second time, it waits for no grace."""
-        for name, record in list(self.roster.records.items()):
+        for name, record in list(self.active.records.items()):
             if record.phase is Phase.NONE:
                 self._cancel(name, note)
             else:
-                self._reaper.end_now(record)
+                self._terminator.end_now(record)
 
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self.slots
         done = None if self._ledger is None else self._ledger.requests.get(request)
         if done is not None:  # asked by a controller that did not live to hear the answer
-            self.teller.answer(request, "denied" if done == "denied" else "granted", "", True)
+            self.log.answer(request, "denied" if done == "denied" else "granted", "", True)
             return
         # A slot in use goes when its job ends, or stays; no job is ended for it.
         spared = 0
@@ -331,36 +331,36 @@ class Loop:
             else:
                 reason = f"--min-slots is {slots.smallest}"
         denied = change == 0 and delta != 0
-        self.teller.answer(request, "denied" if denied else "granted", reason, False)
+        self.log.answer(request, "denied" if denied else "granted", reason, False)
 
     def _forget(self, jobs: Sequence[str]) -> None:
         if self._ledger is not None:
-            self._ledger.forget(name for name in jobs if name not in self.roster.records)
+            self._ledger.forget(name for name in jobs if name not in self.active.records)
 
     def _reattach(
         self, jobs: Mapping[str, float], answer: Callable[[Mapping[str, bool]], None]
     ) -> None:
-        self.teller.publish()  # what is told from here on is newer than what is told again
-        records, ledger = self.roster.records, self._ledger
+        self.log.publish()  # what is told from here on is newer than what is told again
+        records, ledger = self.active.records, self._ledger
         known = {
             name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
         }
         answer(known)
         if ledger is not None:
             wanted = {name: since for name, since in jobs.items() if known[name]}
-            self.teller.deliver((), list(ledger.replay(wanted)))
+            self.log.deliver((), list(ledger.replay(wanted)))
         for name in jobs:
             if name in records:
                 records[name].told = True
 
     def _close(self, left: Callable[[], None]) -> None:
         """The controller leaves: what is being ended is killed at once, the rest goes on."""
-        running = self.roster.running
+        running = self.active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
         for record in self._leaving:
-            self._reaper.end_now(record)
+            self._terminator.end_now(record)
         self._left = left
-        self._last_call = self.watcher.at(time.monotonic() + _CLOSE_WAIT, self._gone)
+        self._last_call = self.poller.at(time.monotonic() + _CLOSE_WAIT, self._gone)
 
     def _gone(self) -> None:
         left, self._left = self._left, None
@@ -379,53 +379,53 @@ class Loop:
         deliver: Deliver,
     ) -> None:
         """Another controller drives the run from now on, and has not asked for any job yet."""
-        self.teller.clock = run.clock
-        self.teller.deliver = deliver
-        self._reaper.grace = grace
+        self.log.clock = run.clock
+        self.log.deliver = deliver
+        self._terminator.grace = grace
         self._launcher.serve(run, environment, folder)
 
-    def forsake(self) -> None:
+    def controller_gone(self) -> None:
         """The controller is gone: nobody hears of any job."""
-        self.teller.publish()
-        self.teller.deliver = lambda events, lines: None
-        for record in self.roster.records.values():
+        self.log.publish()
+        self.log.deliver = lambda events, lines: None
+        for record in self.active.records.values():
             record.told = False
 
     # Running.
 
-    def _started(self, record: Record) -> None:
+    def _started(self, record: JobRecord) -> None:
         if not self._tidying:
             self._tidying = True
-            self.watcher.at(time.monotonic() + _TIDY, self._tidy)
+            self.poller.at(time.monotonic() + _TIDY, self._tidy)
         if record.job.duration > 0:
             self._limit(record, record.job.duration)
         if not record.live:
             self._tasks_over(record)
 
-    def _limit(self, record: Record, seconds: float) -> None:
+    def _limit(self, record: JobRecord, seconds: float) -> None:
         now = time.monotonic()
-        record.ends = now + seconds + self._reaper.grace
-        record.timers.append(self.watcher.at(now + seconds, lambda: self._time_out(record)))
+        record.ends = now + seconds + self._terminator.grace
+        record.timers.append(self.poller.at(now + seconds, lambda: self._time_out(record)))
 
     # Ending.
 
-    def _time_out(self, record: Record) -> None:
-        if (record.live or record.adrift) and record.reason in ("", "task"):
+    def _time_out(self, record: JobRecord) -> None:
+        if (record.live or record.inherited) and record.reason in ("", "task"):
             limit = describe(record.job.duration)
             self._end(record, "timeout", f"the time limit of {limit} has passed")
 
-    def _end(self, record: Record, kind: str, note: str) -> None:
+    def _end(self, record: JobRecord, kind: str, note: str) -> None:
         record.reason = kind
-        self.teller.tell_exception(record, kind, note)
+        self.log.tell_exception(record, kind, note)
         self._starter.stop_waiting(record)
-        self._reaper.end(record)
+        self._terminator.end(record)
 
-    def _task_ended(self, record: Record, pid: int) -> None:
+    def _task_ended(self, record: JobRecord, pid: int) -> None:
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
             status = 255 << 8
-            self.teller.tell_exception(
+            self.log.tell_exception(
                 record,
                 "exec",
                 "its exit status was taken by other code",
@@ -438,55 +438,56 @@ class Loop:
             if os.WIFSIGNALED(status) and not record.reason and record.started:
                 record.reason = "task"
                 record.timers.append(
-                    self.watcher.at(
-                        time.monotonic() + self._reaper.grace, lambda: self._reaper.end(record)
+                    self.poller.at(
+                        time.monotonic() + self._terminator.grace,
+                        lambda: self._terminator.end(record),
                     )
                 )
         elif record.started:
             self._tasks_over(record)
         elif record.phase is not Phase.NONE:
-            self._reaper.task_ended(record)
+            self._terminator.task_ended(record)
 
-    def _tasks_over(self, record: Record) -> None:
-        self.teller.tell(record, "finish", {"status": record.status()})
+    def _tasks_over(self, record: JobRecord) -> None:
+        self.log.tell(record, "finish", {"status": record.status()})
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
-            self._reaper.task_ended(record)
+            self._terminator.task_ended(record)
 
     def _look_behind(self) -> None:
         """End what jobs that are over by themselves have left running."""
         if not self._ended:
             return
         ended, self._ended = self._ended, []
-        left = self._census.left_behind(ended)
+        left = self._tree.left_behind(ended)
         for record in ended:
             if record in left:
                 record.reason = record.reason or "leftover"
-                self._reaper.end(record)
+                self._terminator.end(record)
             else:
                 self._leave(record)
 
     def _tidy(self) -> None:
-        self._tidying = bool(self.roster.running)
+        self._tidying = bool(self.active.running)
         if self._tidying:
-            self._census.left_behind(())
-            self.watcher.at(time.monotonic() + _TIDY, self._tidy)
+            self._tree.left_behind(())
+            self.poller.at(time.monotonic() + _TIDY, self._tidy)
 
-    def _leave(self, record: Record, note: str = "") -> None:
+    def _leave(self, record: JobRecord, note: str = "") -> None:
         """Nothing of this job runs any more: free what it held."""
         lost = self._lost.pop(record, "")
-        if record.adrift:
-            self._census.forget(record.job.id)
+        if record.inherited:
+            self._tree.forget(record.job.id)
             if not record.reason:
-                self.teller.tell_exception(record, "lost", lost)
+                self.log.tell_exception(record, "lost", lost)
         if note:
-            self.teller.tell_exception(record, "leftover", note, severity=1)
+            self.log.tell_exception(record, "leftover", note, severity=1)
         job = record.job
-        del self.roster.running[record]
+        del self.active.running[record]
         for pid in record.pids:
-            if self.roster.tasks.get(pid) is record:
-                del self.roster.tasks[pid]
+            if self.active.tasks.get(pid) is record:
+                del self.active.tasks[pid]
         self.slots.give_back(job.cores, record.gpus)
         prepared = record.prepared
         if prepared is not None:
@@ -494,17 +495,17 @@ class Loop:
             for path in prepared.kept:
                 _remove_if_empty(path)
         if record.started:
-            self.teller.tell(record, "release", _RELEASE)
+            self.log.tell(record, "release", _RELEASE)
         if record.allotted:
-            self.teller.tell(record, "free")
+            self.log.tell(record, "free")
         self._clean(record)
 
-    def _clean(self, record: Record) -> None:
+    def _clean(self, record: JobRecord) -> None:
         record.over = True
         record.stop_timers()
         name = record.job.id
-        self.roster.records.pop(name, None)
-        self.teller.tell(record, "clean")
+        self.active.records.pop(name, None)
+        self.log.tell(record, "clean")
 
 
 def _remove_if_empty(path: str) -> None:

@@ -1,8 +1,8 @@
 """Ending jobs so that nothing of them is left: SIGTERM, a grace, SIGKILL, until none is found.
 
-The keeper's thread calls a :class:`Reaper` when a job is cancelled, passes its time limit, or has
-ended with processes left behind, and for jobs of an earlier keeper, whose end it can only wait for;
-``done`` is called once nothing of the job is left.
+The supervisor's thread calls a :class:`Terminator` when a job is cancelled, passes its time limit,
+or has ended with processes left behind, and for jobs of an earlier supervisor, whose end it can
+only wait for; ``done`` is called once nothing of the job is left.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import signal
 import time
 from collections.abc import Callable
 
-from ensemble_core.local.job_record import Phase, Record
-from ensemble_core.local.process_tree import Census, Process, pin
-from ensemble_core.local.waiting import Watcher
+from ensemble_core.local.job_record import JobRecord, Phase
+from ensemble_core.local.poller import Poller
+from ensemble_core.local.process_tree import Process, ProcessTree, pin
 
-__all__ = ["Reaper", "Token"]
+__all__ = ["Terminator", "Token"]
 
 #: A watched process: its job and the process; ``born`` is -1 for a task.
-Token = tuple[Record, Process]
+Token = tuple[JobRecord, Process]
 
 #: What each phase sends; 0 sends nothing, but is refused like a signal.
 _SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
@@ -32,87 +32,87 @@ _GIVE_UP = 60.0
 _LOOK_AGAIN = 0.05
 
 
-class Reaper:
+class Terminator:
     """Brings jobs to their end. ``grace`` is in seconds."""
 
     def __init__(
         self,
-        census: Census[Record],
-        watcher: Watcher[Token],
+        tree: ProcessTree[JobRecord],
+        poller: Poller[Token],
         grace: float,
-        done: Callable[[Record, str], None],
+        done: Callable[[JobRecord, str], None],
     ) -> None:
-        self._census = census
-        self._watcher = watcher
+        self._tree = tree
+        self._poller = poller
         self.grace = grace
         self._done = done
         #: Jobs whose processes are to be looked for at the end of this turn.
-        self._hunt: dict[Record, None] = {}
+        self._due: dict[JobRecord, None] = {}
 
-    def attend(self, record: Record) -> None:
-        """Wait until every process of a job that is adrift has ended by itself."""
-        self._hunt[record] = None
+    def attend(self, record: JobRecord) -> None:
+        """Wait until every process of a job that is inherited has ended by itself."""
+        self._due[record] = None
 
-    def end(self, record: Record) -> None:
+    def end(self, record: JobRecord) -> None:
         """Begin to end every process of a job; nothing if that has begun."""
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.hunted.clear()  # those that were only attended are to be told as well
+        record.signalled.clear()  # those that were only attended are to be told as well
         record.signal(signal.SIGTERM)
-        self._hunt[record] = None
+        self._due[record] = None
         record.timers.append(
-            self._watcher.at(time.monotonic() + self.grace, lambda: self._kill(record))
+            self._poller.at(time.monotonic() + self.grace, lambda: self._kill(record))
         )
 
-    def end_now(self, record: Record) -> None:
+    def end_now(self, record: JobRecord) -> None:
         """Begin to end a job; one that is being ended already has had its time, and is killed."""
         if record.phase is Phase.TERM:
             self._kill(record)
         else:
             self.end(record)
 
-    def _kill(self, record: Record) -> None:
+    def _kill(self, record: JobRecord) -> None:
         if record.over:
             return
         if record.phase is not Phase.KILL:
             record.phase = Phase.KILL
             record.since = time.monotonic()
         record.signal(signal.SIGKILL)
-        self._hunt[record] = None
+        self._due[record] = None
 
-    def task_ended(self, record: Record) -> None:
+    def task_ended(self, record: JobRecord) -> None:
         """The last task of a job that is being ended was reaped."""
-        self._hunt[record] = None
+        self._due[record] = None
 
-    def member_ended(self, record: Record, process: Process) -> None:
-        """A process that this reaper signalled has ended."""
-        record.hunted.pop(process.pid, None)
+    def member_ended(self, record: JobRecord, process: Process) -> None:
+        """A process that this terminator signalled has ended."""
+        record.signalled.pop(process.pid, None)
         # It is ours to reap if it was adopted; its parent's otherwise.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
-        if not record.hunted:
-            self._hunt[record] = None
+        if not record.signalled:
+            self._due[record] = None
 
     def turn(self) -> None:
         """Look for processes of the jobs that are being ended, and signal them."""
-        if not self._hunt:
+        if not self._due:
             return
-        hunt, self._hunt = self._hunt, {}
+        hunt, self._due = self._due, {}
         for attempt in range(_ROUNDS):
-            self._census.left_behind([record for record in hunt if not record.live])
-            members = self._census.members()
+            self._tree.left_behind([record for record in hunt if not record.live])
+            members = self._tree.members()
             fresh = False
             for record in hunt:
                 for process in members.get(record, ()):
                     # Round one hits all that is there; later rounds what was born meanwhile.
-                    if attempt == 0 or record.hunted.get(process.pid) != process:
+                    if attempt == 0 or record.signalled.get(process.pid) != process:
                         fresh |= self._signal(record, process)
             if not fresh:
                 break
         for record in hunt:
             here = [p for p in members.get(record, ()) if p not in record.spared]
-            if record.live or record.hunted:
+            if record.live or record.signalled:
                 continue
             if not here:
                 self._done(record, self._left_note(record))
@@ -122,25 +122,25 @@ class Reaper:
             else:
                 self._look_again(record)
 
-    def _look_again(self, record: Record) -> None:
+    def _look_again(self, record: JobRecord) -> None:
         def look() -> None:
             if not record.over:
-                self._hunt[record] = None
+                self._due[record] = None
 
-        record.timers.append(self._watcher.at(time.monotonic() + _LOOK_AGAIN, look))
+        record.timers.append(self._poller.at(time.monotonic() + _LOOK_AGAIN, look))
 
-    def _left_note(self, record: Record) -> str:
+    def _left_note(self, record: JobRecord) -> str:
         if not record.spared:
             return ""
         pids = ", ".join(str(process.pid) for process in sorted(record.spared, key=_pid))
         return f"processes that this user may not end, or that do not end, were left: {pids}"
 
-    def _signal(self, record: Record, process: Process) -> bool:
+    def _signal(self, record: JobRecord, process: Process) -> bool:
         """Signal one process and watch it; whether it was there and is new to us."""
         if process in record.spared:
             return False
         number = _SIGNALS[record.phase]
-        known = record.hunted.get(process.pid) == process
+        known = record.signalled.get(process.pid) == process
         if known and record.phase is not Phase.KILL:
             return False
         try:
@@ -154,14 +154,14 @@ class Reaper:
             return not known
         there = self._send(record, process, number, lambda sent: signal.pidfd_send_signal(fd, sent))
         if there and not known:
-            record.hunted[process.pid] = process
-            self._watcher.watch_fd(fd, (record, process))
+            record.signalled[process.pid] = process
+            self._poller.watch_fd(fd, (record, process))
             return True
         os.close(fd)
         return False
 
     def _send(
-        self, record: Record, process: Process, number: int, send: Callable[[int], None]
+        self, record: JobRecord, process: Process, number: int, send: Callable[[int], None]
     ) -> bool:
         """Signal; whether the process was there. One we may not signal no longer counts."""
         try:

@@ -26,7 +26,7 @@ from ensemble_core.journal.run_store import STOP, leave_asked, stop_asked
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.journal.writer import Recorder
 from ensemble_core.local.protocol import VERSION, encode_event, line
-from ensemble_core.local.supervisor_client import Line
+from ensemble_core.local.supervisor_client import SupervisorClient
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.decisions import Call, Cancel, Decision, Submit
 from ensemble_core.model.events import (
@@ -441,14 +441,14 @@ def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
 # -- local jobs -----------------------------------------------------------------------------------
 
 
-def test_what_the_keeper_tells_along_with_its_greeting_is_heard(tmp_path: Path) -> None:
+def test_what_the_supervisor_tells_along_with_its_greeting_is_heard(tmp_path: Path) -> None:
     heard: list[Event] = []
     ours, its = socket.socketpair()
     run = Run("greeting", tmp_path, time.time)
     gauges = Resources(1.0, {"cores.free": 1.0})
 
-    class Meeting(Line):
-        """A line to a keeper that says all of this at once."""
+    class Meeting(SupervisorClient):
+        """A connection to a supervisor that says all of this at once."""
 
         def _find(self) -> socket.socket:
             return ours

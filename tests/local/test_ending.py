@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.local.waiting import Watcher
+from ensemble_core.local.poller import Poller
 from ensemble_core.model.jobs import Job
 from ensemble_core.testing.executor import Session, wait_until
 
@@ -73,23 +73,23 @@ def script(session: Session, text: str, work: Path, **fields: Any) -> Job:
 
 
 def zombies(session: Session) -> list[str]:
-    """Dead children of the run's keeper that nobody has waited for."""
-    keeper = keeper_of(session)
+    """Dead children of the run's supervisor that nobody has waited for."""
+    supervisor = supervisor_of(session)
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if words[0] == "Z" and int(words[1]) in (keeper, os.getpid()):
+        if words[0] == "Z" and int(words[1]) in (supervisor, os.getpid()):
             found.append(path.parent.name)
     return found
 
 
-def keeper_of(session: Session) -> int:
+def supervisor_of(session: Session) -> int:
     assert isinstance(session.executor, LocalExecutor)
-    assert session.executor._line is not None
-    return session.executor._line.keeper
+    assert session.executor._client is not None
+    return session.executor._client.supervisor
 
 
 @pytest.mark.parametrize("how", [(), ("clear",), ("ignore",), ("clear", "ignore")])
@@ -117,8 +117,8 @@ def test_no_zombies_stay_behind(tmp_path: Path, work: Path) -> None:
         text = "for n in 1 2 3; do (setsid -f env -i true &); done; sleep 0.1"
         local.run(script(local, text, work), local.job("true"))
         assert zombies(local) == []
-        keeper = keeper_of(local)
-    wait_until(lambda: not Path(f"/proc/{keeper}").exists())
+        supervisor = supervisor_of(local)
+    wait_until(lambda: not Path(f"/proc/{supervisor}").exists())
 
 
 def test_background_processes_end_with_their_job(local: Session, work: Path) -> None:
@@ -239,18 +239,18 @@ def test_closing_kills_what_is_being_ended_and_leaves_the_rest(tmp_path: Path, w
         local.executor.cancel([one.id])
         local.wait(lambda: "exception" in local.names(one), "the cancel")
         before = len(local.events)
-        keeper = keeper_of(local)
+        supervisor = supervisor_of(local)
     assert not alive(ending)
     assert alive(going)
     assert len(local.events) == before
     again = Session(LocalExecutor(slots=3, grace=0.2), tmp_path / "run", 30)
     again.tag = local.tag
     with again:
-        assert keeper_of(again) == keeper
+        assert supervisor_of(again) == supervisor
         assert again.executor.reattach({one.id: 0.0, two.id: 0.0}) == {one.id: True, two.id: True}
         again.executor.cancel([two.id])
         again.wait_clean(one, two)
-    wait_until(lambda: not alive(keeper))
+    wait_until(lambda: not alive(supervisor))
     assert not alive(going)
 
 
@@ -295,8 +295,8 @@ def test_processes_of_the_users_own_functions_are_left_alone(local: Session, wor
 
 
 def test_finished_timers_are_forgotten() -> None:
-    watcher: Watcher[None] = Watcher()
+    poller: Poller[None] = Poller()
     for _ in range(20_000):
-        watcher.at(time.monotonic() + 1000, lambda: None).cancel()
-    assert len(watcher._timers) < 5000
-    watcher.close()
+        poller.at(time.monotonic() + 1000, lambda: None).cancel()
+    assert len(poller._timers) < 5000
+    poller.close()

@@ -131,7 +131,7 @@ def test_jobs_inherit_no_descriptor_of_ours(tmp_path: Path) -> None:
             session.run(job)
             assert set(output(session, job).split()) <= {"0", "1", "2", "3"}
             os.close(writing)
-            assert os.read(reading, 1) == b""  # the keeper has it neither
+            assert os.read(reading, 1) == b""  # the supervisor has it neither
     finally:
         os.close(reading)
 

@@ -45,8 +45,8 @@ def emit(events):
         heard.write(json.dumps(event.to_dict()) + "\\n")
 executor = LocalExecutor(slots=int(slots), grace=0.3)
 executor.open(Run(tag, folder, time.time, Path(state) if state else None), emit)
-(folder / "keeper.tmp").write_text(str(executor._line.keeper))
-(folder / "keeper.tmp").rename(folder / "keeper")
+(folder / "supervisor.tmp").write_text(str(executor._client.supervisor))
+(folder / "supervisor.tmp").rename(folder / "supervisor")
 executor.submit([Job.from_dict(job) for job in json.loads(jobs)])
 time.sleep(1000)
 """
@@ -64,7 +64,7 @@ class Stage:
         self.tag = self.session.tag
         self.state: Path | None = folder / "state" / self.tag
         self.controller: subprocess.Popen[bytes] | None = None
-        self.keepers: list[int] = []
+        self.supervisors: list[int] = []
 
     def next(self) -> Session:
         """The next controller; the same run."""
@@ -84,15 +84,15 @@ class Stage:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def start(self, *jobs: Job) -> None:
-        (self.folder / "keeper").unlink(missing_ok=True)
+        (self.folder / "supervisor").unlink(missing_ok=True)
         (self.folder / "heard").unlink(missing_ok=True)
         text = json.dumps([job.to_dict() for job in jobs])
         state = str(self.state or "")
         command = [sys.executable, "-c", CONTROLLER, self.tag, str(self.folder)]
         self.controller = subprocess.Popen([*command, str(self.slots), state, text])
 
-    def keeper(self) -> int:
-        path = self.folder / "keeper"
+    def supervisor(self) -> int:
+        path = self.folder / "supervisor"
         wait_until(path.exists)
         return int(path.read_text())
 
@@ -110,8 +110,8 @@ class Stage:
         self.controller.kill()
         self.controller.wait()
 
-    def kill_keeper(self) -> None:
-        pid = self.keeper()
+    def kill_supervisor(self) -> None:
+        pid = self.supervisor()
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not alive(pid))
 
@@ -225,7 +225,7 @@ def test_only_what_is_newer_and_asked_for_is_told_again(stage: Stage) -> None:
         assert session.of(other) == []
 
 
-@pytest.mark.parametrize("victims", ["controller", "keeper", "both"])
+@pytest.mark.parametrize("victims", ["controller", "supervisor", "both"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
     stage: Stage, victims: str, seed: int
@@ -233,14 +233,14 @@ def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
     chance = random.Random(f"{victims}{seed}")
     jobs = [stage.job(f"sleep 0.0{chance.randrange(10)}; exit {n % 4}") for n in range(30)]
     stage.start(*jobs)
-    keeper = 0
+    supervisor = 0
     if victims == "controller" and seed == 0:
-        time.sleep(chance.uniform(0.0, 0.2))  # perhaps before there is a keeper
+        time.sleep(chance.uniform(0.0, 0.2))  # perhaps before there is a supervisor
     else:
-        keeper = stage.keeper()
+        supervisor = stage.supervisor()
         time.sleep(chance.uniform(0.0, 0.25))
-    if victims in ("keeper", "both"):
-        os.kill(keeper, signal.SIGKILL)
+    if victims in ("supervisor", "both"):
+        os.kill(supervisor, signal.SIGKILL)
     stage.kill_controller()
     left = {job.id: job for job in jobs}
     lost: set[str] = set()
@@ -267,14 +267,16 @@ def test_nothing_is_lost_or_run_twice_whenever_it_is_killed(
     assert len(lost) <= (0 if victims == "controller" else stage.slots)
 
 
-def test_with_its_keeper_killed_a_running_job_is_lost_and_the_waiting_go_on(stage: Stage) -> None:
+def test_with_its_supervisor_killed_a_running_job_is_lost_and_the_waiting_go_on(
+    stage: Stage,
+) -> None:
     stage.slots = 1
     running = stage.job(GATE)
     waiting = [stage.job("exit 4") for _ in range(3)]
     stage.start(running, *waiting)
     stage.wait_heard(running, "start")
     stage.wait_heard(waiting[-1], "priority")
-    stage.kill_keeper()
+    stage.kill_supervisor()
     stage.kill_controller()
     with stage.next() as session:
         found = session.executor.reattach(everything(running, *waiting))
@@ -298,14 +300,14 @@ def test_with_its_keeper_killed_a_running_job_is_lost_and_the_waiting_go_on(stag
 
 @pytest.mark.parametrize("hide", ["", "setsid ", "env -i setsid ", "exec env -i "])
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
-def test_what_a_killed_keeper_left_can_be_ended(stage: Stage, hide: str, end: str) -> None:
+def test_what_a_killed_supervisor_left_can_be_ended(stage: Stage, hide: str, end: str) -> None:
     script = f"echo $$ > pid; {hide}sleep 1000 & echo $! > child; {hide}sleep 1000"
     job = stage.job(script, duration=2.0 if end == "timeout" else 0.0)
     stage.start(job)
     stage.wait_heard(job, "start")
     wait_until(lambda: (stage.work / "child").exists() and (stage.work / "child").read_text() != "")
     pids = [int((stage.work / name).read_text()) for name in ("pid", "child")]
-    stage.kill_keeper()
+    stage.kill_supervisor()
     stage.kill_controller()
     with stage.next() as session:
         session.executor.reattach(everything(job))
@@ -354,16 +356,16 @@ def test_a_submit_of_a_job_that_ran_already_is_not_run_again(stage: Stage) -> No
     assert stage.runs(job) == 1
 
 
-def test_without_state_jobs_go_on_too_and_the_keeper_ends_after_them(stage: Stage) -> None:
+def test_without_state_jobs_go_on_too_and_the_supervisor_ends_after_them(stage: Stage) -> None:
     stage.state = None
     jobs = [stage.job(f"{GATE}; touch over.{n}") for n in range(4)]
     stage.start(*jobs)
     stage.wait_heard(jobs[1], "start")
-    keeper = stage.keeper()
+    supervisor = stage.supervisor()
     stage.kill_controller()
     stage.open_gate()
     wait_until(lambda: all((stage.work / f"over.{n}").exists() for n in range(4)))
-    wait_until(lambda: not alive(keeper))
+    wait_until(lambda: not alive(supervisor))
 
 
 def test_a_fork_of_a_killed_controller_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
@@ -395,15 +397,15 @@ def test_a_fork_of_a_killed_controller_does_not_keep_the_next_one_out(tmp_path: 
         first.stdout.close()
 
 
-def test_a_keeper_that_dies_is_told_once_with_what_to_do(stage: Stage) -> None:
+def test_a_supervisor_that_dies_is_told_once_with_what_to_do(stage: Stage) -> None:
     with stage.next() as session:
         job = stage.job("sleep 1000")
         session.submit(job)
         session.wait_for(job, "start")
         executor = session.executor
         assert isinstance(executor, LocalExecutor)
-        assert executor._line is not None
-        os.kill(executor._line.keeper, signal.SIGKILL)
+        assert executor._client is not None
+        os.kill(executor._client.supervisor, signal.SIGKILL)
         session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
         lost = [event for event in session.events if isinstance(event, ExecutorLost)]
         assert len(lost) == 1
@@ -419,15 +421,15 @@ def test_a_keeper_that_dies_is_told_once_with_what_to_do(stage: Stage) -> None:
                 call()
 
 
-def test_a_keeper_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -> None:
+def test_a_supervisor_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -> None:
     with stage.next() as session:
         running, waiting = stage.job("sleep 1000", tasks=2), stage.job("true")
         session.submit(running, waiting)
         session.wait_for(running, "start")
         executor = session.executor
         assert isinstance(executor, LocalExecutor)
-        assert executor._line is not None
-        os.kill(executor._line.keeper, signal.SIGTERM)
+        assert executor._client is not None
+        os.kill(executor._client.supervisor, signal.SIGTERM)
         session.wait_clean(running, waiting)
         assert fatal(session, running) == fatal(session, waiting) == ["cancel"]
         session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
@@ -436,7 +438,7 @@ def test_a_keeper_that_is_told_to_end_cancels_its_jobs_first(stage: Stage) -> No
 @pytest.mark.parametrize(
     ("program", "words"), [("/no/such/python", "no such file"), ("/bin/false", "without a word")]
 )
-def test_a_keeper_that_cannot_start_is_an_error_with_a_way_out(
+def test_a_supervisor_that_cannot_start_is_an_error_with_a_way_out(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
@@ -466,9 +468,9 @@ def test_resizes_survive_and_are_done_once(stage: Stage) -> None:
             assert (outcome.outcome, outcome.size) == ("granted", 6)
             assert now.executor.resources()["cores.up"] == 6
             assert isinstance(now.executor, LocalExecutor)
-            assert now.executor._line is not None
+            assert now.executor._client is not None
             if kill:
-                os.kill(now.executor._line.keeper, signal.SIGKILL)
+                os.kill(now.executor._client.supervisor, signal.SIGKILL)
                 now.wait(lambda: isinstance(now.events[-1], ExecutorLost), "the loss")
     with session() as now:
         now.executor.resize("grow", 2)
@@ -477,13 +479,13 @@ def test_resizes_survive_and_are_done_once(stage: Stage) -> None:
         assert answer(now, "shrink").size == 5
 
 
-def test_a_shared_file_is_not_emptied_by_a_later_keeper(stage: Stage) -> None:
+def test_a_shared_file_is_not_emptied_by_a_later_supervisor(stage: Stage) -> None:
     file = stage.work / "all.txt"
     first = stage.job("echo first", stdout=str(file))
     second = stage.job("echo second", stdout=str(file))
     stage.start(first)
     stage.wait_heard(first, "clean")
-    stage.kill_keeper()
+    stage.kill_supervisor()
     stage.kill_controller()
     with stage.next() as session:
         session.run(second)
@@ -500,7 +502,7 @@ def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         executor = session.executor
         assert isinstance(executor, LocalExecutor)
-        assert executor._line is not None
+        assert executor._client is not None
         running = stage.job(GATE)
         session.submit(running)
         session.wait_for(running, "start")
@@ -522,7 +524,7 @@ def test_a_full_disk_stops_starts_until_there_is_room(stage: Stage) -> None:
         assert not any("start" in session.names(job) for job in jobs)
         assert not any(stage.runs(job) for job in jobs)
         assert len(problems()) == 1
-        resource.prlimit(executor._line.keeper, resource.RLIMIT_FSIZE, limits)
+        resource.prlimit(executor._client.supervisor, resource.RLIMIT_FSIZE, limits)
         session.wait_clean(*jobs)
         assert {code(session, job) for job in jobs[:-1]} == {6}
         assert len(problems()) == 2
@@ -545,9 +547,9 @@ def test_forgotten_jobs_are_not_known_any_more(stage: Stage) -> None:
             found = session.executor.reattach(everything(over, running))
             assert found == {over.id: False, running.id: True}
             assert isinstance(session.executor, LocalExecutor)
-            assert session.executor._line is not None
+            assert session.executor._client is not None
             if kill:
-                os.kill(session.executor._line.keeper, signal.SIGKILL)
+                os.kill(session.executor._client.supervisor, signal.SIGKILL)
     stage.open_gate()
     with stage.next() as session:
         assert session.executor.reattach(everything(over, running)) == found
@@ -651,7 +653,7 @@ def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None
     over = stage.job("true")
     stage.start(over)
     stage.wait_heard(over, "clean")
-    stage.kill_keeper()
+    stage.kill_supervisor()
     stage.kill_controller()
     assert stage.state is not None
     with (stage.state / "local.log").open("ab") as file:

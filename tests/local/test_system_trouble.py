@@ -17,7 +17,7 @@ from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.supervisor_loop import Loop
+from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Executor, Run
@@ -25,18 +25,18 @@ from ensemble_core.testing.executor import Session, wait_until
 
 
 class InProcess(Executor):
-    """The keeper's loop in a thread of this process, so that the system can be made to refuse."""
+    """The supervisor's loop in a thread of this process, so that the system can be made to refuse."""
 
     def __init__(self, slots: int, grace: float = 0.2) -> None:
         self._slots = Slots(slots, 1, slots)
         self._grace = grace
-        self.loop: Loop | None = None
+        self.loop: SupervisorLoop | None = None
         self._closing = False
 
     def open(self, run: Run, emit: Emit) -> None:
         self._here = os.getcwd()
         assert become_subreaper()
-        self.loop = Loop(
+        self.loop = SupervisorLoop(
             run,
             lambda events, lines: emit(events),
             self._slots,

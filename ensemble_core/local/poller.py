@@ -1,9 +1,9 @@
 """Waiting without polling: ends of processes, timers and calls from other threads, in one place.
 
-The keeper's thread sleeps in :meth:`Watcher.wait` until a process it watches has ended (its pidfd
-becomes readable), a timer is due, a socket is ready or another thread called :meth:`Watcher.wake`.
-Where the system has no pidfds, or no file descriptor is left for one, a thread that waits for that
-one process takes their place.
+The supervisor's thread sleeps in :meth:`Poller.wait` until a process it watches has ended (its
+pidfd becomes readable), a timer is due, a socket is ready or another thread called
+:meth:`Poller.wake`. Where the system has no pidfds, or no file descriptor is left for one, a thread
+that waits for that one process takes their place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Timer", "Watcher"]
+__all__ = ["Poller", "Timer"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Timer:
         self.call = None
 
 
-class Watcher(Generic[T]):
+class Poller(Generic[T]):
     """``T`` is what the caller gets back when a process that it watched has ended."""
 
     def __init__(self) -> None:
