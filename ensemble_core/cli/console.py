@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.text_style import Look, clean, shorten
+from ensemble_core.cli.text_style import TextStyle, printable, shorten
 from ensemble_core.model.decisions import (
     AddRule,
     Call,
@@ -41,7 +41,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.jobs import Job
 
-__all__ = ["FAILURES_SHOWN", "Line", "Narrator", "interesting", "spell_status"]
+__all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
 
 #: Failed jobs that are told of one by one, for each group; the summary counts them all.
 FAILURES_SHOWN = 10
@@ -50,7 +50,7 @@ _LONGEST_TEXT = 400
 _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """A line to print. ``error`` says that it belongs on stderr, also when all else is quiet."""
 
     text: str
@@ -66,7 +66,7 @@ def interesting(event: Event) -> bool:
     return isinstance(event, (CallReturned, CallFailed, ResizeOutcome))
 
 
-def spell_status(status: object) -> str:
+def describe_status(status: object) -> str:
     """What a wait status says: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
     if not isinstance(status, int) or isinstance(status, bool):
         return "failed"
@@ -94,7 +94,12 @@ class Narrator:
     """Tells of a run. ``debug`` tells of every event; ``began`` is the run's first timestamp."""
 
     def __init__(
-        self, ensemble: Ensemble, out: Look, err: Look | None = None, *, debug: bool = False
+        self,
+        ensemble: Ensemble,
+        out: TextStyle,
+        err: TextStyle | None = None,
+        *,
+        debug: bool = False,
     ) -> None:
         self._ensemble = ensemble
         self._out = out
@@ -111,7 +116,7 @@ class Narrator:
         self._repetitions = {rule.id: rule.repetitions for rule in ensemble.rules}
         #: Rules that the user gave a name: it tells rules with one trigger apart.
         self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
-        self._decisions: dict[type[Decision], Callable[[Any], Iterator[Line]]] = {
+        self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
             Submit: self._submit,
             Cancel: self._cancel,
@@ -129,7 +134,7 @@ class Narrator:
     def debug(self) -> bool:
         return self._debug
 
-    def tell(self, item: Event | Decision) -> Iterator[Line]:
+    def tell(self, item: Event | Decision) -> Iterator[OutputLine]:
         """The lines for an event or a decision; often none."""
         if isinstance(item, Decision):
             told = self._decisions.get(type(item))
@@ -155,32 +160,32 @@ class Narrator:
 
     # Decisions
 
-    def _heading(self, decision: Decision) -> Iterator[Line]:
+    def _heading(self, decision: Decision) -> Iterator[OutputLine]:
         """Whose a decision is that a function returned, where other rules fired since."""
         call, self._returned = self._returned, None
         if call is None or decision.firing != call.firing or decision.firing == self._firing:
             return
         self._firing = decision.firing
         if not isinstance(decision, (Fired, Log)):
-            yield Line(self._out.paint(f" => {clean(call.name)} returned", "trigger"))
+            yield OutputLine(self._out.paint(f" => {printable(call.name)} returned", "trigger"))
 
-    def _fired(self, fired: Fired) -> Iterator[Line]:
+    def _fired(self, fired: Fired) -> Iterator[OutputLine]:
         self._firing = fired.firing
         self._pacing = False
-        told = self._out.paint(f" => trigger {clean(fired.label)}", "trigger")
-        notes = [clean(fired.rule)] if fired.rule in self._named else []
+        told = self._out.paint(f" => trigger {printable(fired.label)}", "trigger")
+        notes = [printable(fired.rule)] if fired.rule in self._named else []
         of = self._repetitions.get(fired.rule or "", 1)
         if fired.count > 1 or of > 1:
             notes.append(f"{fired.count} of {of}" if of >= fired.count else f"{fired.count}")
         if fired.value is not None:
             notes.append(f"value {fired.value:g}")
         if fired.job is not None:
-            notes.append(clean(fired.job))
+            notes.append(printable(fired.job))
         if notes:
             told += "  " + self._out.paint(f"({', '.join(notes)})", "dim")
-        yield Line(told)
+        yield OutputLine(told)
 
-    def _submit(self, submit: Submit) -> Iterator[Line]:
+    def _submit(self, submit: Submit) -> Iterator[OutputLine]:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
         if self._pacing and not self._debug:
@@ -206,8 +211,8 @@ class Narrator:
                 fields["duration"] = f"{job.duration:g}"
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
-        spelled = ",".join(f"({key}:{clean(str(value))})" for key, value in fields.items())
-        yield Line(
+        spelled = ",".join(f"({key}:{printable(str(value))})" for key, value in fields.items())
+        yield OutputLine(
             self._out.paint(f"   submit {submit.group} ", "action")
             + self._out.paint(spelled, "fields")
         )
@@ -239,12 +244,12 @@ class Narrator:
         text = text or shlex.join(job.command)
         return shorten(" ".join(text.split("\n")).strip(), _LONGEST_TEXT, self._out)
 
-    def _action(self, text: str, note: str = "") -> Line:
-        shown = shorten(clean(text).replace("\n", " "), _LONGEST_TEXT, self._out)
+    def _action(self, text: str, note: str = "") -> OutputLine:
+        shown = shorten(printable(text).replace("\n", " "), _LONGEST_TEXT, self._out)
         told = self._out.paint(f"   {shown}", "action")
-        return Line(f"{told}  {self._out.paint(note, 'dim')}" if note else told)
+        return OutputLine(f"{told}  {self._out.paint(note, 'dim')}" if note else told)
 
-    def _cancel(self, cancel: Cancel) -> Iterator[Line]:
+    def _cancel(self, cancel: Cancel) -> Iterator[OutputLine]:
         yield self._action(
             f"cancel {self._listed(cancel.jobs) or 'nothing: no such job is active'}"
         )
@@ -254,11 +259,11 @@ class Narrator:
             return ", ".join(names)
         return f"{', '.join(names[:3])}, {self._out.ellipsis} ({len(names)} jobs)"
 
-    def _resize(self, resize: Resize) -> Iterator[Line]:
+    def _resize(self, resize: Resize) -> Iterator[OutputLine]:
         self._resizes[resize.request] = resize.delta
         yield self._action(f"{'grow' if resize.delta > 0 else 'shrink'} {abs(resize.delta)}")
 
-    def _add_rule(self, added: AddRule) -> Iterator[Line]:
+    def _add_rule(self, added: AddRule) -> Iterator[OutputLine]:
         spec = added.spec
         repetitions = spec.get("repetitions")
         if isinstance(repetitions, int):
@@ -269,15 +274,15 @@ class Narrator:
         parts += [str(spec[key]) for key in ("name", "when") if spec.get(key) is not None]
         yield self._action(f"add rule {added.id}: {' '.join(parts).strip()}")
 
-    def _switch(self, switched: EnableRule | DisableRule) -> Iterator[Line]:
+    def _switch(self, switched: EnableRule | DisableRule) -> Iterator[OutputLine]:
         word = "enable" if isinstance(switched, EnableRule) else "disable"
         yield self._action(f"{word} {', '.join(switched.rules)}")
 
-    def _set_group(self, change: SetGroup) -> Iterator[Line]:
+    def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         fields = ", ".join(f"{key}={value}" for key, value in change.fields.items())
         yield self._action(f"set {change.group}: {fields}")
 
-    def _call(self, call: Call) -> Iterator[Line]:
+    def _call(self, call: Call) -> Iterator[OutputLine]:
         self._calls[call.call] = call
         if call.kind == "custom":
             yield self._action(f"custom {call.name}")
@@ -285,17 +290,17 @@ class Narrator:
             options = ", ".join(f"{key}={_short(value)}" for key, value in call.options.items())
             yield self._action(f"{call.name} {options}".rstrip())
 
-    def _log(self, log: Log) -> Iterator[Line]:
+    def _log(self, log: Log) -> Iterator[OutputLine]:
         if log.level == "info":
             yield self._action(f"log {log.message}")
         elif log.level == "warning":
             by = f" (rule {log.rule})" if log.rule else ""
             head = self._err.paint("warning:", "warning")
-            yield Line(f"{head} {clean(log.message)}{by}", error=True)
+            yield OutputLine(f"{head} {printable(log.message)}{by}", error=True)
         else:
             yield self._error(log.message, log.rule)
 
-    def _terminate(self, end: Terminate) -> Iterator[Line]:
+    def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
         if end.natural or not end.firing:
             return  # the summary says how the run ended; the signal's own line came before
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
@@ -305,14 +310,14 @@ class Narrator:
 
     # Events
 
-    def _event(self, event: Event) -> Line:
+    def _event(self, event: Event) -> OutputLine:
         elapsed = event.timestamp - (self._began if self._began is not None else event.timestamp)
         data = event.to_dict()
         for key in ("type", "timestamp"):
             data.pop(key, None)
         words = [event.type]
         if isinstance(event, JobEvent):
-            words = ["job", event.name, clean(event.job)]
+            words = ["job", event.name, printable(event.job)]
             data = dict(event.context)
             if not event.ours:
                 words.append("(not ours)")
@@ -320,11 +325,11 @@ class Narrator:
             words = ["💗 HEARTBEAT" if self._out.unicode else "HEARTBEAT"]
             data = {}
         data = {key: value for key, value in data.items() if value not in ("", None)}
-        rest = clean(json.dumps(data, default=_plain, ensure_ascii=not self._out.unicode))
+        rest = printable(json.dumps(data, default=_plain, ensure_ascii=not self._out.unicode))
         told = f"[{elapsed:10.3f}] {' '.join(words)}"
         if data:
             told += f" {shorten(rest, 2000, self._out)}"
-        return Line(self._out.paint(told, "dim"))
+        return OutputLine(self._out.paint(told, "dim"))
 
     def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
         """A job that an earlier controller submitted; ``start`` is the context of that event."""
@@ -333,7 +338,7 @@ class Narrator:
             path = start.get("stderr") or start.get("stdout")
             active.stderr = str(path) if path else None
 
-    def _job_event(self, event: JobEvent) -> Iterator[Line]:
+    def _job_event(self, event: JobEvent) -> Iterator[OutputLine]:
         if event.name == "clean":
             self._active.pop(event.job, None)
             return
@@ -359,36 +364,38 @@ class Narrator:
             status = event.context.get("status", 0)
             if status != 0 and not active.told:
                 active.told = True
-                yield from self._failed(event.job, active, spell_status(status), words=True)
+                yield from self._failed(event.job, active, describe_status(status), words=True)
 
     def _failed(
         self, job: str, active: _Active, reason: str, words: bool = False
-    ) -> Iterator[Line]:
+    ) -> Iterator[OutputLine]:
         group = active.job.group if active.job is not None else job.rpartition(".")[0]
         number = self._failures[group] = self._failures.get(group, 0) + 1
         if number > FAILURES_SHOWN:
             if number == FAILURES_SHOWN + 1:
-                told = f"   {self._err.ellipsis} further failures of {clean(group)} are counted"
-                yield Line(self._err.paint(f"{told} in the summary", "bad"), error=True)
+                told = f"   {self._err.ellipsis} further failures of {printable(group)} are counted"
+                yield OutputLine(self._err.paint(f"{told} in the summary", "bad"), error=True)
             return
-        told = f"   failed {clean(job)}: {clean(reason)}"
+        told = f"   failed {printable(job)}: {printable(reason)}"
         last = _last_words(active.stderr) if active.stderr else ""
         if last and words:
-            told += f": {shorten(clean(last), 160, self._err)}"
+            told += f": {shorten(printable(last), 160, self._err)}"
         shown = self._err.paint(told, "bad")
         if active.stderr and last:  # an empty file will be gone when the job is
-            shown += "  " + self._err.paint(f"({clean(active.stderr)})", "dim")
-        yield Line(shown, error=True)
+            shown += "  " + self._err.paint(f"({printable(active.stderr)})", "dim")
+        yield OutputLine(shown, error=True)
 
-    def _call_failed(self, failed: CallFailed) -> Iterator[Line]:
+    def _call_failed(self, failed: CallFailed) -> Iterator[OutputLine]:
         # The engine's own error line comes next and says what the exception was.
         name = self._returned.name if self._returned is not None else failed.call
-        traceback = clean(failed.traceback.rstrip())
+        traceback = printable(failed.traceback.rstrip())
         if traceback:
             body = "\n".join(f"  {line}" for line in traceback.split("\n"))
-            yield Line(self._err.paint(f"   {clean(name)} raised:\n{body}", "dim"), error=True)
+            yield OutputLine(
+                self._err.paint(f"   {printable(name)} raised:\n{body}", "dim"), error=True
+            )
 
-    def _resized(self, outcome: ResizeOutcome) -> Iterator[Line]:
+    def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
         if outcome.outcome == "undelivered":  # it will be asked again under the same request
             delta = self._resizes.get(outcome.request, 0)
         else:
@@ -404,12 +411,14 @@ class Narrator:
         else:
             again = "; it will be asked again" if outcome.outcome == "undelivered" else ""
             head = self._err.paint("warning:", "warning")
-            yield Line(f"{head} {clean(told)}{again}", error=True)
+            yield OutputLine(f"{head} {printable(told)}{again}", error=True)
 
-    def _error(self, message: str, rule: str | None) -> Line:
-        what, newline, rest = clean(message).partition("\n")
+    def _error(self, message: str, rule: str | None) -> OutputLine:
+        what, newline, rest = printable(message).partition("\n")
         by = f" (rule {rule})" if rule and rule not in what else ""
-        return Line(f"{self._err.paint('error:', 'bad')} {what}{by}{newline}{rest}", error=True)
+        return OutputLine(
+            f"{self._err.paint('error:', 'bad')} {what}{by}{newline}{rest}", error=True
+        )
 
 
 def _jobs(count: int) -> str:

@@ -1,18 +1,19 @@
-"""Errors as people read them: what, where, the line of the file with a caret, cause and hint.
-
-Used by every command that can refuse something.
+"""Errors and warnings as text (what, where, the line of the file with a caret, cause and hint), or
+as JSON where that was asked for. Used by every command that can refuse something.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ensemble_core.cli.text_style import Look, clean, look_for
+from ensemble_core.cli.text_style import TextStyle, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, FileErrors, Location
 
-__all__ = ["complain", "explain", "flatten"]
+__all__ = ["errors_as_json", "flatten", "format_error", "print_error", "print_warning"]
 
 _WIDEST = 100
 _LARGEST = 4_000_000
@@ -23,13 +24,13 @@ def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 
-def complain(error: EnsembleError, stream: TextIO | None = None) -> None:
+def print_error(error: EnsembleError, stream: TextIO | None = None) -> None:
     """Print an error, or every error of a file, on stderr."""
     out = stream or sys.stderr
-    look = look_for(out)
+    look = style_of(out)
     errors = flatten(error)
     sources: dict[str, list[str]] = {}
-    text = "\n".join(explain(each, look, sources) for each in errors)
+    text = "\n".join(format_error(each, look, sources) for each in errors)
     if len(errors) > 1:
         text += f"\n{len(errors)} errors; nothing was submitted"
     encoding = getattr(out, "encoding", None) or "utf-8"
@@ -37,21 +38,23 @@ def complain(error: EnsembleError, stream: TextIO | None = None) -> None:
     out.flush()
 
 
-def explain(error: EnsembleError, look: Look, sources: dict[str, list[str]] | None = None) -> str:
+def format_error(
+    error: EnsembleError, look: TextStyle, sources: dict[str, list[str]] | None = None
+) -> str:
     """One error in a few lines. ``sources`` remembers the lines of files between calls."""
-    where = f"{clean(str(error.where))}: " if error.where else ""
+    where = f"{printable(str(error.where))}: " if error.where else ""
     head = "" if error.where and error.where.line else look.paint("error: ", "bad")
-    parts = [f"{look.paint(where, 'bold')}{head}{clean(error.what)}"]
+    parts = [f"{look.paint(where, 'bold')}{head}{printable(error.what)}"]
     if error.where:
         parts += _excerpt(error.where, look, {} if sources is None else sources)
     for word, text in (("because", error.cause), ("hint", error.hint)):
         if text:
-            shown = clean(text).rstrip().replace("\n", "\n" + " " * (len(word) + 4))
+            shown = printable(text).rstrip().replace("\n", "\n" + " " * (len(word) + 4))
             parts.append(f"  {look.paint(word, 'action')}: {shown}")
     return "\n".join(parts)
 
 
-def _excerpt(where: Location, look: Look, sources: dict[str, list[str]]) -> list[str]:
+def _excerpt(where: Location, look: TextStyle, sources: dict[str, list[str]]) -> list[str]:
     """The offending line and a caret below its column; nothing where it cannot be read."""
     if where.line < 1:
         return []
@@ -63,8 +66,8 @@ def _excerpt(where: Location, look: Look, sources: dict[str, list[str]]) -> list
     line = lines[where.line - 1].replace("\t", " ")
     column = max(1, min(where.column, len(line) + 1))
     start = 0 if column <= _WIDEST - 20 else column - _WIDEST // 2
-    shown = clean(line[start : start + _WIDEST])
-    caret = len(clean(line[start : column - 1]))
+    shown = printable(line[start : start + _WIDEST])
+    caret = len(printable(line[start : column - 1]))
     number = str(where.line)
     return [
         f"  {look.paint(f'{number} |', 'dim')} {shown}".rstrip(),
@@ -80,3 +83,25 @@ def _lines(path: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     return text.split("\n")
+
+
+@contextlib.contextmanager
+def errors_as_json(as_json: bool) -> Iterator[None]:
+    """Errors of what is done inside are printed as JSON too, where JSON was asked for."""
+    try:
+        yield
+    except EnsembleError as error:
+        if as_json:
+            from ensemble_core.cli.error_format import flatten
+            from ensemble_core.cli.json_lines import to_json
+
+            for each in flatten(error):
+                print_line(to_json({**each.to_dict(), "exit_code": error.exit_code}))
+        sys.stdout.flush()  # what was shown comes before what was wrong
+        raise
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on stderr."""
+    word = style_of(sys.stderr).paint("warning:", "warning")
+    sys.stderr.write(f"{word} {printable(text)}\n")

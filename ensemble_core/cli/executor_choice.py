@@ -1,4 +1,5 @@
-"""Which executor a run uses, and its options from the command line.
+"""Choice and construction of the executor of a run (or a resizer), with options from the command
+line.
 
 ``--executor`` decides; otherwise the one of highest priority that can work here. Options come as
 text and are read as the executor's JSON Schema says.
@@ -6,24 +7,32 @@ text and are read as the executor's JSON Schema says.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import UsageError
-from ensemble_core.plugin.hookspecs import ExecutorPlugin, ResizerPlugin
-from ensemble_core.plugin.registry import Registry
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
+    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.plugin.resizer import Resizer
 
-__all__ = ["Choice", "build", "choose", "read_options"]
+__all__ = [
+    "ExecutorChoice",
+    "build_executor",
+    "build_resizer",
+    "choose_executor",
+    "read_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExecutorChoice:
     """The executor of a run: its name here, its record, and why it was taken.
 
     ``options`` are those that were set for it.
@@ -42,14 +51,14 @@ class Choice:
         return f"executor {self.name}{detail}: {self.why}"
 
 
-def choose(registry: Registry, name: str | None) -> Choice:
+def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     """The executor to use. Raises :class:`UsageError` where there is none, with the reasons."""
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = _available(record)
         # Who names one may know more than it does, and its options may make it work: if not, it
         # says so itself when it is opened.
-        return Choice(name, record, detail if works else "", "chosen with --executor")
+        return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
     asked: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
         # A record may be listed under more than one name: its shortest comes first.
@@ -77,22 +86,49 @@ def choose(registry: Registry, name: str | None) -> Choice:
     else:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"
-    return Choice(best, record, detail, why)
+    return ExecutorChoice(best, record, detail, why)
 
 
-def build(registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]) -> Executor:
+def build_executor(
+    registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]
+) -> Executor:
     """The executor of a record with these options. Raises :class:`UsageError` where it does not
     take them."""
     from ensemble_core.plugin.discovery import looking_in
 
+    with looking_in(registry), _options_of("executor", record.name):
+        return record.build(options)
+
+
+def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resizer:
+    """The resizer of this name with options from ``-o KEY=VALUE``. Raises :class:`UsageError` for
+    options that it does not take, :class:`PluginError` where there is none or it is broken."""
+    from ensemble_core.config.schema import defaults
+    from ensemble_core.plugin.resizer import Resizer
+
+    record = registry.lookup("resizer", name)
+    options = defaults(record.options, read_options(record, given, {}))
+    with _options_of("resizer", record.name):
+        built: object = record.build(options)
+    if not isinstance(built, Resizer):
+        raise UsageError(
+            f"resizer {name!r} is broken",
+            cause=f"it built {type(built).__name__}, which is no Resizer",
+            code="broken-plugin",
+        )
+    return built
+
+
+@contextlib.contextmanager
+def _options_of(kind: str, name: str) -> Iterator[None]:
+    """What a plugin raises while it is built is about its options."""
     try:
-        with looking_in(registry):
-            return record.build(options)
+        yield
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"executor {record.name!r} does not take these options",
+            f"{kind} {name!r} does not take these options",
             cause=str(error),
-            hint=f"'ensemble plugins show executor {record.name}' describes them",
+            hint=f"'ensemble plugins show {kind} {name}' describes them",
             code="bad-option",
         ) from error
 
@@ -115,6 +151,8 @@ def read_options(
 
     Raises :class:`UsageError` for what its schema does not allow.
     """
+    from ensemble_core.plugin.records import ExecutorPlugin
+
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = _plain(record.options)
     properties: Mapping[str, Any] = schema.get("properties") or {}

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["dump"]
+__all__ = ["to_json"]
 
 _DEEPEST = 40
 
 
-def dump(data: Mapping[str, Any]) -> str:
+def to_json(data: Mapping[str, Any]) -> str:
     """One line of valid JSON, whatever ``data`` holds."""
     try:
         return json.dumps(data, default=_default, allow_nan=False, separators=(",", ":"))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from ensemble_core.cli.summary import group_table
-from ensemble_core.cli.text_style import Look, is_terminal, shorten, spell_time
+from ensemble_core.cli.text_style import TextStyle, format_duration, is_terminal, shorten
 from ensemble_core.engine.report import GroupReport, Report
 
-__all__ = ["Block", "can_be_live"]
+__all__ = ["LiveTable", "can_be_live"]
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 #: Below this the block would leave no room for anything else.
@@ -30,12 +30,12 @@ def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     return is_terminal(out) and environ.get("TERM", "dumb") not in ("dumb", "")
 
 
-class Block:
+class LiveTable:
     """The live table. ``size`` gives the terminal's columns and rows at each frame."""
 
     def __init__(
         self,
-        look: Look,
+        look: TextStyle,
         size: Callable[[], os.terminal_size],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -123,7 +123,7 @@ class Block:
         return [*lines, *foot]
 
     def _foot(self, report: Report, width: int) -> list[str]:
-        parts = [f"elapsed {spell_time(self._clock() - self._began)}"]
+        parts = [f"elapsed {format_duration(self._clock() - self._began)}"]
         parts += [f"rules fired {report.firings}", f"events {report.events}"]
         if report.errors:
             parts.append(f"errors {report.errors}")

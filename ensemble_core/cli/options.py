@@ -1,18 +1,29 @@
-"""Options that several commands share, declared once."""
+"""Options and arguments that several commands share, declared once, and the plugins they name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.plugin.registry import Registry
+
 __all__ = [
-    "check_showing",
+    "check_display",
+    "complete_runs",
+    "display_options",
     "executor_option",
+    "json_option",
+    "key_value_option",
+    "load_plugins",
     "plugin_option",
+    "run_argument",
     "set_option",
-    "showing_options",
+    "state_option",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -30,7 +41,7 @@ def plugin_option(function: _F) -> _F:
     )(function)
 
 
-def showing_options(function: _F) -> _F:
+def display_options(function: _F) -> _F:
     """How a run is shown: ``--debug``, ``--quiet``, ``--json``, ``--progress``."""
     for option in (
         click.option(
@@ -50,7 +61,7 @@ def showing_options(function: _F) -> _F:
     return function
 
 
-def check_showing(*, debug: bool, quiet: bool, as_json: bool) -> None:
+def check_display(*, debug: bool, quiet: bool, as_json: bool) -> None:
     """Refuse what contradicts itself."""
     if quiet and (debug or as_json):
         raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
@@ -74,3 +85,47 @@ def executor_option(function: _F) -> _F:
         metavar="NAME",
         help="The queue to run on; 'ensemble plugins list' shows which there are.",
     )(function)
+
+
+def key_value_option(what: str) -> Callable[[_F], _F]:
+    """``-o KEY=VALUE``, any number of times, as ``options``: for ``read_options``."""
+    return click.option("-o", "--option", "options", metavar="KEY=VALUE", multiple=True, help=what)
+
+
+state_option = click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(),
+    help="Where runs are kept.  [default: $ENSEMBLE_STATE, or the user's own folder]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def complete_runs(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The runs that a shell may complete to, newest first."""
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.run_store import folders, state_folder
+
+    try:
+        names = [folder.name for folder in reversed(folders(state_folder(ctx.params.get("state"))))]
+    except EnsembleError:
+        return []
+    return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]
+
+
+run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs)
+
+
+def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
+    """The installed plugins and those in ``files``; what is wrong with any is said once."""
+    from ensemble_core.cli.error_format import print_warning
+    from ensemble_core.plugin.discovery import discover
+
+    registry = discover(files)
+    for text in registry.warnings if warn else ():
+        print_warning(text)
+    return registry

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from ensemble_core.cli.console import Line, interesting
-from ensemble_core.cli.live import Block
+from ensemble_core.cli.console import OutputLine, interesting
+from ensemble_core.cli.live import LiveTable
 from ensemble_core.cli.text_style import is_terminal
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -31,7 +31,7 @@ LIMIT = 200_000
 _BATCH = 500
 _FRAME = 0.25  # seconds between frames while nothing is said
 
-_Item = Event | Decision | Line | None
+_Item = Event | Decision | OutputLine | None
 
 
 class Output:
@@ -44,11 +44,11 @@ class Output:
 
     def __init__(
         self,
-        tell: Callable[[Event | Decision], Iterable[Line]],
+        tell: Callable[[Event | Decision], Iterable[OutputLine]],
         out: TextIO,
         err: TextIO,
         *,
-        block: Block | None = None,
+        block: LiveTable | None = None,
         lossy: bool = True,
         prints_to_stderr: bool = False,
         on_gone: Callable[[], None] = lambda: None,
@@ -65,7 +65,7 @@ class Output:
         self._dead: set[int] = set()
         self._left_out = 0
         self._leaving = False
-        self._last: list[Line] = []
+        self._last: list[OutputLine] = []
         self._thread = threading.Thread(target=self._run, name="ensemble-output", daemon=True)
         self._redirected: tuple[TextIO, TextIO] | None = None
 
@@ -81,10 +81,10 @@ class Output:
 
     def say(self, text: str, *, error: bool = False) -> None:
         """Print a line of text. Any thread; also from a signal handler."""
-        self._queue.put(Line(text, error))
+        self._queue.put(OutputLine(text, error))
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> LiveTable | None:
         return self._block
 
     def __enter__(self) -> Output:
@@ -117,7 +117,7 @@ class Output:
             self._redirected = None
         if self._thread.is_alive():
             self._leaving = True
-            self._last = [Line(text) for text in last]
+            self._last = [OutputLine(text) for text in last]
             self._queue.put(None)
             self._thread.join(patience)
 
@@ -131,30 +131,34 @@ class Output:
                     batch.append(self._queue.get_nowait())
             except queue.Empty:
                 pass
-            lines: list[Line] = []
+            lines: list[OutputLine] = []
             for item in batch:
                 if item is None:
                     going = False
-                elif isinstance(item, Line):
+                elif isinstance(item, OutputLine):
                     lines.append(item)
                 else:
                     lines += self._lines(item)
             if self._left_out and not self._queue.qsize():
                 count, self._left_out = self._left_out, 0
-                lines.append(Line(f"({count} lines left out: this output was read too slowly)"))
+                lines.append(
+                    OutputLine(f"({count} lines left out: this output was read too slowly)")
+                )
             self._write(lines)
         if self._block is not None:
             self._send(self._out, self._block.erase())
             self._block = None
         self._write(self._last)
 
-    def _lines(self, item: Event | Decision) -> list[Line]:
+    def _lines(self, item: Event | Decision) -> list[OutputLine]:
         try:
             return list(self._tell(item))
         except Exception as error:  # a line that cannot be told must not silence the rest
-            return [Line(f"error: cannot show {item!r}: {type(error).__name__}: {error}", True)]
+            return [
+                OutputLine(f"error: cannot show {item!r}: {type(error).__name__}: {error}", True)
+            ]
 
-    def _write(self, lines: list[Line]) -> None:
+    def _write(self, lines: list[OutputLine]) -> None:
         block = self._block
         if block is None:
             for stream, text in self._pieces(lines):
@@ -171,7 +175,7 @@ class Output:
         text = "".join(text for _, text in self._pieces(above))
         self._send(self._out, block.erase() + text + block.draw())
 
-    def _pieces(self, lines: list[Line]) -> Iterable[tuple[TextIO, str]]:
+    def _pieces(self, lines: list[OutputLine]) -> Iterable[tuple[TextIO, str]]:
         """Lines joined as long as they are for the same stream."""
         start = 0
         for place in range(1, len(lines) + 1):

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.runtime.controller import Outcome
 
-__all__ = ["Kept", "watching"]
+__all__ = ["ControlledRun", "watch_for_stop"]
 
 #: Seconds between looks whether another process asked the run to stop.
 _LOOK = 0.5
 
 
-class Kept:
+class ControlledRun:
     """A run that this process controls and keeps: its folder, its lock and its journal's writer.
 
     Use it with ``with``: the lock is let go at the end, whatever happens.
@@ -54,7 +54,7 @@ class Kept:
         registry: Registry,
         text: str,
         overrides: Sequence[str],
-    ) -> Kept:
+    ) -> ControlledRun:
         """Begin to keep a run. Raises :class:`JournalError`; then nothing is left behind."""
         from ensemble_core.journal.reader import NAME
         from ensemble_core.journal.run_store import Lock, new_folder
@@ -107,7 +107,7 @@ class Kept:
             )
         return None
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> ControlledRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,7 +118,7 @@ class Kept:
 
 
 @contextlib.contextmanager
-def watching(kept: Kept | None, stop: Callable[[str, bool], None]) -> Iterator[None]:
+def watch_for_stop(kept: ControlledRun | None, stop: Callable[[str, bool], None]) -> Iterator[None]:
     """Call ``stop`` when somebody asks the run to stop with ``ensemble cancel``; again, and telling
     it so, where it is not to wait for what cannot be cancelled."""
     if kept is None:

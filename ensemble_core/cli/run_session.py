@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.console import Line
-    from ensemble_core.cli.executor_choice import Choice
-    from ensemble_core.cli.live import Block
+    from ensemble_core.cli.console import OutputLine
+    from ensemble_core.cli.executor_choice import ExecutorChoice
+    from ensemble_core.cli.live import LiveTable
     from ensemble_core.cli.output import Output
-    from ensemble_core.cli.run_control import Kept
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.cli.text_style import TextStyle
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Decision
     from ensemble_core.model.ensemble import Ensemble
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.runtime.controller import Outcome
 
-__all__ = ["Showing"]
+__all__ = ["RunSession"]
 
 #: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
 READER_GONE = 141
@@ -37,13 +37,13 @@ READER_GONE = 141
 _USUAL_SIZE = os.terminal_size((80, 24))
 
 
-class Showing:
+class RunSession:
     """One run and everything that shows it."""
 
     def __init__(
         self,
         ensemble: Ensemble,
-        choice: Choice,
+        choice: ExecutorChoice,
         *,
         debug: bool,
         quiet: bool,
@@ -51,7 +51,7 @@ class Showing:
         progress: bool | None,
     ) -> None:
         from ensemble_core.cli.console import Narrator
-        from ensemble_core.cli.text_style import look_for
+        from ensemble_core.cli.text_style import style_of
 
         self._ensemble = ensemble
         self._choice = choice
@@ -61,28 +61,28 @@ class Showing:
         self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
-        self._look: Look = look_for(self._out)
+        self._look: TextStyle = style_of(self._out)
         self._narrator = Narrator(
             ensemble,
             self._look,
-            look_for(self._err),
+            style_of(self._err),
             debug=(debug or ensemble.debug) and not quiet and not as_json,
         )
         self._block = self._make_block(progress)
         self._left = False
 
-    def _make_block(self, progress: bool | None) -> Block | None:
-        from ensemble_core.cli.live import Block, can_be_live
-        from ensemble_core.cli.text_style import look_for
+    def _make_block(self, progress: bool | None) -> LiveTable | None:
+        from ensemble_core.cli.live import LiveTable, can_be_live
+        from ensemble_core.cli.text_style import style_of
 
         if progress is False or self._quiet or self._as_json:
             return None
         if not can_be_live(self._out):
             if progress:
-                warning = look_for(self._err).paint("warning:", "warning")
+                warning = style_of(self._err).paint("warning:", "warning")
                 click.echo(f"{warning} --progress needs a terminal to keep a table on", err=True)
             return None
-        return Block(self._look, self._size)
+        return LiveTable(self._look, self._size)
 
     def _size(self) -> os.terminal_size:
         try:
@@ -98,7 +98,7 @@ class Showing:
         executor: Executor,
         folder: Path,
         tag: str,
-        kept: Kept | None = None,
+        kept: ControlledRun | None = None,
         *,
         engine: Engine | None = None,
         stop_first: str | None = None,
@@ -110,7 +110,7 @@ class Showing:
         """
         from ensemble_core.cli.interrupts import Interrupts
         from ensemble_core.cli.output import Output
-        from ensemble_core.cli.run_control import watching
+        from ensemble_core.cli.run_control import watch_for_stop
         from ensemble_core.cli.text_style import is_terminal
         from ensemble_core.runtime.controller import Runtime
 
@@ -167,7 +167,10 @@ class Showing:
             self._begin(output, tag, kept, engine)
             outcome = None
             try:
-                with Interrupts(stop), watching(kept, lambda who, again: stop(who, 130, again)):
+                with (
+                    Interrupts(stop),
+                    watch_for_stop(kept, lambda who, again: stop(who, 130, again)),
+                ):
                     if self._block is not None:
                         self._block.begin()
                     outcome = runtime.run()
@@ -187,27 +190,32 @@ class Showing:
             os._exit(outcome.exit_code)  # a user's function that never returns would hold us
         return outcome.exit_code
 
-    def _tell(self, item: Event | Decision) -> Iterator[Line]:
-        from ensemble_core.cli.console import Line
-        from ensemble_core.cli.json_lines import dump
+    def _tell(self, item: Event | Decision) -> Iterator[OutputLine]:
+        from ensemble_core.cli.console import OutputLine
+        from ensemble_core.cli.json_lines import to_json
         from ensemble_core.model.events import Event
 
         if self._as_json:
             kind = "event" if isinstance(item, Event) else "decision"
             self._now = getattr(item, "timestamp", self._now)
-            yield Line(dump({"kind": kind, "timestamp": self._now, **item.to_dict()}))
+            yield OutputLine(to_json({"kind": kind, "timestamp": self._now, **item.to_dict()}))
         for line in self._narrator.tell(item):
             if line.error or not (self._quiet or self._as_json):
                 yield line
 
     def _warn(self, output: Output, text: str) -> None:
-        from ensemble_core.cli.text_style import clean, look_for
+        from ensemble_core.cli.text_style import printable, style_of
 
-        output.say(f"{look_for(self._err).paint('warning:', 'warning')} {clean(text)}", error=True)
+        output.say(
+            f"{style_of(self._err).paint('warning:', 'warning')} {printable(text)}",
+            error=True,
+        )
 
-    def _begin(self, output: Output, tag: str, kept: Kept | None, engine: Engine | None) -> None:
-        from ensemble_core.cli.json_lines import dump
-        from ensemble_core.cli.text_style import clean
+    def _begin(
+        self, output: Output, tag: str, kept: ControlledRun | None, engine: Engine | None
+    ) -> None:
+        from ensemble_core.cli.json_lines import to_json
+        from ensemble_core.cli.text_style import printable
 
         for text in self._ensemble.warnings:
             self._warn(output, text)
@@ -223,9 +231,9 @@ class Showing:
                 "journal": str(kept.recorder.path) if kept is not None else None,
                 "resumed_after": engine.events if engine is not None else None,
             }
-            output.say(dump(about))
+            output.say(to_json(about))
         elif not self._quiet:
-            output.say(self._look.paint(clean(str(self._choice)), "dim"))
+            output.say(self._look.paint(printable(str(self._choice)), "dim"))
             if engine is not None:
                 active = len(engine.active())
                 said = (
@@ -238,7 +246,7 @@ class Showing:
                 output.say(self._look.paint(said, "dim"))
 
     def _end(self, outcome: Outcome, kept: str | None) -> list[str]:
-        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.json_lines import to_json
         from ensemble_core.cli.summary import summary
         from ensemble_core.cli.text_style import is_terminal
 
@@ -256,7 +264,7 @@ class Showing:
                 "seconds": outcome.seconds,
                 "output": kept,
             }
-            return [dump({**ending, **report})]
+            return [to_json({**ending, **report})]
         return summary(
             outcome.report,
             name=self._ensemble.name,

@@ -9,11 +9,17 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from ensemble_core.cli.text_style import Look, clean, shorten, spell_time, table
-from ensemble_core.cli.why_text import spell_times
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    format_duration,
+    format_table,
+    printable,
+    shorten,
+)
+from ensemble_core.cli.why_text import format_times
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 
-__all__ = ["group_table", "rule_lines", "summary", "why"]
+__all__ = ["group_table", "rule_lines", "summary", "why_not_fired"]
 
 #: Columns: heading, short heading, and by which order they go when the terminal is narrow (the
 #: highest first; 0 never goes).
@@ -43,8 +49,8 @@ def _cells(group: GroupReport) -> tuple[str, ...]:
         str(group.success),
         str(group.failed),
         str(group.cancelled),
-        spell_time(group.mean_duration),
-        spell_time(group.mean_pending),
+        format_duration(group.mean_duration),
+        format_duration(group.mean_pending),
     )
 
 
@@ -58,7 +64,7 @@ def _total(groups: Sequence[GroupReport]) -> tuple[str, ...]:
 
 def group_table(
     groups: Sequence[GroupReport],
-    look: Look,
+    look: TextStyle,
     width: int | None = None,
     total: Sequence[GroupReport] | None = None,
 ) -> list[str]:
@@ -74,7 +80,7 @@ def group_table(
     while True:
         heads = [_COLUMNS[column][1] if short else _COLUMNS[column][0] for column in kept]
         shown: list[list[str]] = [heads, *([row[column] for column in kept] for row in rows)]
-        lines = table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
+        lines = format_table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
         widest = max(len(line) for line in lines)
         if width is None or widest <= width:
             break
@@ -93,14 +99,14 @@ def group_table(
         else:
             rows = [(shorten(row[0], max(1, spare), look), *row[1:]) for row in rows]
             shown = [heads, *([row[column] for column in kept] for row in rows)]
-            lines = table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
+            lines = format_table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
             lines = [line[:width] for line in lines]
             break
     lines[0] = look.paint(lines[0], "bold")
     return lines
 
 
-def why(rule: RuleReport) -> str:
+def why_not_fired(rule: RuleReport) -> str:
     """Why a rule never fired, in words."""
     if rule.state == "never woken":
         return "never woken: nothing it waits for happened"
@@ -120,18 +126,18 @@ def why(rule: RuleReport) -> str:
         left = rule.woken - rule.refused
         if left <= 0 or not rule.when:
             return f"{times}, but its trigger did not match"
-        refused = f"its trigger did not match {spell_times(rule.refused)}"
-        return f"{times}, but {refused}, and {when} {spell_times(left)}{seen}"
+        refused = f"its trigger did not match {format_times(rule.refused)}"
+        return f"{times}, but {refused}, and {when} {format_times(left)}{seen}"
     if rule.state == "held back":
         return f"{times}, but held back by its backoff"
     if rule.state == "cut":
-        return f"switched off: {clean(rule.cut) or 'a chain of firings fed itself'}"
+        return f"switched off: {printable(rule.cut) or 'a chain of firings fed itself'}"
     if rule.state == "disabled":
         return "disabled" + (f" ({times} before)" if rule.woken else "")
     return rule.state
 
 
-def rule_lines(rules: Sequence[RuleReport], look: Look, width: int | None = None) -> list[str]:
+def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None = None) -> list[str]:
     """A line for each rule: how often it fired, or why it never did.
 
     Where a line would be longer than ``width``, the reason has lines of its own.
@@ -139,13 +145,16 @@ def rule_lines(rules: Sequence[RuleReport], look: Look, width: int | None = None
     fired = [rule for rule in rules if rule.fired]
     never = [rule for rule in rules if not rule.fired]
     rows = [
-        (f"fired {rule.fired}", f"{rule.id}", clean(rule.label), _state_now(rule))
+        (f"fired {rule.fired}", f"{rule.id}", printable(rule.label), _state_now(rule))
         for rule in fired[:_RULES_SHOWN]
     ]
-    rows += [("never", rule.id, clean(rule.label), why(rule)) for rule in never[:_RULES_SHOWN]]
-    shown = table(rows, indent=" ")
+    rows += [
+        ("never", rule.id, printable(rule.label), why_not_fired(rule))
+        for rule in never[:_RULES_SHOWN]
+    ]
+    shown = format_table(rows, indent=" ")
     if width is not None and any(len(line) > width for line in shown):
-        heads = table([row[:3] for row in rows], indent=" ")
+        heads = format_table([row[:3] for row in rows], indent=" ")
         shown = [_with_reason(head, row[3], width) for head, row in zip(heads, rows, strict=True)]
     lines = []
     for row, line in zip(rows, shown, strict=True):
@@ -168,7 +177,7 @@ def _with_reason(head: str, reason: str, width: int) -> str:
 
 def _state_now(rule: RuleReport) -> str:
     if rule.cut:
-        return f"then switched off: {clean(rule.cut)}"
+        return f"then switched off: {printable(rule.cut)}"
     return "" if rule.enabled else "then disabled"
 
 
@@ -179,21 +188,24 @@ def summary(
     reason: str,
     exit_code: int,
     seconds: float,
-    look: Look,
+    look: TextStyle,
     width: int | None = None,
     kept: str | None = None,
 ) -> list[str]:
     """The lines at the end of a run. ``kept`` is the folder that has the jobs' output."""
     if width is not None:
         width = max(width, _NARROWEST)
-    lines = ["", look.paint(f"{clean(name)}: ended after {spell_time(seconds)}", "bold")]
+    lines = [
+        "",
+        look.paint(f"{printable(name)}: ended after {format_duration(seconds)}", "bold"),
+    ]
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
         lines += group_table(report.groups, look, width, total)
     if report.rules:
         lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
     if kept is not None:
-        lines.append(f" output of jobs: {clean(kept)}")
-    said = f" exit code {exit_code}" + (f": {clean(reason)}" if reason else "")
+        lines.append(f" output of jobs: {printable(kept)}")
+    said = f" exit code {exit_code}" + (f": {printable(reason)}" if reason else "")
     lines.append(look.paint(said, "bad" if exit_code else "good"))
     return lines

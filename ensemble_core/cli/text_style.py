@@ -1,16 +1,30 @@
-"""How text looks: colors, times, aligned tables, and what a stream can show.
+"""Formatting of text output: colors, times, sizes, aligned tables, and what a stream can show.
 
-Pure functions and one small class; used by everything in the command line that prints.
+Used by everything in the command line that prints, and by plugins' commands through ``toolkit``.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-__all__ = ["Look", "clean", "look_for", "shorten", "spell_time", "table"]
+__all__ = [
+    "TextStyle",
+    "format_duration",
+    "format_size",
+    "format_table",
+    "format_time",
+    "is_terminal",
+    "print_line",
+    "printable",
+    "shorten",
+    "style_of",
+    "terminal_width",
+]
 
 _STYLES = {
     "trigger": "94",  # the blue, cyan and purple that ensemble-python prints in
@@ -30,7 +44,7 @@ _CONTROL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TextStyle:
     """What one stream can show: ``color``, and characters beyond ASCII (``unicode``)."""
 
     color: bool = False
@@ -45,7 +59,7 @@ class Look:
         return "…" if self.unicode else "..."
 
 
-def look_for(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Look:
+def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextStyle:
     """The look for a stream. ``NO_COLOR`` beats ``FORCE_COLOR``, which beats ``TERM=dumb``."""
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("_", "-")
     if environ.get("NO_COLOR"):
@@ -56,7 +70,7 @@ def look_for(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Look:
         color = False
     else:
         color = is_terminal(stream)
-    return Look(color=color, unicode=encoding in ("utf-8", "utf8"))
+    return TextStyle(color=color, unicode=encoding in ("utf-8", "utf8"))
 
 
 def is_terminal(stream: Any) -> bool:
@@ -67,12 +81,12 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
-def clean(text: str) -> str:
+def printable(text: str) -> str:
     """The text with control characters made visible: a job's words cannot steer the terminal."""
     return text if text.isprintable() else text.translate(_CONTROL)
 
 
-def shorten(text: str, width: int, look: Look) -> str:
+def shorten(text: str, width: int, look: TextStyle) -> str:
     """At most ``width`` characters; what is cut is marked."""
     if len(text) <= width:
         return text
@@ -80,7 +94,7 @@ def shorten(text: str, width: int, look: Look) -> str:
     return text[: max(0, width - len(mark))] + mark[: max(0, width)]
 
 
-def spell_time(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A time for people: ``0.04 s``, ``12.3 s``, ``3m 20s``, ``2h 05m``, ``3d 04h``."""
     if seconds is None or seconds != seconds or abs(seconds) == float("inf"):
         return "-"
@@ -100,7 +114,9 @@ def spell_time(seconds: float | None) -> str:
     return f"{sign}{minutes}m {secs:02d}s"
 
 
-def table(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+def format_table(
+    rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = ""
+) -> list[str]:
     """Rows in aligned columns, two spaces apart; ``right`` says which columns lean right."""
     if not rows:
         return []
@@ -113,3 +129,39 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str
         ]
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
+
+
+def format_time(seconds: float | None) -> str:
+    """A time since the epoch as people here write it: ``2026-03-01 14:05:09``."""
+    if seconds is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"
+
+
+def format_size(size: float) -> str:
+    """Bytes for people: ``812 B``, ``3.4 kB``, ``120 MB``."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while size >= 999.5 and power < len(units) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {units[power]}" if power and size < 9.95 else f"{size:.0f} {units[power]}"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """How many columns a terminal has; ``None`` for what is none: a line may be any length."""
+    if not is_terminal(stream):
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def print_line(text: str) -> None:
+    """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
+    out = sys.stdout
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.text_style import spell_time
+from ensemble_core.cli.text_style import format_duration
 
 if TYPE_CHECKING:
     from ensemble_core.engine.rule_trace import TracingEngine, Verdict
     from ensemble_core.model.rules import BoundRule
 
-__all__ = ["conclude", "spell_rule", "spell_times", "spell_when"]
+__all__ = ["conclude", "describe_condition", "describe_rule", "format_times"]
 
 #: Occasions that are named where a rule was never woken.
 _NAMED = 6
 
 
-def spell_times(count: int) -> str:
+def format_times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
-def spell_when(rule: BoundRule) -> str:
+def describe_condition(rule: BoundRule) -> str:
     """The rule's condition, in quotation marks."""
     condition = rule.condition
     if condition is None:
@@ -33,16 +33,16 @@ def spell_when(rule: BoundRule) -> str:
     return repr(condition.text)
 
 
-def spell_rule(rule: BoundRule) -> str:
+def describe_rule(rule: BoundRule) -> str:
     """What a rule waits for: ``count.sim.failed, when '> 3'; may fire 5 times``."""
     parts = [_waits_for(rule)]
     if rule.condition is not None:
-        parts.append(f", when {spell_when(rule)}")
-    parts.append(f"; may fire {spell_times(rule.repetitions)}")
+        parts.append(f", when {describe_condition(rule)}")
+    parts.append(f"; may fire {format_times(rule.repetitions)}")
     if rule.backoff:
         parts.append(f", skipping {rule.backoff} after each")
     if rule.backoff_seconds:
-        parts.append(f", waiting {spell_time(rule.backoff_seconds)} after each")
+        parts.append(f", waiting {format_duration(rule.backoff_seconds)} after each")
     return "".join(parts)
 
 
@@ -51,7 +51,7 @@ def _waits_for(rule: BoundRule) -> str:
     if trigger.metric is not None:
         return f"metric {trigger.metric}"
     if trigger.every is not None:
-        return f"every {spell_time(trigger.every)}"
+        return f"every {format_duration(trigger.every)}"
     return " or ".join(trigger.wakes) + (f" of {trigger.group}" if trigger.group else "")
 
 
@@ -80,7 +80,7 @@ def conclude(
         note = (last.note if last is not None else "").partition("\n")[0]
         fate = f"it was switched off: {note}" if note else "it was switched off for good"
     elif state.fired >= rule.repetitions:
-        fate = f"it may fire {spell_times(rule.repetitions)}, so it is exhausted"
+        fate = f"it may fire {format_times(rule.repetitions)}, so it is exhausted"
     elif not state.enabled:
         fate = f"it is disabled: {_how(switched)}"
     else:
@@ -89,7 +89,7 @@ def conclude(
         when = f"at event {fired_at[0]}"
         if len(fired_at) > 1:
             when = f"first at event {fired_at[0]}, last at event {fired_at[-1]}"
-        said = f"It fired {spell_times(kinds.get('fired', 0))} ({when}); {fate}"
+        said = f"It fired {format_times(kinds.get('fired', 0))} ({when}); {fate}"
     else:
         said = f"It {'never fired' if over else 'has not fired so far'}: {fate}"
     if ended is not None and (state is None or state.live):
@@ -121,7 +121,7 @@ def _waiting(
         return f"it was never woken: {_nothing(rule, engine)}"
     parts = []
     if kinds.get("condition"):
-        text = f"{spell_when(rule)} was false {spell_times(kinds['condition'])}"
+        text = f"{describe_condition(rule)} was false {format_times(kinds['condition'])}"
         if values is not None:
             low, high = values
             text += f" (values {low:g} to {high:g})" if low != high else f" (value {low:g})"
@@ -131,13 +131,13 @@ def _waiting(
     if kinds.get("no value"):
         what = last.saw if last is not None and last.kind == "no value" and last.saw else ""
         parts.append(
-            f"{spell_times(kinds['no value'])} something that it compares had no value"
+            f"{format_times(kinds['no value'])} something that it compares had no value"
             + (f" ({what})" if what else "")
         )
     if kinds.get("trigger"):
-        parts.append(f"its trigger did not match {spell_times(kinds['trigger'])}")
+        parts.append(f"its trigger did not match {format_times(kinds['trigger'])}")
     if kinds.get("backoff"):
-        parts.append(f"its backoff held it back {spell_times(kinds['backoff'])}")
+        parts.append(f"its backoff held it back {format_times(kinds['backoff'])}")
     return ", and ".join(parts)
 
 
@@ -147,7 +147,7 @@ def _nothing(rule: BoundRule, engine: TracingEngine) -> str:
     if trigger.metric is not None:
         return f"metric {trigger.metric} was never updated"
     if trigger.every is not None:
-        return f"{spell_time(trigger.every)} did not pass"
+        return f"{format_duration(trigger.every)} did not pass"
     elsewhere: Counter[str] = Counter()
     here: Counter[str] = Counter()
     for (name, group), count in engine.happened.items():

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.cli.console import FAILURES_SHOWN, Line, Narrator, spell_status
-from ensemble_core.cli.error_format import explain
-from ensemble_core.cli.json_lines import dump
+from ensemble_core.cli.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
+from ensemble_core.cli.error_format import format_error
+from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.summary import group_table, rule_lines, summary
-from ensemble_core.cli.text_style import Look, clean, look_for, spell_time
+from ensemble_core.cli.text_style import TextStyle, format_duration, printable, style_of
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.decisions import (
@@ -47,7 +47,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, Trigger
 from ensemble_core.testing import Story
 
-PLAIN = Look(unicode=True)
+PLAIN = TextStyle(unicode=True)
 SLEEP = JobGroup(name="sleep", command=("sleep", "10"), text="sleep 10", count=5)
 
 
@@ -67,7 +67,7 @@ def ensemble(*groups: JobGroup, limits: Limits | None = None) -> Ensemble:
     )
 
 
-def told(*items: Event | Decision, narrator: Narrator | None = None) -> list[Line]:
+def told(*items: Event | Decision, narrator: Narrator | None = None) -> list[OutputLine]:
     teller = narrator or Narrator(ensemble(), PLAIN)
     return [line for item in items for line in teller.tell(item)]
 
@@ -96,7 +96,7 @@ def test_a_start_rule_looks_as_in_ensemble_python() -> None:
 
 
 def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> None:
-    teller = Narrator(ensemble(), Look(color=True, unicode=True))
+    teller = Narrator(ensemble(), TextStyle(color=True, unicode=True))
     assert texts(fired(), submit(), narrator=teller) == [
         "\x1b[94m => trigger start\x1b[0m",
         (
@@ -147,7 +147,7 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
     ],
 )
 def test_each_action_has_its_line(decision: Decision, line: str) -> None:
-    assert told(decision) == [Line(line)]
+    assert told(decision) == [OutputLine(line)]
 
 
 def test_the_runs_own_end_is_left_to_the_summary() -> None:
@@ -245,7 +245,7 @@ def test_a_failed_job_is_told_on_stderr_with_its_last_words(tmp_path: Path) -> N
     kept = tmp_path / "sleep.0.err"
     kept.write_text("Traceback\n  ...\nFileNotFoundError: in.melt\n\n")
     lines = told(submit(), job("start", stderr=str(kept)), job("finish", status=3 << 8))
-    assert lines[-1] == Line(
+    assert lines[-1] == OutputLine(
         f"   failed sleep.0: exit code 3: FileNotFoundError: in.melt  ({kept})", error=True
     )
 
@@ -254,7 +254,7 @@ def test_a_job_that_failed_by_an_exception_is_told_of_once() -> None:
     note = "sleeep: not found"
     exception = job("exception", type="exec", severity=0, note=note)
     lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
-    assert lines == [Line(f"   failed sleep.0: exec: {note}", error=True)]
+    assert lines == [OutputLine(f"   failed sleep.0: exec: {note}", error=True)]
 
 
 def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
@@ -262,10 +262,10 @@ def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
     kept.write_text("")
     late = job("exception", type="timeout", severity=0, note="too late")
     lines = told(submit(), job("start", stderr=str(kept)), late)
-    assert lines[-1] == Line("   failed sleep.0: timeout: too late", error=True)
+    assert lines[-1] == OutputLine("   failed sleep.0: timeout: too late", error=True)
     kept.write_text("step 5\n")
     lines = told(submit(), job("start", stderr=str(kept)), late)
-    assert lines[-1] == Line(f"   failed sleep.0: timeout: too late  ({kept})", error=True)
+    assert lines[-1] == OutputLine(f"   failed sleep.0: timeout: too late  ({kept})", error=True)
 
 
 def test_success_cancellation_and_warnings_are_no_failures() -> None:
@@ -302,7 +302,7 @@ def test_many_failures_of_one_group_are_collapsed_and_those_of_another_are_not()
     ],
 )
 def test_a_wait_status_is_spelled_as_a_shell_reports_it(status: object, words: str) -> None:
-    assert spell_status(status) == words
+    assert describe_status(status) == words
 
 
 def test_errors_go_to_stderr_with_the_traceback_of_a_function() -> None:
@@ -332,7 +332,9 @@ def test_a_resize_that_was_refused_is_a_warning_and_a_granted_one_a_line() -> No
         "warning: grow 2 denied: at the limit",
     ]
     granted = ResizeOutcome(3.0, "8", "granted", size=4)
-    assert told(Resize(request="8", delta=-1), granted)[1] == Line("   shrink 1 granted: size 4")
+    assert told(Resize(request="8", delta=-1), granted)[1] == OutputLine(
+        "   shrink 1 granted: size 4"
+    )
 
 
 def test_debug_prints_every_event_with_its_time_since_the_start() -> None:
@@ -346,7 +348,7 @@ def test_debug_prints_every_event_with_its_time_since_the_start() -> None:
         "[     0.000] 💗 HEARTBEAT",
         '[     1.500] job start sleep.0 {"workdir": {"a": 1}}',
     ]
-    ascii_only = Narrator(ensemble(), Look(), debug=True)
+    ascii_only = Narrator(ensemble(), TextStyle(), debug=True)
     assert texts(TimerElapsed(1.0, "heartbeat"), narrator=ascii_only)[0].isascii()
 
 
@@ -356,7 +358,7 @@ def test_what_jobs_and_users_write_cannot_steer_the_terminal() -> None:
         job("exception", type="exec", severity=0, note="\x07\x1b]0;title\x07"),
     )
     assert not any(character in line for line in lines for character in "\x1b\x07\r\u202e")
-    assert clean("plain é 日本") == "plain é 日本"
+    assert printable("plain é 日本") == "plain é 日本"
 
 
 def test_jobs_that_are_over_are_forgotten() -> None:
@@ -390,12 +392,12 @@ class Terminal(io.StringIO):
 def test_color_follows_the_terminal_and_the_users_wish(
     environ: Mapping[str, str], color: bool
 ) -> None:
-    assert look_for(Terminal(), environ).color is color
+    assert style_of(Terminal(), environ).color is color
 
 
 def test_a_pipe_has_no_color_unless_forced() -> None:
-    assert look_for(io.StringIO(), {"TERM": "xterm"}).color is False
-    assert look_for(io.StringIO(), {"FORCE_COLOR": "1"}).color is True
+    assert style_of(io.StringIO(), {"TERM": "xterm"}).color is False
+    assert style_of(io.StringIO(), {"FORCE_COLOR": "1"}).color is True
 
 
 @pytest.mark.parametrize(
@@ -415,7 +417,7 @@ def test_a_pipe_has_no_color_unless_forced() -> None:
     ],
 )
 def test_times_are_spelled_for_people(seconds: float | None, words: str) -> None:
-    assert spell_time(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -426,7 +428,7 @@ def test_every_json_line_is_valid_json_on_one_line(value: object) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    line = dump({"type": "x", "value": value, "text": "a\nb\u2028"})
+    line = to_json({"type": "x", "value": value, "text": "a\nb\u2028"})
     assert len(line.splitlines()) == 1
     assert json.loads(line, parse_constant=refuse)["text"] == "a\nb\u2028"
 
@@ -434,7 +436,7 @@ def test_every_json_line_is_valid_json_on_one_line(value: object) -> None:
 def test_json_of_a_structure_that_contains_itself_ends() -> None:
     loop: dict[str, Any] = {}
     loop["self"] = loop
-    assert json.loads(dump({"type": "x", "loop": loop}))["type"] == "x"
+    assert json.loads(to_json({"type": "x", "loop": loop}))["type"] == "x"
 
 
 GROUPS = (
@@ -547,7 +549,7 @@ def test_an_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -
     file = tmp_path / "a.yaml"
     file.write_text("jobs:\n\t- name: é\x1b\n")
     error = EnsembleError("odd", where=Location(str(file), 2, 10), hint="mend\nit", cause="why")
-    assert explain(error, PLAIN).splitlines() == [
+    assert format_error(error, PLAIN).splitlines() == [
         f"{file}:2:10: odd",
         "  2 |  - name: é\\x1b",
         "    |          ^",
@@ -560,11 +562,13 @@ def test_an_error_shows_its_line_with_a_caret_below_the_column(tmp_path: Path) -
 def test_a_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("x" * 5000 + "!" + "y" * 5000)
-    shown = explain(EnsembleError("odd", where=Location(str(file), 1, 5001)), PLAIN).splitlines()
+    shown = format_error(
+        EnsembleError("odd", where=Location(str(file), 1, 5001)), PLAIN
+    ).splitlines()
     assert max(map(len, shown[1:])) < 120
     assert shown[1][shown[2].index("^")] == "!"
 
 
 @pytest.mark.parametrize("place", [Location("nowhere.yaml", 3, 1), Location("--set a=b"), None])
 def test_an_error_without_a_readable_line_is_shown_without_one(place: Location | None) -> None:
-    assert "|" not in explain(EnsembleError("odd", where=place), PLAIN)
+    assert "|" not in format_error(EnsembleError("odd", where=place), PLAIN)

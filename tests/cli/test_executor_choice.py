@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.cli.executor_choice import choose, read_options
+from ensemble_core.cli.executor_choice import choose_executor, read_options
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
@@ -61,25 +61,27 @@ def registry(*records: ExecutorPlugin) -> Registry:
 
 
 def test_the_only_executor_is_taken_and_said_to_be_the_only_one() -> None:
-    choice = choose(registry(record(available=lambda: (True, "2 cores"))), None)
+    choice = choose_executor(registry(record(available=lambda: (True, "2 cores"))), None)
     assert str(choice) == "executor here (2 cores): the only one installed"
 
 
 def test_the_available_one_of_highest_priority_is_taken() -> None:
     high = record("high", 9, lambda: (False, "no socket"))
-    choice = choose(registry(record("low", 1), record("mid", 5), high), None)
+    choice = choose_executor(registry(record("low", 1), record("mid", 5), high), None)
     assert choice.name == "mid"
     assert str(choice) == "executor mid: preferred to low; --executor chooses another"
 
 
 def test_why_the_others_cannot_be_used_is_said() -> None:
-    choice = choose(registry(record("a"), record("b", 5, lambda: (False, "no socket"))), None)
+    choice = choose_executor(
+        registry(record("a"), record("b", 5, lambda: (False, "no socket"))), None
+    )
     assert str(choice) == "executor a: the only one that can work here (b: no socket)"
 
 
 def test_an_executor_that_is_only_there_when_named_is_not_said_to_fail() -> None:
     remote = record("remote", available=lambda: (False, "name it with --executor remote"))
-    choice = choose(registry(record(available=lambda: (True, "2 cores")), remote), None)
+    choice = choose_executor(registry(record(available=lambda: (True, "2 cores")), remote), None)
     assert str(choice) == "executor here (2 cores): the only one installed"
 
 
@@ -88,16 +90,16 @@ def test_a_probe_that_raises_is_a_reason_not_a_crash() -> None:
         raise OSError("disk")
 
     with pytest.raises(UsageError) as caught:
-        choose(registry(record(available=probe)), None)
+        choose_executor(registry(record(available=probe)), None)
     assert caught.value.cause == "here: OSError: disk"
-    assert choose(registry(record(available=probe)), "here").name == "here"
+    assert choose_executor(registry(record(available=probe)), "here").name == "here"
 
 
 def test_a_named_executor_is_taken_whatever_its_priority() -> None:
-    choice = choose(registry(record("low", -5), record("high", 9)), "low")
+    choice = choose_executor(registry(record("low", -5), record("high", 9)), "low")
     assert str(choice) == "executor low: chosen with --executor"
     with pytest.raises(EnsembleError) as caught:
-        choose(registry(record("low")), "lwo")
+        choose_executor(registry(record("low")), "lwo")
     assert caught.value.hint == "did you mean 'low'?"
 
 

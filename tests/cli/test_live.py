@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ensemble_core.cli.console import Line
-from ensemble_core.cli.live import Block, can_be_live
+from ensemble_core.cli.console import OutputLine
+from ensemble_core.cli.live import LiveTable, can_be_live
 from ensemble_core.cli.output import Output
-from ensemble_core.cli.text_style import Look
+from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event
@@ -99,15 +99,15 @@ def report(groups: int = 2, running: int = 1) -> Report:
     )
 
 
-def block(screen: Screen, **environ: str) -> Block:
-    made = Block(
-        Look(color=True, unicode=True), lambda: screen.size, clock=lambda: 0.0, environ=environ
+def block(screen: Screen, **environ: str) -> LiveTable:
+    made = LiveTable(
+        TextStyle(color=True, unicode=True), lambda: screen.size, clock=lambda: 0.0, environ=environ
     )
     made.report = report()
     return made
 
 
-def write_above(screen: Screen, table: Block, text: str) -> None:
+def write_above(screen: Screen, table: LiveTable, text: str) -> None:
     screen.write(table.erase() + text + table.draw())
 
 
@@ -202,9 +202,9 @@ def test_no_table_on_pipes_and_dumb_terminals() -> None:
     assert not can_be_live(io.StringIO(), {"TERM": "xterm"})
 
 
-def words(item: Event | Decision) -> Iterator[Line]:
+def words(item: Event | Decision) -> Iterator[OutputLine]:
     assert isinstance(item, Log)
-    yield Line(item.message, item.level == "error")
+    yield OutputLine(item.message, item.level == "error")
 
 
 def test_what_functions_print_in_pieces_and_threads_is_never_torn() -> None:
@@ -280,11 +280,11 @@ def test_a_full_disk_or_lost_terminal_does_not_end_the_run(number: int) -> None:
 
 
 def test_an_item_that_cannot_be_told_does_not_silence_the_rest() -> None:
-    def tell(item: Event | Decision) -> Iterator[Line]:
+    def tell(item: Event | Decision) -> Iterator[OutputLine]:
         assert isinstance(item, Log)
         if item.message == "bad":
             raise KeyError("bad")
-        yield Line(item.message)
+        yield OutputLine(item.message)
 
     out, err = io.StringIO(), io.StringIO()
     with Output(tell, out, err) as output:
@@ -304,7 +304,9 @@ def test_text_that_the_encoding_lacks_is_escaped_not_fatal() -> None:
 
 def test_the_elapsed_time_is_that_of_the_run_and_not_of_loading_it() -> None:
     times = iter([100.0, 103.0, 105.5])
-    block = Block(Look(unicode=True), lambda: os.terminal_size((80, 24)), clock=lambda: next(times))
+    block = LiveTable(
+        TextStyle(unicode=True), lambda: os.terminal_size((80, 24)), clock=lambda: next(times)
+    )
     block.begin()
     block.report = Report()
     assert " elapsed 2.50 s" in block.draw()

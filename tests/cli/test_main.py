@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ensemble_core.cli import main as main_module
+from ensemble_core.cli import command_group
 from ensemble_core.cli.main import COMMANDS, main
 
 HEAVY = ("river", "numpy", "rich", "jsonschema_rs", "simpleeval", "yaml", "pluggy")
@@ -107,7 +107,7 @@ def test_a_fault_of_ours_ends_with_70_and_keeps_the_traceback(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("ENSEMBLE_DEBUG", raising=False)
     result = CliRunner().invoke(main, ["version"])
-    assert result.exit_code == main_module.FAULT == 70
+    assert result.exit_code == command_group.FAULT == 70
     assert "ZeroDivisionError: surprise" in result.stderr
     assert "Traceback" not in result.stderr
     (kept,) = tmp_path.glob("ensemble-fault-*.txt")

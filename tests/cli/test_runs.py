@@ -18,8 +18,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core.cli.kept_run import spell_size, versions
+from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
+from ensemble_core.cli.text_style import format_size
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.journal.writer import Recorder
@@ -570,7 +571,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> Non
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (34_500, "34 kB"), (999_600, "1.0 MB")],
 )
 def test_sizes_are_short(size: int, words: str) -> None:
-    assert spell_size(size) == words
+    assert format_size(size) == words
 
 
 # -- documentation -----------------------------------------------------------------------------------

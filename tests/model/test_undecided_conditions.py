@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from ensemble_core.cli.summary import why
+from ensemble_core.cli.summary import why_not_fired
 from ensemble_core.model.conditions import parse
 from ensemble_core.testing import Story
 
@@ -71,7 +71,7 @@ def test_a_column_that_no_row_had_is_named_at_the_end() -> None:
     story.observe("md.0", Temp=20.0)
     report = story.engine.report()
     (rule,) = [rule for rule in report.rules if rule.id == "hot"]
-    assert why(rule).endswith("it last saw Tmep without a value")
+    assert why_not_fired(rule).endswith("it last saw Tmep without a value")
 
 
 def test_rows_without_the_column_do_not_hide_what_it_was() -> None:
@@ -81,4 +81,4 @@ def test_rows_without_the_column_do_not_hide_what_it_was() -> None:
     story.observe("md.0", Temp=3.0)
     story.observe("md.0", WallTime=1.0)
     (rule,) = [rule for rule in story.engine.report().rules if rule.id == "hot"]
-    assert why(rule).endswith("it last saw Temp=3.0")
+    assert why_not_fired(rule).endswith("it last saw Temp=3.0")

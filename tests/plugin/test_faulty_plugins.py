@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from ensemble_core import Observer, ObserverPlugin, StatisticPlugin, Trigger, TriggerPlugin
 from ensemble_core.cli.main import main
 from ensemble_core.cli.summary import rule_lines
-from ensemble_core.cli.text_style import Look
+from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.config import load_text
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.snapshot import dump, load
@@ -26,7 +26,7 @@ from ensemble_core.plugin.validation import OCCASIONS, check_record
 from ensemble_core.testing import Story
 
 INSTALLED = discover()
-PLAIN = Look(unicode=True)
+PLAIN = TextStyle(unicode=True)
 
 BELOW = """
 from ensemble_core import StatisticPlugin, hookimpl

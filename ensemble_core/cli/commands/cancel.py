@@ -9,7 +9,7 @@ import time
 import click
 from ensemble_service.commands.connection_options import reaching_options, told
 
-from ensemble_core.cli.kept_run import json_option, run_argument, state_option
+from ensemble_core.cli.options import json_option, run_argument, state_option
 
 __all__ = ["cancel"]
 
@@ -53,12 +53,12 @@ def cancel(
     left, this command takes the run up itself and cancels what its queue still has of it.
     """
     from ensemble_core.cli.commands.resume import take_up
-    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.json_lines import to_json
     from ensemble_core.errors import EnsembleError, UsageError
     from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
     def say(told: dict[str, object], text: str) -> None:
-        click.echo(dump(told) if as_json else text)
+        click.echo(to_json(told) if as_json else text)
 
     folder = find(state_folder(state), run)
     who = f"{_user()} on {socket.gethostname()}"

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.kept_run import json_option, put, spell_size, state_option, tags, telling
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import complete_runs, json_option, state_option
+from ensemble_core.cli.text_style import format_size, print_line
 
 if TYPE_CHECKING:
     from ensemble_core.journal.run_store import RunInfo
@@ -49,7 +51,7 @@ class _Case:
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=tags)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=complete_runs)
 @click.option("--ended", is_flag=True, help="Every run that has ended.")
 @click.option(
     "--all",
@@ -87,7 +89,7 @@ def clean(
     removed; an interrupted one only by name or with --all. Exit code 1 if something that was named
     stays.
     """
-    with telling(as_json):
+    with errors_as_json(as_json):
         return _clean(runs, ended, everything, age, dry_run, yes, state, as_json)
 
 
@@ -101,7 +103,7 @@ def _clean(
     state: str | None,
     as_json: bool,
 ) -> int:
-    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.json_lines import to_json
     from ensemble_core.journal.run_store import find, folders, look, state_folder
 
     if not (names or ended or everything or age is not None):
@@ -133,10 +135,10 @@ def _clean(
     gone = sum(not case.kept for case in chosen)
     if as_json:
         total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
-        put(dump({**total, "dry_run": dry_run}))
+        print_line(to_json({**total, "dry_run": dry_run}))
     else:
         word = "would be removed" if dry_run else "removed"
-        put(f"{gone} run{'' if gone == 1 else 's'} {word}, {spell_size(freed)}")
+        print_line(f"{gone} run{'' if gone == 1 else 's'} {word}, {format_size(freed)}")
     return int(any(case.kept for case in chosen))
 
 
@@ -179,13 +181,13 @@ def _size(folder: Path) -> int:
 
 def _queued(info: RunInfo) -> int:
     """How many jobs of a run its queue may still have."""
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.errors import EnsembleError
 
     if info.state == "new":
         return 0
     try:
-        with Past(None, f"{info.folder}{os.sep}") as past:
+        with KeptRun(None, f"{info.folder}{os.sep}") as past:
             if info.state == "ended" and not (past.journal.sessions()[-1].outcome or {}).get(
                 "left"
             ):
@@ -209,7 +211,7 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
             err=True,
         )
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
-        size = spell_size(sum(case.size for case in going))
+        size = format_size(sum(case.size for case in going))
         number = "1 run" if len(going) == 1 else f"{len(going)} runs"
         resumable = sum(case.info.state == "interrupted" for case in going)
         also = f", {resumable} of which could be resumed" if resumable else ""
@@ -254,7 +256,7 @@ def _jobs(count: int) -> str:
 
 
 def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
-    from ensemble_core.cli.json_lines import dump
+    from ensemble_core.cli.json_lines import to_json
 
     info = case.info
     if as_json:
@@ -268,9 +270,9 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
             "kept": case.kept,
             "folder": str(info.folder),
         }
-        put(dump(told))
+        print_line(to_json(told))
     elif case.kept:
         click.echo(f"warning: run {info.tag} stays: {case.kept}", err=True)
     else:
         queued = f"  the queue may still have {_jobs(case.jobs)}" if case.jobs else ""
-        put(f"{info.tag}  {info.state}  {spell_size(case.size)}{queued}")
+        print_line(f"{info.tag}  {info.state}  {format_size(case.size)}{queued}")

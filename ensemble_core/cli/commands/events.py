@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import json_option, put, run_argument, state_option, telling
-from ensemble_core.cli.text_style import look_for
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.text_style import print_line, style_of
 
 if TYPE_CHECKING:
     from ensemble_core.cli.console import Narrator
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal
     from ensemble_core.model.decisions import Decision
@@ -68,21 +69,21 @@ def events(
     one event or decision a line, as of 'ensemble run --json', with the number of its event
     ('seq'). Of a damaged journal everything is shown that can be read; the exit code is then 1.
     """
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
 
-    with telling(as_json), Past(state, run, salvage=True) as past:
+    with errors_as_json(as_json), KeptRun(state, run, salvage=True) as past:
         return _Telling(past, job, decisions, as_json).tell(since, follow)
 
 
 class _Telling:
     """One journal being told."""
 
-    def __init__(self, past: Past, job: str | None, decisions: bool, as_json: bool) -> None:
+    def __init__(self, past: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
         self._past = past
         self._job = job
         self._decisions = decisions
         self._as_json = as_json
-        self._look = look_for(sys.stdout)
+        self._look = style_of(sys.stdout)
         self._narrator = None if as_json else self._make_narrator()
         self._unreadable = 0
         self._lost_from: int | None = None
@@ -178,13 +179,13 @@ class _Telling:
         number = f"{row.seq:>6} "
         for item in (*((event,) if about else ()), *found):
             for line in self._narrator.tell(item):
-                put(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
+                print_line(self._look.paint(number, "dim") + line.text.replace("\n", "\n       "))
                 number = " " * len(number)
 
     def _print(self, kind: str, row: Row, data: dict[str, Any]) -> None:
-        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.json_lines import to_json
 
-        put(dump({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
+        print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
         """Whether these decisions may name the job that is asked for."""

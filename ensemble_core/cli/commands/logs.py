@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import (
-    json_option,
-    put,
-    run_argument,
-    spell_size,
-    state_option,
-    telling,
-    width_of,
-)
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.text_style import format_size, print_line, terminal_width
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.text_style import TextStyle
 
 __all__ = ["logs"]
 
@@ -77,24 +71,24 @@ def logs(run: str, job: str | None, tail: int | None, state: str | None, as_json
     files where there is much. With --json, one file a line. Exit code 1 if an output cannot be
     shown.
     """
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.text_style import style_of
 
-    with telling(as_json), Past(state, run) as past:
+    with errors_as_json(as_json), KeptRun(state, run) as past:
         jobs = _jobs(past, job)
         if as_json:
             return _as_json(past, jobs, tail, whole=job is not None)
         if not jobs:
             click.echo(f"no job of run {past.tag} was submitted", err=True)
             return 0
-        style = look_for(sys.stdout)
+        style = style_of(sys.stdout)
         if job is None and tail is None and _much(jobs):
             return _list(past, jobs, style)
         bad = [_show(past, each, tail, style, alone=job is not None) for each in jobs]
         return int(any(bad))
 
 
-def _jobs(past: Past, wanted: str | None) -> list[_Job]:
+def _jobs(past: KeptRun, wanted: str | None) -> list[_Job]:
     """The jobs of a run, or the one that is wanted, in the order of their submits."""
     from ensemble_core.errors import UsageError
 
@@ -144,7 +138,7 @@ def _submitted(text: str, wanted: str | None, submits: dict[str, dict[str, Any]]
                     submits[job["id"]] = {k: job[k] for k in ("stdout", "stderr") if k in job}
 
 
-def _near(past: Past, wanted: str) -> str:
+def _near(past: KeptRun, wanted: str) -> str:
     from difflib import get_close_matches
 
     names = [job.id for job in _jobs(past, None)]
@@ -170,7 +164,7 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _absent(past: Past, job: _Job) -> str:
+def _absent(past: KeptRun, job: _Job) -> str:
     """Why there is no file of this job, and what to do."""
     if not job.started:
         if job.trouble:
@@ -192,34 +186,34 @@ def _missing(path: Path, job: _Job) -> str:
     return "no such file: it wrote nothing, or somebody removed it" if job.over else "no such file"
 
 
-def _list(past: Past, jobs: list[_Job], style: Look) -> int:
-    from ensemble_core.cli.text_style import clean, table
+def _list(past: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
+    from ensemble_core.cli.text_style import format_table, printable
 
     rows = []
     for job in jobs:
         files = list(job.files())
         if not files:
-            rows.append((clean(job.id), "-", "-", clean(_absent(past, job))))
+            rows.append((printable(job.id), "-", "-", printable(_absent(past, job))))
         for stream, path in files:
             size = _size(path)
-            told = "missing" if size is None else spell_size(size)
-            rows.append((clean(job.id), stream, told, clean(str(path))))
-    for line in table(rows, right=[False, False, True]):
-        put(line)
-    width = width_of(sys.stdout)
+            told = "missing" if size is None else format_size(size)
+            rows.append((printable(job.id), stream, told, printable(str(path))))
+    for line in format_table(rows, right=[False, False, True]):
+        print_line(line)
+    width = terminal_width(sys.stdout)
     if width is not None:
-        put(style.paint(f"'ensemble logs {past.tag} JOB' shows one", "dim"))
+        print_line(style.paint(f"'ensemble logs {past.tag} JOB' shows one", "dim"))
     return 0
 
 
-def _show(past: Past, job: _Job, tail: int | None, style: Look, *, alone: bool) -> bool:
+def _show(past: KeptRun, job: _Job, tail: int | None, style: TextStyle, *, alone: bool) -> bool:
     """Print a job's output; whether something of it could not be shown."""
-    from ensemble_core.cli.text_style import clean
+    from ensemble_core.cli.text_style import printable
 
     files = list(job.files())
     if not files:
         # Of a job that never ran there is nothing to miss, unless it is the one asked for.
-        _aside(f"{clean(job.id)}: {clean(_absent(past, job))}")
+        _aside(f"{printable(job.id)}: {printable(_absent(past, job))}")
         return alone or job.started
     bad = False
     for place, (stream, path) in enumerate(files):
@@ -230,19 +224,19 @@ def _show(past: Past, job: _Job, tail: int | None, style: Look, *, alone: bool) 
                 bad = True
             elif not alone:
                 continue
-            _aside(f"{clean(job.id)} {stream}: {clean(str(path))}: {_missing(path, job)}")
+            _aside(f"{printable(job.id)} {stream}: {printable(str(path))}: {_missing(path, job)}")
             continue
         if headed:
             gap = "" if alone and not place else "\n"
-            head = f"==> {clean(job.id)} {stream}: {clean(str(path))} <=="
-            put(gap + style.paint(head, "bold"))
+            head = f"==> {printable(job.id)} {stream}: {printable(str(path))} <=="
+            print_line(gap + style.paint(head, "bold"))
         try:
             _print(path, tail)
         except OSError as error:
             if error.filename is None:
                 raise  # whoever reads this has gone
             bad = True
-            _aside(f"{clean(job.id)} {stream}: {clean(str(path))}: {error.strerror}")
+            _aside(f"{printable(job.id)} {stream}: {printable(str(path))}: {error.strerror}")
     return bad
 
 
@@ -254,13 +248,13 @@ def _aside(text: str) -> None:
 
 def _print(path: Path, tail: int | None) -> None:
     """A file as it is; on a terminal, without what would steer it."""
-    from ensemble_core.cli.text_style import clean, is_terminal
+    from ensemble_core.cli.text_style import is_terminal, printable
 
     sys.stdout.flush()
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             for line in file if tail is None else _last(file, tail):
-                put(clean(line.rstrip("\r\n")))
+                print_line(printable(line.rstrip("\r\n")))
         return
     with path.open("rb") as raw:
         if tail is not None:
@@ -275,8 +269,8 @@ def _last(file: Any, count: int) -> Any:
     return deque(file, count)
 
 
-def _as_json(past: Past, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
-    from ensemble_core.cli.json_lines import dump
+def _as_json(past: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
+    from ensemble_core.cli.json_lines import to_json
 
     bad = False
     whole = whole or tail is not None or not _much(jobs)
@@ -286,7 +280,7 @@ def _as_json(past: Past, jobs: list[_Job], tail: int | None, *, whole: bool) -> 
         if not files:
             bad = bad or job.started
             nothing = {"stream": None, "path": None, "bytes": None, "note": _absent(past, job)}
-            put(dump({**base, **nothing}))
+            print_line(to_json({**base, **nothing}))
         for stream, path in files:
             size = _size(path)
             told: dict[str, Any] = {"stream": stream, "path": os.fspath(path), "bytes": size}
@@ -298,7 +292,7 @@ def _as_json(past: Past, jobs: list[_Job], tail: int | None, *, whole: bool) -> 
                     told["text"] = _text(path, tail)
                 except OSError as error:
                     told["note"], bad = error.strerror, True
-            put(dump({**base, **told}))
+            print_line(to_json({**base, **told}))
     return int(bad)
 
 

@@ -24,16 +24,16 @@ def plugins() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
     """List every plugin, also the broken ones with the reason."""
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.text_style import clean, look_for, table
+    from ensemble_core.cli.options import load_plugins
+    from ensemble_core.cli.text_style import format_table, printable, style_of
 
-    registry = discover(plugins, warn=False)
+    registry = load_plugins(plugins, warn=False)
     if as_json:
         listed = [plugin.to_dict() for plugin in registry.plugins]
         document = {"plugins": listed, "warnings": list(registry.warnings)}
         click.echo(json.dumps(document, indent=2))
         return
-    look = look_for(sys.stdout)
+    look = style_of(sys.stdout)
     rows = [("plugin", "distribution", "version", "registers")]
     broken: list[bool] = [False]
     indents: list[bool] = [False]
@@ -48,18 +48,18 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
             told = [f"broken: {plugin.error}"]
         first = (plugin.name, plugin.distribution, plugin.version)
         for number, text in enumerate(_wrapped(told or ["nothing"])):
-            rows.append((*(first if number == 0 else ("", "", "")), clean(text)))
+            rows.append((*(first if number == 0 else ("", "", "")), printable(text)))
             broken.append(plugin.error is not None)
             indents.append(number > 0)
-    lines = table([tuple(clean(cell) for cell in row) for row in rows])
+    lines = format_table([tuple(printable(cell) for cell in row) for row in rows])
     click.echo(look.paint(lines[0], "bold"), color=look.color)
     for line, bad in zip(lines[1:], broken[1:], strict=True):
         click.echo(look.paint(line, "bad") if bad else line, color=look.color)
-    warned = look_for(sys.stderr)
+    warned = style_of(sys.stderr)
     said = {f"{plugin} is broken and left out: {plugin.error}" for plugin in registry.broken}
     for text in registry.warnings:
         if text not in said:
-            click.echo(f"{warned.paint('warning:', 'warning')} {clean(text)}", err=True)
+            click.echo(f"{warned.paint('warning:', 'warning')} {printable(text)}", err=True)
 
 
 def _wrapped(texts: list[str]) -> Iterator[str]:
@@ -84,14 +84,14 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
 
     Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
     """
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.cli.options import load_plugins
+    from ensemble_core.cli.text_style import style_of
     from ensemble_core.plugin.registry import KINDS
 
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
     name = words[-1]
-    registry = discover(plugins, warn=False)
+    registry = load_plugins(plugins, warn=False)
     kinds: list[str] = list(KINDS)
     if len(words) == 2:
         kind = words[0].lower()
@@ -112,7 +112,7 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(described, indent=2, default=str))
         return
-    look = look_for(sys.stdout)
+    look = style_of(sys.stdout)
     for number, document in enumerate(described):
         if number:
             click.echo()
@@ -197,13 +197,15 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
-    from ensemble_core.cli.text_style import clean
+    from ensemble_core.cli.text_style import printable
 
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
-    yield f"  {clean(document['summary'])}"
+    yield f"  {printable(document['summary'])}"
     yield f"  from {document['distribution']} {document['version']}".rstrip()
     if "available" in document:
-        detail = f": {clean(document['available_detail'])}" if document["available_detail"] else ""
+        detail = (
+            f": {printable(document['available_detail'])}" if document["available_detail"] else ""
+        )
         yield f"  {'works here' if document['available'] else 'cannot work here'}{detail}"
     words = {"capabilities": "can", "needs": "needs an executor that can", "fields": "fields"}
     for key, word in words.items():
@@ -216,7 +218,7 @@ def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
 
 
 def _option_lines(schema: Any, look: Any) -> Iterator[str]:
-    from ensemble_core.cli.text_style import clean
+    from ensemble_core.cli.text_style import printable
 
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:
@@ -240,9 +242,9 @@ def _option_lines(schema: Any, look: Any) -> Iterator[str]:
             if key in option:
                 notes.append(f"{word} {option[key]:g}")
         told = ", ".join(note for note in notes if note)
-        yield f"    {look.paint(name, 'action')}" + (f" ({clean(told)})" if told else "")
+        yield f"    {look.paint(name, 'action')}" + (f" ({printable(told)})" if told else "")
         if option.get("description"):
-            yield f"        {clean(str(option['description']))}"
+            yield f"        {printable(str(option['description']))}"
 
 
 def _type(option: Mapping[str, Any]) -> str:

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import (
-    json_option,
-    put,
-    run_argument,
-    state_option,
-    telling,
-    width_of,
-)
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.text_style import print_line, terminal_width
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.text_style import TextStyle
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
     from ensemble_core.errors import EnsembleError
@@ -50,16 +45,16 @@ def replay(run: str, until: int | None, state: str | None, as_json: bool) -> int
     the one that the journal has, to the byte; snapshots must hold what the events lead to. Prints
     how the run stood then. Exit code 1 where something differs.
     """
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
 
-    with telling(as_json), Past(state, run) as past:
+    with errors_as_json(as_json), KeptRun(state, run) as past:
         return _Check(past, until).tell(as_json)
 
 
 class _Check:
     """One run being decided anew."""
 
-    def __init__(self, past: Past, until: int | None) -> None:
+    def __init__(self, past: KeptRun, until: int | None) -> None:
         journal = past.journal
         journal.check()
         self._past = past
@@ -132,14 +127,14 @@ class _Check:
     # -- telling ---------------------------------------------------------------------------------
 
     def tell(self, as_json: bool) -> int:
-        from ensemble_core.cli.json_lines import dump
-        from ensemble_core.cli.text_style import look_for
+        from ensemble_core.cli.json_lines import to_json
+        from ensemble_core.cli.text_style import style_of
 
         if as_json:
-            put(dump(self._data()))
+            print_line(to_json(self._data()))
         else:
-            for line in self._lines(look_for(sys.stdout)):
-                put(line)
+            for line in self._lines(style_of(sys.stdout)):
+                print_line(line)
             sys.stdout.flush()
             self._complain()
         return 1 if self.difference is not None or self.wrong else 0
@@ -167,11 +162,11 @@ class _Check:
             "report": None if self.report is None else self.report.to_dict(),
         }
 
-    def _lines(self, look: Look) -> list[str]:
+    def _lines(self, look: TextStyle) -> list[str]:
         from ensemble_core.cli.summary import group_table, rule_lines
-        from ensemble_core.cli.text_style import clean
+        from ensemble_core.cli.text_style import printable
 
-        width = width_of(sys.stdout)
+        width = terminal_width(sys.stdout)
         report = self.report
         lines = []
         if report is not None:
@@ -180,7 +175,7 @@ class _Check:
                 lines += group_table(report.groups, look, width, total)
             if report.rules:
                 lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
-        tag = clean(self._past.tag)
+        tag = printable(self._past.tag)
         if self.difference is not None:
             said = f"{tag}: as recorded up to event {self.events}, and not after that"
             return [*lines, look.paint(said, "bad")]
@@ -198,18 +193,18 @@ class _Check:
         return lines
 
     def _complain(self) -> None:
-        from ensemble_core.cli.error_format import complain
+        from ensemble_core.cli.error_format import print_error
         from ensemble_core.errors import EnsembleError
 
         for problem in self.wrong:
-            complain(
+            print_error(
                 EnsembleError(
                     problem,
                     hint="a resume would go on from it; please report this with the journal",
                 )
             )
         if self.difference is not None:
-            complain(_readably(self.difference))
+            print_error(_readably(self.difference))
 
 
 def _jobs(engine: Engine) -> list[tuple[object, ...]]:

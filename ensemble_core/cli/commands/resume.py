@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from ensemble_service.commands.connection_options import reaching_options, told
 
-from ensemble_core.cli.kept_run import run_argument, state_option, telling
-from ensemble_core.cli.options import check_showing, showing_options
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import check_display, display_options, run_argument, state_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.engine.engine import Engine
     from ensemble_core.journal.reader import Text
     from ensemble_core.model.ensemble import Ensemble
@@ -39,7 +39,7 @@ __all__ = ["resume"]
 )
 @reaching_options
 @state_option
-@showing_options
+@display_options
 def resume(
     run: str,
     accept_changes: bool,
@@ -64,10 +64,10 @@ def resume(
     A run that uses the ensemble service looks for it where it was, unless another --host or --port
     is given.
     """
-    check_showing(debug=debug, quiet=quiet, as_json=as_json)
+    check_display(debug=debug, quiet=quiet, as_json=as_json)
     look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
     reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
-    with telling(as_json):
+    with errors_as_json(as_json):
         return take_up(
             run, state, look, reach=reach, accept_changes=accept_changes, take_over=take_over
         )
@@ -85,7 +85,7 @@ def take_up(
 ) -> int:
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left.
     ``reach`` is where the ensemble service is now, as far as that was said."""
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.journal.reader import NAME, migrate
     from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
 
@@ -99,23 +99,23 @@ def take_up(
             with contextlib.suppress(OSError):
                 (folder / asked).unlink()
         migrate(folder / NAME)
-        with Past(state, str(folder)) as past:
+        with KeptRun(state, str(folder)) as past:
             return _take_up(past, lock, look, reach or {}, accept_changes, stop_first)
     finally:
         lock.release()
 
 
 def _take_up(
-    past: Past,
+    past: KeptRun,
     lock: Any,
     look: dict[str, Any],
     reach: Mapping[str, object],
     accept_changes: bool,
     stop_first: str | None,
 ) -> int:
-    from ensemble_core.cli.executor_choice import Choice, build, read_options
-    from ensemble_core.cli.run_control import Kept
-    from ensemble_core.cli.run_session import Showing
+    from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, read_options
+    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.cli.run_session import RunSession
     from ensemble_core.errors import UsageError
     from ensemble_core.journal.writer import Recorder
 
@@ -146,21 +146,21 @@ def _take_up(
         if "ca" in reach or "insecure" in reach:  # they exclude each other
             options = {key: options[key] for key in options if key not in ("ca", "insecure")}
         options = read_options(record, (), {**options, **reach})
-    executor = build(past.registry, record, options)
+    executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=stop_first is None, pending=changed is None)
     ensemble: Ensemble = recovered.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
     recorder = Recorder(past.journal.path)
     try:
-        kept = Kept(past.folder, lock, recorder, past.registry)
+        kept = ControlledRun(past.folder, lock, recorder, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
             _adopt(recovered.engine, ensemble)
             recorder.text(changed.file, changed.text, changed.overrides)
         kept.begin()
-        choice = Choice(str(past.executor["name"]), record, "", "as the run began", options)
-        showing = Showing(ensemble, choice, **look)
+        choice = ExecutorChoice(str(past.executor["name"]), record, "", "as the run began", options)
+        showing = RunSession(ensemble, choice, **look)
         return showing.run(
             past.registry,
             executor,
@@ -205,7 +205,7 @@ def _go_to(folder: str, tag: str) -> None:
         ) from error
 
 
-def _changed(past: Past, accept: bool) -> Text | None:
+def _changed(past: KeptRun, accept: bool) -> Text | None:
     """The ensemble file as it is now, if it differs from what the run goes by.
 
     Raises :class:`UsageError` with the differences where they are not accepted.

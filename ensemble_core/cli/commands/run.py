@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 import click
 from ensemble_service.commands.connection_options import reaching_options
 
-from ensemble_core.cli.kept_run import state_option, telling
+from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.options import (
-    check_showing,
+    check_display,
+    display_options,
     executor_option,
+    key_value_option,
     plugin_option,
     set_option,
-    showing_options,
+    state_option,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +30,7 @@ __all__ = ["run"]
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path())
 @executor_option
-@click.option(
-    "-o",
-    "--option",
-    "options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="An option of the executor; 'ensemble plugins show NAME' describes them.",
-)
+@key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
 @click.option("--slots", type=int, metavar="N", help="Cores to run on (executor local).")
 @click.option("--min-slots", type=int, metavar="N", help="Fewest slots that shrink may leave.")
 @click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
@@ -46,7 +41,7 @@ __all__ = ["run"]
 @click.option("--mock", is_flag=True, help="Rehearse without the ensemble service (minicluster).")
 @set_option
 @plugin_option
-@showing_options
+@display_options
 @click.option(
     "--output",
     "folder",
@@ -95,18 +90,18 @@ def run(
     again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
     """
     from ensemble_core import config
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.executor_choice import build, choose, read_options
-    from ensemble_core.cli.run_control import Kept
-    from ensemble_core.cli.run_session import Showing
+    from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
+    from ensemble_core.cli.options import load_plugins
+    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.cli.run_session import RunSession
     from ensemble_core.config.source import read
     from ensemble_core.journal.run_store import fit, state_folder
     from ensemble_core.runtime.controller import new_tag
 
-    check_showing(debug=debug, quiet=quiet, as_json=as_json)
-    with telling(as_json):
-        registry = discover(plugins)
-        choice = choose(registry, executor)
+    check_display(debug=debug, quiet=quiet, as_json=as_json)
+    with errors_as_json(as_json):
+        registry = load_plugins(plugins)
+        choice = choose_executor(registry, executor)
         named = {
             "slots": slots,
             "min_slots": min_slots,
@@ -127,8 +122,8 @@ def run(
         )
         if choice.record.members:
             chosen.setdefault("members", members_of(ensemble))
-        built = build(registry, choice.record, chosen)
-        showing = Showing(
+        built = build_executor(registry, choice.record, chosen)
+        showing = RunSession(
             ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
         )
         tag = new_tag(fit(ensemble.name))
@@ -146,7 +141,7 @@ def run(
             "output": str(output),
             "shared": built.shared,
         }
-        with Kept.new(home, about, registry, text, list(overrides)) as kept:
+        with ControlledRun.new(home, about, registry, text, list(overrides)) as kept:
             return showing.run(registry, built, output, tag, kept)
 
 

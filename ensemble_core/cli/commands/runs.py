@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.kept_run import json_option, put, spell_when, state_option, telling, width_of
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, state_option
+from ensemble_core.cli.text_style import format_time, print_line, terminal_width
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.text_style import TextStyle
     from ensemble_core.journal.run_store import RunInfo
 
-__all__ = ["runs", "spell_length"]
+__all__ = ["format_length", "runs"]
 
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
@@ -37,53 +39,53 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     with it. A 'new' one was killed before anything happened. With --json, one object a line for
     every run.
     """
-    from ensemble_core.cli.json_lines import dump
-    from ensemble_core.cli.text_style import look_for
+    from ensemble_core.cli.json_lines import to_json
+    from ensemble_core.cli.text_style import style_of
     from ensemble_core.journal.run_store import all_runs, folders, look, state_folder
 
-    with telling(as_json):
+    with errors_as_json(as_json):
         home = state_folder(state)
         if as_json:
             for info in all_runs(home):
-                put(dump({"type": "run", **info.to_dict()}))
+                print_line(to_json({"type": "run", **info.to_dict()}))
             return 0
         found = folders(home)
     if not found:
         click.echo(f"no runs are kept in {home / 'runs'}", err=True)
         return 0
     shown = found if everything else found[-_SHOWN:]
-    style = look_for(sys.stdout)
+    style = style_of(sys.stdout)
     if len(shown) < len(found):
         earlier = len(found) - len(shown)
-        put(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
-    for line in _table([look(folder) for folder in shown], style, width_of(sys.stdout)):
-        put(line)
+        print_line(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
+    for line in _table([look(folder) for folder in shown], style, terminal_width(sys.stdout)):
+        print_line(line)
     return 0
 
 
-def spell_length(info: RunInfo) -> str:
+def format_length(info: RunInfo) -> str:
     """How long a run took, or has taken so far; a dash where nobody knows."""
-    from ensemble_core.cli.text_style import spell_time
+    from ensemble_core.cli.text_style import format_duration
 
     if info.began is None:
         return "-"
     if info.state == "running":
-        return spell_time(max(0.0, time.time() - info.began))
-    return "-" if info.ended is None else spell_time(max(0.0, info.ended - info.began))
+        return format_duration(max(0.0, time.time() - info.began))
+    return "-" if info.ended is None else format_duration(max(0.0, info.ended - info.began))
 
 
-def _table(infos: list[RunInfo], style: Look, width: int | None) -> list[str]:
-    from ensemble_core.cli.text_style import clean, table
+def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[str]:
+    from ensemble_core.cli.text_style import format_table, printable
 
     rows = [
         (
-            clean(info.tag),
+            printable(info.tag),
             info.state,
             "" if info.exit_code is None else str(info.exit_code),
-            spell_when(info.began)[:-3] if info.began is not None else "-",
-            spell_length(info),
+            format_time(info.began)[:-3] if info.began is not None else "-",
+            format_length(info),
             str(info.events),
-            clean(_short(info.file)) or clean(info.problem.partition("\n")[0]),
+            printable(_short(info.file)) or printable(info.problem.partition("\n")[0]),
         )
         for info in infos
     ]
@@ -91,7 +93,7 @@ def _table(infos: list[RunInfo], style: Look, width: int | None) -> list[str]:
     longest = max(len(row[0]) for row in rows)
     while True:
         shown = [[row[column] for column in kept] for row in (_HEADS, *rows)]
-        lines = table(shown, right=[_RIGHT[column] for column in kept])
+        lines = format_table(shown, right=[_RIGHT[column] for column in kept])
         over = 0 if width is None else max(len(line) for line in lines) - width
         goes = next((_HEADS.index(name) for name in _GOES if _HEADS.index(name) in kept), None)
         if over <= 0 or (goes is None and longest <= 12):
@@ -117,6 +119,6 @@ def _short(file: str) -> str:
     return near if len(near) < len(file) and not near.startswith("../..") else file
 
 
-def _ends(tag: str, width: int, style: Look) -> str:
+def _ends(tag: str, width: int, style: TextStyle) -> str:
     """The end of a tag, which is what tells runs apart."""
     return tag if len(tag) <= width else style.ellipsis + tag[len(tag) - width + 1 :]

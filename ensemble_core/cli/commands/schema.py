@@ -28,7 +28,7 @@ def schema(indent: int, plugins: tuple[str, ...]) -> None:
     a first line such as "# yaml-language-server: $schema=ensemble.schema.json".
     """
     from ensemble_core import config
-    from ensemble_core.cli.discovery import discover
+    from ensemble_core.cli.options import load_plugins
 
-    composed = config.schema(discover(plugins))
+    composed = config.schema(load_plugins(plugins))
     click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import (
-    json_option,
-    put,
-    run_argument,
-    spell_size,
-    spell_when,
-    state_option,
-    telling,
-    width_of,
-)
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.text_style import format_size, format_time, print_line, terminal_width
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.text_style import TextStyle
     from ensemble_core.engine.engine import Engine
     from ensemble_core.errors import EnsembleError
     from ensemble_core.journal.reader import Session
@@ -44,15 +37,15 @@ def status(run: str, state: str | None, as_json: bool) -> int:
     controls it, where its journal is, the controllers that it has had, and its job groups and
     rules as 'ensemble run' does at the end.
     """
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
 
-    with telling(as_json), Past(state, run) as past:
+    with errors_as_json(as_json), KeptRun(state, run) as past:
         return _tell(past, as_json)
 
 
-def _tell(past: Past, as_json: bool) -> int:
-    from ensemble_core.cli.json_lines import dump
-    from ensemble_core.cli.text_style import look_for
+def _tell(past: KeptRun, as_json: bool) -> int:
+    from ensemble_core.cli.json_lines import to_json
+    from ensemble_core.cli.text_style import style_of
     from ensemble_core.errors import EnsembleError
     from ensemble_core.journal.run_store import look
 
@@ -64,10 +57,10 @@ def _tell(past: Past, as_json: bool) -> int:
     except EnsembleError as error:  # what is known without the engine is shown all the same
         trouble = error
     if as_json:
-        put(dump(_data(past, info, engine, trouble)))
+        print_line(to_json(_data(past, info, engine, trouble)))
     else:
-        for line in _lines(past, info, engine, look_for(sys.stdout)):
-            put(line)
+        for line in _lines(past, info, engine, style_of(sys.stdout)):
+            print_line(line)
     if trouble is None:
         return 0
     if as_json:
@@ -75,13 +68,13 @@ def _tell(past: Past, as_json: bool) -> int:
     raise trouble
 
 
-def _last_event(past: Past) -> float | None:
+def _last_event(past: KeptRun) -> float | None:
     """When the newest event was."""
     last = past.journal.last()
     return next((row.time for row in past.journal.rows(last - 1, last)), None) if last else None
 
 
-def _size(past: Past) -> int:
+def _size(past: KeptRun) -> int:
     path = past.journal.path
     total = 0
     for each in (path, path.with_name(path.name + "-wal")):
@@ -93,7 +86,7 @@ def _size(past: Past) -> int:
 
 
 def _data(
-    past: Past, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
+    past: KeptRun, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
 ) -> dict[str, Any]:
     journal = past.journal
     return {
@@ -121,34 +114,34 @@ def _data(
     }
 
 
-def _lines(past: Past, info: RunInfo, engine: Engine | None, style: Look) -> list[str]:
-    from ensemble_core.cli.commands.runs import spell_length
+def _lines(past: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
+    from ensemble_core.cli.commands.runs import format_length
     from ensemble_core.cli.summary import group_table, rule_lines
-    from ensemble_core.cli.text_style import clean
+    from ensemble_core.cli.text_style import printable
 
-    width = width_of(sys.stdout)
-    lines = [style.paint(f"{clean(past.tag)}: {_standing(info)}", _style(info))]
-    length = spell_length(info)
+    width = terminal_width(sys.stdout)
+    lines = [style.paint(f"{printable(past.tag)}: {_standing(info)}", _style(info))]
+    length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
-    lines.append(f" file        {clean(info.file)}")
+    lines.append(f" file        {printable(info.file)}")
     options = ", ".join(f"{k}={v}" for k, v in dict(past.executor.get("options", {})).items())
     lines.append(
-        f" executor    {clean(info.executor)}" + (f" ({clean(options)})" if options else "")
+        f" executor    {printable(info.executor)}" + (f" ({printable(options)})" if options else "")
     )
-    lines.append(f" began       {spell_when(info.began)}{took}")
+    lines.append(f" began       {format_time(info.began)}{took}")
     if info.controller is not None:
         who = info.controller
-        since = spell_when(who.get("since"))
+        since = format_time(who.get("since"))
         lines.append(f" controller  process {who.get('pid')} on {who.get('host')}, since {since}")
     if info.reason:
-        lines.append(f" reason      {clean(info.reason)}")
+        lines.append(f" reason      {printable(info.reason)}")
     journal = past.journal
-    lines.append(f" journal     {clean(str(journal.path))}")
-    kept = f"journal mode {journal.mode}, {spell_size(_size(past))}"
+    lines.append(f" journal     {printable(str(journal.path))}")
+    kept = f"journal mode {journal.mode}, {format_size(_size(past))}"
     lines.append(f" events      {info.events:,}{_age(past, info)} ({kept})")
     output = journal.about.get("output")
     if output:
-        lines.append(f" output      {clean(str(output))}")
+        lines.append(f" output      {printable(str(output))}")
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
         report = engine.report()
@@ -160,7 +153,7 @@ def _lines(past: Past, info: RunInfo, engine: Engine | None, style: Look) -> lis
     if info.state in ("interrupted", "new"):
         active = len(engine.active()) if engine is not None else 0
         jobs = f" ({active} job{'' if active == 1 else 's'} not over)" if active else ""
-        lines.append(f" to go on with this run{jobs}: ensemble resume {clean(past.tag)}")
+        lines.append(f" to go on with this run{jobs}: ensemble resume {printable(past.tag)}")
     return lines
 
 
@@ -176,20 +169,20 @@ def _style(info: RunInfo) -> str:
     return "good" if info.state == "running" else "warning"
 
 
-def _age(past: Past, info: RunInfo) -> str:
-    from ensemble_core.cli.text_style import spell_time
+def _age(past: KeptRun, info: RunInfo) -> str:
+    from ensemble_core.cli.text_style import format_duration
 
     last = _last_event(past)
     if last is None:
         return ""
     if info.state == "running":
-        return f", the last {spell_time(max(0.0, time.time() - last))} ago"
-    return f", the last at {spell_when(last)}"
+        return f", the last {format_duration(max(0.0, time.time() - last))} ago"
+    return f", the last at {format_time(last)}"
 
 
-def _sessions(sessions: list[Session], info: RunInfo, style: Look) -> list[str]:
+def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[str]:
     """The controllers that a run has had, where there was more than one or it was cut off."""
-    from ensemble_core.cli.text_style import clean, table
+    from ensemble_core.cli.text_style import format_table, printable
 
     if len(sessions) < 2 and info.state == "ended":
         return []
@@ -211,13 +204,13 @@ def _sessions(sessions: list[Session], info: RunInfo, style: Look) -> list[str]:
         rows.append(
             (
                 str(session.number),
-                f"{clean(session.host)} {session.pid}",
-                spell_when(session.began),
+                f"{printable(session.host)} {session.pid}",
+                format_time(session.began),
                 f"after event {session.seq}",
-                clean(how).replace("\n", " "),
+                printable(how).replace("\n", " "),
             )
         )
-    lines = table(rows, right=[True], indent=" ")
+    lines = format_table(rows, right=[True], indent=" ")
     if len(shown) < len(sessions):
         lines.insert(2, f" {style.ellipsis} {len(sessions) - len(shown)} more; --json has them all")
     return [style.paint(" controllers", "bold"), *lines]

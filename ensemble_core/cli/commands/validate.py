@@ -50,14 +50,14 @@ def _check(
     as_json: bool,
 ) -> int:
     from ensemble_core import config
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.error_format import explain, flatten
-    from ensemble_core.cli.text_style import clean, look_for
+    from ensemble_core.cli.error_format import flatten, format_error
+    from ensemble_core.cli.options import load_plugins
+    from ensemble_core.cli.text_style import printable, style_of
     from ensemble_core.errors import EnsembleError
 
-    registry = discover(plugins)
+    registry = load_plugins(plugins)
     record = registry.lookup("executor", executor) if executor is not None else None
-    look, warned = look_for(sys.stdout), look_for(sys.stderr)
+    look, warned = style_of(sys.stdout), style_of(sys.stderr)
     documents: list[dict[str, Any]] = []
     wrong = 0
     for file in files:
@@ -72,7 +72,7 @@ def _check(
             if not as_json:
                 sources: dict[str, list[str]] = {}
                 for each in errors:
-                    click.echo(explain(each, warned, sources), err=True)
+                    click.echo(format_error(each, warned, sources), err=True)
             continue
         groups, rules = len(ensemble.groups), len(ensemble.rules)
         documents.append(
@@ -88,9 +88,11 @@ def _check(
         )
         if not as_json:
             for text in ensemble.warnings:
-                click.echo(f"{warned.paint('warning:', 'warning')} {clean(text)}", err=True)
+                click.echo(f"{warned.paint('warning:', 'warning')} {printable(text)}", err=True)
             valid = look.paint("valid", "good")
-            click.echo(f"{clean(file)}: {valid}: {_of(groups, 'job group')}, {_of(rules, 'rule')}")
+            click.echo(
+                f"{printable(file)}: {valid}: {_of(groups, 'job group')}, {_of(rules, 'rule')}"
+            )
     if as_json:
         click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
     elif wrong:

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import (
-    json_option,
-    put,
-    run_argument,
-    state_option,
-    telling,
-    width_of,
-)
-from ensemble_core.cli.why_text import conclude, spell_rule, spell_times, spell_when
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.text_style import print_line, terminal_width
+from ensemble_core.cli.why_text import conclude, describe_condition, describe_rule, format_times
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.cli.text_style import Look
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.cli.text_style import TextStyle
     from ensemble_core.engine.rule_trace import TracingEngine, Verdict
     from ensemble_core.errors import EnsembleError
     from ensemble_core.model.rules import BoundRule
@@ -46,9 +41,9 @@ def why(run: str, rule: str, everything: bool, state: str | None, as_json: bool)
     rule's id. All events of the run are worked in anew, and of each time that the rule was
     considered it is said what came of it. Times at which the same came of it are one line.
     """
-    from ensemble_core.cli.kept_run import Past
+    from ensemble_core.cli.kept_run import KeptRun
 
-    with telling(as_json), Past(state, run) as past:
+    with errors_as_json(as_json), KeptRun(state, run) as past:
         return _Answer(past, rule, everything).tell(as_json)
 
 
@@ -96,7 +91,7 @@ class _Span:
 class _Answer:
     """One rule's story."""
 
-    def __init__(self, past: Past, rule: str, everything: bool) -> None:
+    def __init__(self, past: KeptRun, rule: str, everything: bool) -> None:
         self._past = past
         self._everything = everything
         self._spans: list[_Span] = []
@@ -219,19 +214,19 @@ class _Answer:
     # -- telling ---------------------------------------------------------------------------------
 
     def tell(self, as_json: bool) -> int:
-        from ensemble_core.cli.error_format import complain
-        from ensemble_core.cli.json_lines import dump
+        from ensemble_core.cli.error_format import print_error
+        from ensemble_core.cli.json_lines import to_json
 
         if as_json:
-            put(dump(self._data()))
+            print_line(to_json(self._data()))
         else:
-            from ensemble_core.cli.text_style import look_for
+            from ensemble_core.cli.text_style import style_of
 
-            for line in self._lines(look_for(sys.stdout)):
-                put(line)
+            for line in self._lines(style_of(sys.stdout)):
+                print_line(line)
         if self._difference is not None:
             sys.stdout.flush()
-            complain(self._difference)
+            print_error(self._difference)
             return 1
         return 0
 
@@ -260,14 +255,14 @@ class _Answer:
             "difference": self._difference.to_dict() if self._difference is not None else None,
         }
 
-    def _lines(self, look: Look) -> list[str]:
+    def _lines(self, look: TextStyle) -> list[str]:
         from ensemble_core.cli.text_style import shorten
 
         rule = self._bound
         assert rule is not None
-        width = width_of(sys.stdout)
+        width = terminal_width(sys.stdout)
         lines = [
-            look.paint(line, "bold") for line in _wrap(f"{rule.id}: {spell_rule(rule)}", width)
+            look.paint(line, "bold") for line in _wrap(f"{rule.id}: {describe_rule(rule)}", width)
         ]
         spans, left_out = self._spans, self._omitted
         head = spans
@@ -296,15 +291,21 @@ class _Answer:
             lines += [" " * len(before) + look.paint(part, style) for part in parts]
         return [*lines, *_wrap(self.conclusion(), width)]
 
-    def _cells(self, span: _Span, look: Look) -> tuple[str, str, str, str, str]:
-        from ensemble_core.cli.text_style import clean
+    def _cells(self, span: _Span, look: TextStyle) -> tuple[str, str, str, str, str]:
+        from ensemble_core.cli.text_style import printable
 
         dash = "–" if look.unicode else "-"
         number = f"{span.first}" if span.count == 1 else f"{span.first}{dash}{span.last}"
         elapsed = f"[{span.time - (self._began or 0.0):9.3f}]"
         style = {"fired": "good", "cut": "bad", "ended": "dim"}.get(span.verdict.kind, "warning")
         event = span.event if span.first == span.last else span.event.partition(" of ")[0]
-        return number, elapsed, clean(event), clean(self._said(span)).replace("\n", " "), style
+        return (
+            number,
+            elapsed,
+            printable(event),
+            printable(self._said(span)).replace("\n", " "),
+            style,
+        )
 
     def _said(self, span: _Span) -> str:
         verdict, rule = span.verdict, self._bound
@@ -322,7 +323,7 @@ class _Answer:
             return f"{said}: {seen}" if seen else said
         if verdict.kind == "condition":
             short = rule.condition is not None and rule.condition.comparison is not None
-            wanted = spell_when(rule) if short else "its condition"
+            wanted = describe_condition(rule) if short else "its condition"
             return f"{times}{wanted} was false" + (f": {seen}" if seen else "")
         if verdict.kind == "no value":
             return f"{times}{seen or f'{rule.trigger.metric} had no value'}: not decided"
@@ -342,7 +343,7 @@ class _Answer:
             return f"{times}not looked at: the run had ended"
         if verdict.kind == "disabled":
             return f"{times}not looked at: it was disabled" + (f" ({value})" if value else "")
-        return f"{times}not looked at: it had fired {spell_times(verdict.fired)}, all it may" + (
+        return f"{times}not looked at: it had fired {format_times(verdict.fired)}, all it may" + (
             f" ({value})" if value else ""
         )
 
@@ -365,7 +366,7 @@ class _Answer:
 
 
 def _wrap(text: str, width: int | None) -> list[str]:
-    from ensemble_core.cli.text_style import clean
+    from ensemble_core.cli.text_style import printable
 
-    text = clean(text).replace("\n", " ")
+    text = printable(text).replace("\n", " ")
     return [text] if width is None else textwrap.wrap(text, max(width, 40))

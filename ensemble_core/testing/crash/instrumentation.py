@@ -126,7 +126,7 @@ def instrument(chance: random.Random) -> None:
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock is let go"),
-        (run_control.Kept, "begin", "keeping"),
+        (run_control.ControlledRun, "begin", "keeping"),
         (resume, "_take_up", "the run is taken up"),
     ):
         _around(owner, name, label)

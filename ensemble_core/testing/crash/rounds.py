@@ -25,7 +25,6 @@ from typing import Any
 
 from ensemble_core.cli import (  # noqa: F401  (so that children need not)
     console,
-    discovery,
     error_format,
     executor_choice,
     interrupts,
@@ -36,7 +35,7 @@ from ensemble_core.cli import (  # noqa: F401  (so that children need not)
     summary,
 )
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
-from ensemble_core.cli.kept_run import Past
+from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.main import main as ensemble
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
@@ -206,7 +205,7 @@ def on_record(folder: Path, code: int, round_: Round) -> Record:
     rows: list[Row] = []
     fired: Counter[str] = Counter()
     decided: set[str] = set()
-    with Past(str(folder / "state"), tag) as past:
+    with KeptRun(str(folder / "state"), tag) as past:
         past.journal.check()
         replay = Replay(past.journal, past.loading, compare=True)
         try:

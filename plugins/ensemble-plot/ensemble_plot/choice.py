@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.metrics.store import parse_path
+from ensemble_core import EnsembleError
+from ensemble_core.cli.toolkit import parse_path
 
 if TYPE_CHECKING:
-    from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.model.rules import BoundRule
+    from ensemble_core.cli.toolkit import BoundRule, Ensemble
 
 __all__ = ["spoken_of"]
 

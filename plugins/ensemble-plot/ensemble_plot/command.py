@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.kept_run import json_option, put, state_option, tags, telling
+from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import (
+    KeptRun,
+    complete_runs,
+    errors_as_json,
+    format_duration,
+    json_option,
+    print_error,
+    print_line,
+    printable,
+    state_option,
+    to_json,
+)
 from ensemble_plot.output_file import (
     check_place,
     drawn,
@@ -23,8 +35,6 @@ from ensemble_plot.output_file import (
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.errors import EnsembleError
     from ensemble_plot.picture import Axis, Picture
     from ensemble_plot.story import Story
 
@@ -47,13 +57,10 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     """The variables, groups or jobs of the run that stands on the command line."""
     from click.shell_completion import CompletionItem
 
-    from ensemble_core.cli.kept_run import Past
-    from ensemble_core.errors import EnsembleError
-
     names: dict[str, None] = {}
     before, comma, last = incomplete.rpartition(",")
     try:
-        with Past(ctx.params.get("state"), ctx.params.get("run") or "last") as past:
+        with KeptRun(ctx.params.get("state"), ctx.params.get("run") or "last") as past:
             for row in past.journal.rows(0, _LOOKED_AT):
                 if row.type == "observed" and row.job is not None:
                     if parameter.name == "variable":
@@ -70,7 +77,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]", default="last", shell_complete=tags)
+@click.argument("run", metavar="[RUN]", default="last", shell_complete=complete_runs)
 @click.option(
     "--variable",
     metavar="NAME,…",
@@ -130,9 +137,8 @@ def plot(
     printed as data, and a picture is made only where -o says so. Needs matplotlib:
     pip install 'ensemble-core[plot]>=1.0'.
     """
-    from ensemble_core.cli.kept_run import Past
 
-    with telling(as_json):
+    with errors_as_json(as_json):
         measures = None if size is None else inches(size)
         draws = output is not None or not as_json
         if output is not None:
@@ -140,26 +146,25 @@ def plot(
             check_place(Path(output))
         if draws:
             need_matplotlib()
-        with Past(state, run, salvage=True) as past:
+        with KeptRun(state, run, salvage=True) as past:
             asked = _Asked(past, _names(variable), _names(group), _names(job))
             picture = asked.picture(axis, title)
             path = Path(output or f"{past.tag}.png") if draws else None
         if path is not None:
             write(path, drawn(picture, format_of(str(path)), measures))
         if as_json:
-            from ensemble_core.cli.json_lines import dump
-
             file = None if path is None else str(path.absolute())
-            put(dump({"run": past.tag, "state": asked.state, "file": file, **picture.to_dict()}))
+            print_line(
+                to_json({"run": past.tag, "state": asked.state, "file": file, **picture.to_dict()})
+            )
         elif path is not None:
             for line in _words(path, picture, asked):
-                put(line)
+                print_line(line)
         damage = asked.story.damage
         if damage is not None:
             sys.stdout.flush()
-            from ensemble_core.cli.error_format import complain
 
-            complain(damage)
+            print_error(damage)
             return 1
     return 0
 
@@ -168,12 +173,10 @@ class _Asked:
     """A run's story as far as it was asked for, and what of it is shown."""
 
     def __init__(
-        self, past: Past, variables: list[str], groups: list[str], jobs: list[str]
+        self, past: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
     ) -> None:
-        from ensemble_core.journal.run_store import look
-
         self._past = past
-        self.state = look(past.folder).state
+        self.state = past.state
         self._groups, self._jobs = groups, jobs
         self._speaks: dict[str, tuple[str, ...]] = self._rules({})
         wanted = variables or [name for names in self._speaks.values() for name in names]
@@ -208,7 +211,6 @@ class _Asked:
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         """The names that each rule speaks of, in all versions of the file."""
-        from ensemble_core.errors import EnsembleError
         from ensemble_plot.choice import spoken_of
 
         found: dict[str, tuple[str, ...]] = {}
@@ -233,7 +235,6 @@ class _Asked:
         return max(rows) <= _DOTS and self.story.rows > _RARE * sum(rows)
 
     def _known(self, variables: list[str]) -> list[str]:
-        from ensemble_core.errors import UsageError
 
         seen = self.story.seen
         if not seen:
@@ -263,8 +264,6 @@ class _Asked:
     def _unknown(self, kind: str, name: str, known: Iterable[str]) -> EnsembleError:
         from difflib import get_close_matches
 
-        from ensemble_core.errors import UsageError
-
         names = list(known)
         lower = {each.lower(): each for each in reversed(names)}
         near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
@@ -282,7 +281,6 @@ class _Asked:
         )
 
     def _nothing(self) -> EnsembleError:
-        from ensemble_core.errors import EnsembleError
 
         some = " of these jobs" if self._groups or self._jobs else ""
         hint = "values come from jobs whose group has 'observe:'"
@@ -306,8 +304,6 @@ class _Asked:
             state=self._standing(),
         )
         if not any(panel.lines for panel in picture.panels):
-            from ensemble_core.errors import EnsembleError
-
             raise EnsembleError(
                 "there is nothing to draw: no row of these variables has a clock of its own",
                 hint="--x time draws them over the time since the run began",
@@ -317,13 +313,13 @@ class _Asked:
 
     def _standing(self) -> str:
         """How the run stands, where it is not over."""
-        from ensemble_core.cli.text_style import spell_time
 
         story = self.story
         if self.state not in ("running", "interrupted") or story.began is None:
             return ""
         words = "under way" if self.state == "running" else "interrupted"
-        return f"{words}, {spell_time((story.newest or story.began) - story.began)} after its start"
+        after = format_duration((story.newest or story.began) - story.began)
+        return f"{words}, {after} after its start"
 
     @property
     def others(self) -> list[str]:
@@ -334,7 +330,6 @@ class _Asked:
 
 def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
     """What was drawn, and what was not."""
-    from ensemble_core.cli.text_style import clean
 
     jobs = len(picture.jobs)
     shown = ", ".join(panel.variable for panel in picture.panels)
@@ -347,7 +342,7 @@ def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
     if picture.unplaced:
         rules = _listed(list(picture.unplaced))
         lines.append(f" fired on no row that is shown: {rules} (--x time shows when)")
-    return [clean(line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ensemble_core import EnsembleError, UsageError
+
 if TYPE_CHECKING:
-    from ensemble_core.errors import EnsembleError
     from ensemble_plot.picture import Picture
 
 __all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
@@ -22,7 +23,6 @@ _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0
 
 def format_of(path: str) -> str:
     """The format that a file's name asks for. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
 
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in _FORMATS:
@@ -36,7 +36,6 @@ def format_of(path: str) -> str:
 
 def inches(size: str) -> tuple[float, float]:
     """``WxH`` in inches. Raises :class:`UsageError`."""
-    from ensemble_core.errors import UsageError
 
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(px|in|cm|mm)?\s*", size)
     if match is None:
@@ -75,7 +74,6 @@ def drawn(picture: Picture, form: str, size: tuple[float, float] | None) -> byte
 
 
 def _no_matplotlib(cause: str) -> EnsembleError:
-    from ensemble_core.errors import UsageError
 
     return UsageError(
         "a picture needs matplotlib, which cannot be imported here",
@@ -115,7 +113,6 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _unwritable(path: Path, cause: str) -> EnsembleError:
-    from ensemble_core.errors import UsageError
 
     return UsageError(
         f"the picture cannot be written: {path}",

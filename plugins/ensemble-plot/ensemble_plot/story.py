@@ -12,14 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ensemble_core.journal.reader import JournalError
-from ensemble_core.model.decisions import AddRule, Fired, Submit, decision_from_dict
-from ensemble_core.model.events import JobEvent, Observed
+from ensemble_core import JobEvent, Observed
+from ensemble_core.cli.toolkit import AddRule, Fired, JournalError, Submit, decision_from_dict
 from ensemble_plot.curves import Curve, Point
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.codec import Row
-    from ensemble_core.journal.reader import Journal
+    from ensemble_core.cli.toolkit import Journal, JournalRow
 
 __all__ = ["End", "Firings", "Key", "Mark", "Story", "Track", "read"]
 
@@ -190,7 +188,7 @@ class _Reading:
             story.damage = error
         story.clock = next((name for name in story.seen if self._clocks.get(name)), None)
 
-    def _row(self, row: Row) -> None:
+    def _row(self, row: JournalRow) -> None:
         story = self.story
         if story.began is None:
             story.began = row.time
@@ -291,7 +289,7 @@ class _Reading:
         else:
             track.end = "success" if track.fatal is None and track.status == 0 else "failed"
 
-    def _decide(self, row: Row) -> None:
+    def _decide(self, row: JournalRow) -> None:
         assert row.decisions is not None
         story = self.story
         for data in json.loads(row.decisions):
@@ -308,7 +306,7 @@ class _Reading:
                     row, str(data.get("rule")), str(data.get("label") or ""), data.get("job")
                 )
 
-    def _fire(self, row: Row, rule: str, label: str, job: str | None) -> None:
+    def _fire(self, row: JournalRow, rule: str, label: str, job: str | None) -> None:
         if self._some and job is not None:
             track = self.story.track(job)
             if not (track.group in self._wanted_groups or job in self._wanted_jobs):

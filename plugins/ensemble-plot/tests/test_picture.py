@@ -501,7 +501,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = plot(tmp_path)
     assert result.exit_code == 2
-    assert "pip install 'ensemble-core[plot]'" in result.output
+    assert "pip install 'ensemble-core[plot]>=1.0'" in result.output
     assert "Traceback" not in result.output
     assert list(tmp_path.glob("*.png")) == []
     assert shown(tmp_path)["panels"]  # the data are there all the same

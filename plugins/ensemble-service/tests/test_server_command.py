@@ -289,7 +289,7 @@ def test_without_the_extra_it_says_what_to_install(state: Path) -> None:
     )
     assert done.returncode == 2
     assert "needs gRPC" in done.stderr
-    assert "pip install 'ensemble-core[service]'" in done.stderr
+    assert "pip install 'ensemble-core[service]>=1.0'" in done.stderr
 
 
 def test_a_port_that_is_taken_is_told_in_the_systems_words(state: Path) -> None:

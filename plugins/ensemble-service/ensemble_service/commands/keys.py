@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ensemble_core.cli.toolkit import (
+    errors_as_json,
+    format_table,
+    format_time,
+    print_line,
+    style_of,
+    to_json,
+)
 from ensemble_service.commands.places import (
     Finite,
     state_option,
@@ -133,32 +141,29 @@ def add(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_tokens(state: str | None, tokens: str | None, as_json: bool) -> int:
     """List the tokens: for whom they are, never the tokens themselves."""
-    from ensemble_core.cli.json_lines import dump
-    from ensemble_core.cli.kept_run import put, spell_when, telling
-    from ensemble_core.cli.text_style import look_for, table
     from ensemble_service.access import TokenFile
 
-    with telling(as_json):
+    with errors_as_json(as_json):
         now = time.time()
         kept = TokenFile(token_path(tokens, state)).tokens()
         if as_json:
-            put(dump({"tokens": [_data(each, now) for each in kept]}))
+            print_line(to_json({"tokens": [_data(each, now) for each in kept]}))
             return 0
         rows = [("id", "for", "created", "expires")]
         rows += [
             (
                 each.id,
                 str(each.identity),
-                spell_when(each.created),
-                "expired" if each.expired(now) else spell_when(each.expires or None),
+                format_time(each.created),
+                "expired" if each.expired(now) else format_time(each.expires or None),
             )
             for each in kept
         ]
-        look = look_for(sys.stdout)
-        lines = table(rows)
-        put(look.paint(lines[0], "bold"))
+        look = style_of(sys.stdout)
+        lines = format_table(rows)
+        print_line(look.paint(lines[0], "bold"))
         for line, each in zip(lines[1:], kept, strict=True):
-            put(look.paint(line, "dim") if each.expired(now) else line)
+            print_line(look.paint(line, "dim") if each.expired(now) else line)
     return 0
 
 
@@ -176,9 +181,8 @@ def remove(ident: str, state: str | None, tokens: str | None) -> int:
 
 
 def _until(made: Token) -> str:
-    from ensemble_core.cli.kept_run import spell_when
 
-    return f", good until {spell_when(made.expires)}" if made.expires else ""
+    return f", good until {format_time(made.expires)}" if made.expires else ""
 
 
 def _data(each: Token, now: float) -> dict[str, Any]:

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core.cli.options import executor_option, plugin_option
+from ensemble_core import UsageError
+from ensemble_core.cli.toolkit import (
+    build_executor,
+    choose_executor,
+    executor_option,
+    key_value_option,
+    load_plugins,
+    plugin_option,
+    read_options,
+    state_folder,
+)
 from ensemble_service.commands.connection_options import service_options
 
 if TYPE_CHECKING:
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.plugin.executor import Executor
+    from ensemble_core import EnsembleError, Executor
 
 __all__ = ["member"]
 
@@ -28,14 +37,7 @@ def member() -> None:
 
 @member.command()
 @executor_option
-@click.option(
-    "-o",
-    "--option",
-    "options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="An option of the executor; 'ensemble plugins show NAME' describes them.",
-)
+@key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
 @service_options
 @click.option(
     "--name",
@@ -72,10 +74,6 @@ def start(
     same --name and --state.
     """
     from ensemble_core import __version__
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.executor_choice import build, choose, read_options
-    from ensemble_core.errors import UsageError
-    from ensemble_core.journal.run_store import state_folder
     from ensemble_service.access import member_name
     from ensemble_service.channel import (
         address,
@@ -87,8 +85,8 @@ def start(
 
     load_grpc()
     full = member_name(name)
-    registry = discover(plugins)
-    choice = choose(registry, executor)
+    registry = load_plugins(plugins)
+    choice = choose_executor(registry, executor)
     if choice.record.members:
         raise UsageError(
             f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
@@ -96,7 +94,7 @@ def start(
     chosen = read_options(choice.record, options, {})
 
     def built() -> Executor:
-        return build(registry, choice.record, chosen)
+        return build_executor(registry, choice.record, chosen)
 
     from ensemble_service.agent import Agent
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ensemble_core.cli.toolkit import state_folder
+
 __all__ = [
     "Finite",
     "service_folder",
@@ -70,7 +72,6 @@ def service_folder(given: str | None) -> Path:
     """The service's state folder."""
     if given:
         return Path(given).expanduser().absolute()
-    from ensemble_core.journal.run_store import state_folder
 
     return state_folder(None) / "service"
 

@@ -7,14 +7,18 @@ cryptography are loaded by the commands that need them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.main import LazyGroup
-from ensemble_core.cli.options import plugin_option
+from ensemble_core.cli.toolkit import (
+    CommandGroup,
+    build_resizer,
+    key_value_option,
+    load_plugins,
+    plugin_option,
+)
 from ensemble_service.commands.keys import init_tls, token
 from ensemble_service.commands.places import (
     Finite,
@@ -26,38 +30,9 @@ from ensemble_service.commands.places import (
 from ensemble_service.commands.status import status
 
 if TYPE_CHECKING:
-    from ensemble_core.plugin.resizer import Resizer
+    from ensemble_core import Resizer
 
 __all__ = ["main"]
-
-
-class _Group(LazyGroup):
-    """Errors and exit codes as ``ensemble`` has them; the commands are those added below."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self.commands.get(cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        click.Group.format_commands(self, ctx, formatter)
-
-    def shell_complete(
-        self, ctx: click.Context, incomplete: str
-    ) -> list[click.shell_completion.CompletionItem]:
-        return click.Group.shell_complete(self, ctx, incomplete)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            near = get_close_matches(name, self.commands, 1)
-            names = ", ".join(self.commands)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Commands are {names}."
-            ctx.fail(f"No such command {name!r}. {hint}")
-        return click.Group.resolve_command(self, ctx, args)
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -69,7 +44,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 @click.group(
-    cls=_Group,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with 'ensemble-server init-tls', 'token add' and 'start'. Each command has its "
     "own --help.",
@@ -107,14 +82,7 @@ def main() -> None:
     "--resizer", metavar="NAME", help="What gives members more or fewer nodes when they ask."
 )
 @click.option("--kubernetes", is_flag=True, help="The same as --resizer kubernetes.")
-@click.option(
-    "-o",
-    "--option",
-    "options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="An option of the resizer. May be repeated.",
-)
+@key_value_option("An option of the resizer. May be repeated.")
 @click.option(
     "--legacy",
     metavar="NS/NAME",
@@ -228,42 +196,12 @@ def start(
 
 
 def _resizer(name: str | None, options: Sequence[str], plugins: Sequence[str]) -> Resizer | None:
-    """The resizer of this name with these options. Raises :class:`UsageError`."""
+    """The resizer of this name with these options."""
     if name is None:
         if options:
             raise click.UsageError("--option is for a resizer, and there is no --resizer")
         return None
-    from ensemble_core.cli.discovery import discover
-    from ensemble_core.cli.executor_choice import read_options
-    from ensemble_core.config.schema import defaults
-    from ensemble_core.errors import UsageError
-    from ensemble_core.plugin.resizer import Resizer
-
-    registry = discover(plugins)
-    if name == "kubernetes" and name not in registry.records("resizer"):
-        raise UsageError(
-            "there is no resizer 'kubernetes' here",
-            cause="it is of the distribution ensemble-minicluster",
-            hint="pip install ensemble-minicluster",
-            code="no-such-record",
-        )
-    record = registry.lookup("resizer", name)
-    given = defaults(record.options, read_options(record, options, {}))
-    try:
-        built = record.build(given)
-    except (ValueError, TypeError) as error:
-        raise UsageError(
-            f"resizer {name!r} does not take these options",
-            cause=str(error),
-            code="bad-option",
-        ) from None
-    if not isinstance(built, Resizer):
-        raise UsageError(
-            f"resizer {name!r} is broken",
-            cause=f"it built {type(built).__name__}, which is no Resizer",
-            code="broken-plugin",
-        )
-    return built
+    return build_resizer(load_plugins(plugins), name, options)
 
 
 main.add_command(init_tls)

@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ensemble_core.cli.toolkit import (
+    errors_as_json,
+    format_duration,
+    format_table,
+    print_line,
+    printable,
+    style_of,
+    to_json,
+)
 from ensemble_service.commands.connection_options import service_options
 from ensemble_service.commands.places import Finite, state_option, tls_folder, tls_option
 
@@ -47,13 +56,11 @@ def status(
     as_json: bool,
 ) -> int:
     """Show how a member stands, or every member that the token may see."""
-    from ensemble_core.cli.json_lines import dump
-    from ensemble_core.cli.kept_run import put, telling
     from ensemble_service.access import member_name
     from ensemble_service.channel import own_authority, read_token
     from ensemble_service.client import ServiceClient
 
-    with telling(as_json):
+    with errors_as_json(as_json):
         only = "" if member is None else member_name(member)
         token = read_token(token_file) if token_file else None
         own = None
@@ -64,19 +71,18 @@ def status(
         ) as client:
             members = client.status(only)
         if as_json:
-            put(dump({"members": [asdict(each) for each in members]}))
+            print_line(to_json({"members": [asdict(each) for each in members]}))
             return 0
         for line in _lines(members):
-            put(line)
+            print_line(line)
     return 0
 
 
 def _lines(members: list[MemberStatus]) -> list[str]:
-    from ensemble_core.cli.text_style import clean, look_for, table
 
     if not members:
         return ["no member has connected yet"]
-    look = look_for(sys.stdout)
+    look = style_of(sys.stdout)
     now = time.time()
     rows = [("member", "state", "heard of", "executor", "nodes", "cores", "queue", "runs")]
     for each in members:
@@ -87,17 +93,17 @@ def _lines(members: list[MemberStatus]) -> list[str]:
         ]
         rows.append(
             (
-                clean(each.member),
+                printable(each.member),
                 "alive" if each.alive else "away",
                 _ago(now - each.last_beat) if each.last_beat else "never",
-                clean(each.executor) or "-",
+                printable(each.executor) or "-",
                 _share(gauges.get("nodes.free"), gauges.get("nodes.up")) + size,
                 _share(gauges.get("cores.free"), gauges.get("cores.up")),
                 ", ".join(queue) or "-",
                 str(len(each.runs)),
             )
         )
-    lines = table(rows)
+    lines = format_table(rows)
     return [look.paint(lines[0], "bold")] + [
         line if each.alive else look.paint(line, "dim")
         for line, each in zip(lines[1:], members, strict=True)
@@ -111,6 +117,5 @@ def _share(free: float | None, up: float | None) -> str:
 
 
 def _ago(seconds: float) -> str:
-    from ensemble_core.cli.text_style import spell_time
 
-    return f"{spell_time(max(0.0, seconds))} ago"
+    return f"{format_duration(max(0.0, seconds))} ago"

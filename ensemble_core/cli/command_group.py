@@ -1,0 +1,130 @@
+"""The command group of ``ensemble``, and of programs that plugins bring: every error becomes words
+and an exit code, and a misspelt command the nearest that there is.
+
+Exit codes: 0 done; 1 the run or its jobs failed; 2 a wrong command line or file; 70 a fault in
+Ensemble or a plugin; 128 + N ended by signal N; and whatever a rule's ``terminate`` says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import click
+
+from ensemble_core.errors import EnsembleError
+
+__all__ = ["FAULT", "CommandGroup"]
+
+#: Exit code for a fault that is not the user's (``EX_SOFTWARE`` of sysexits.h).
+FAULT = 70
+
+
+class CommandGroup(click.Group):
+    """A click group that ends with Ensemble's messages and exit codes when it is a program."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing:
+            known = self.list_commands(ctx)
+            if name not in known:
+                ctx.fail(f"No such command {name!r}. {self.hint(name, known)}")
+        return super().resolve_command(ctx, args)
+
+    def hint(self, name: str, known: Sequence[str]) -> str:
+        """What to say to somebody who asked for a command that is not there."""
+        near = get_close_matches(name, known, 1)
+        return f"Did you mean {near[0]!r}?" if near else f"Commands are {', '.join(known)}."
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command; unless told otherwise, exit with its exit code."""
+        run = super().main
+        if not standalone_mode:
+            return run(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _open_closed_streams()
+        try:
+            code = run(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (KeyboardInterrupt, EOFError, click.Abort):
+            code = 130
+        except EnsembleError as error:
+            from ensemble_core.cli.error_format import print_error
+
+            print_error(error)
+            code = error.exit_code
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                _fault(error)
+            close_quietly()
+            code = 141
+        except Exception as error:  # the last line of defence: words instead of a traceback
+            _fault(error)
+        if code == 130 and threading.current_thread() is threading.main_thread():
+            # It is over: another Ctrl-C must not end the interpreter on its way out by a signal.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Give us the three standard streams where they were closed (``>&-``): else the first files
+    that are opened, such as a job's output, would take their places."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            stream = open(descriptor, mode, closefd=False, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def close_quietly() -> None:
+    """Point stdout at nothing after its reader went away, so that the exit says nothing."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _fault(error: BaseException) -> NoReturn:
+    """Say that this is our fault, keep the traceback in a file, exit 70."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    lines = [f"error: this is a fault in Ensemble or a plugin: {type(error).__name__}: {error}"]
+    if os.environ.get("ENSEMBLE_DEBUG") or "--debug" in sys.argv:
+        lines.append(text.rstrip())
+    else:
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", prefix="ensemble-fault-", suffix=".txt", delete=False, errors="replace"
+            ) as file:
+                file.write(f"{' '.join(sys.argv)}\npython {sys.version}\n{text}")
+            lines.append(f"  hint: please report it with the traceback in {file.name}")
+        except OSError:
+            lines.append(text.rstrip())
+    click.echo("\n".join(lines), err=True)
+    sys.exit(FAULT)
