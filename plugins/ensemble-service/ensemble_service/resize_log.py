@@ -1,31 +1,43 @@
-"""The answers to requests for another size, kept: asked again, the same one is given.
+"""Idempotency log of resize requests, in SQLite: what was begun under which name, and the answer.
 
-A file in the service's state folder remembers them beyond a restart, and also which requests were
-begun: what became of one that was cut short is not known, and it is not carried out a second time.
-Called by ``resizes``, from several threads; a line is appended for each, and now and then the file
-is written anew.
+A request that is asked again gets the answer of the first time, also after a restart of the
+service. Of one that was begun and has no answer the service was killed over it: what became of it
+is not known, and it is not carried out a second time. Called by ``resizes``, from its threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sqlite3
 import threading
-from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from ensemble_core import EnsembleError, Resized
-from ensemble_service.access import write_private
 
-__all__ = ["Answers", "Entry"]
+__all__ = ["Entry", "ResizeLog"]
 
-#: Answers that are remembered; of more, the oldest are forgotten.
+#: Requests that are remembered; of more, the oldest are forgotten, so many at once.
 MOST = 10_000
-#: Seconds for writing to end when the service stops.
-_CLOSING = 1.0
+_FORGOTTEN_AT_ONCE = 100
+#: Where earlier versions kept what is in the database now, beside it.
+_EARLIER = "resizes.jsonl"
+
+_ANSWER = ("outcome", "before", "asked", "granted", "reason", "code", "transient")
+_COLUMNS = ", ".join(_ANSWER)
+_TABLE = f"""
+CREATE TABLE IF NOT EXISTS resizes (
+  number INTEGER PRIMARY KEY, member TEXT, request TEXT, delta INTEGER, {_COLUMNS},
+  UNIQUE (member, request))
+"""
+_BEGIN = "INSERT OR IGNORE INTO resizes (member, request, delta) VALUES (?, ?, ?)"
+_END = f"UPDATE resizes SET {', '.join(f'{name} = ?' for name in _ANSWER)}"
+_ONE = " WHERE member = ? AND request = ?"
+_FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,142 +48,133 @@ class Entry:
     answer: Resized | None = None
 
 
-class Answers:
-    """What was asked under which name, and what the answer was. ``path`` None keeps no file."""
+class ResizeLog:
+    """What was asked under which name, and what the answer was. ``path`` None keeps no file.
+
+    May be called from several threads; of one member, from one at a time. Raises
+    :class:`EnsembleError` where the file cannot be used.
+    """
 
     def __init__(self, path: Path | None, most: int = MOST) -> None:
         self._path, self._most = path, most
-        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
-        self._file: IO[bytes] | None = None
-        self._lines = 0
-        #: Whether the file may end with half a line.
-        self._torn = False
-        self._lock = threading.Lock()  # requests are begun and ended in worker threads
-        if path is not None:
-            self._read(path)
-            self._rewrite()
+        self._lock = threading.Lock()
+        #: Answers that could not be written, until they are.
+        self._unwritten: dict[tuple[str, str], Resized] = {}
+        try:
+            self._db = _open(path)
+            if path is not None:
+                self._take_over(path.with_name(_EARLIER))
+        except (sqlite3.Error, OSError) as error:
+            raise EnsembleError(
+                f"cannot read {path}", cause=str(error), code="cannot-read"
+            ) from None
+
+    def begin(self, member: str, request: str, delta: int) -> Entry | None:
+        """It is about to be carried out; or what is known of it, where it was begun before.
+
+        Raises :class:`EnsembleError` where it cannot be put on record: then it must not be carried
+        out.
+        """
+        with self._lock:
+            try:
+                cursor = self._db.execute(_BEGIN, (member, request, delta))
+                if not cursor.rowcount:
+                    return self._entry(member, request)
+                number = cursor.lastrowid or 0
+                if number > self._most and number % _FORGOTTEN_AT_ONCE == 0:
+                    self._db.execute(_FORGET, (number - self._most,))
+            except sqlite3.Error as error:
+                raise EnsembleError(
+                    "the request cannot be put on record",
+                    cause=f"{self._path}: {error}",
+                    code="no-record",
+                    transient=True,
+                ) from None
+        return None
+
+    def end(self, member: str, request: str, answer: Resized) -> None:
+        """It was answered. Where that cannot be written, it is remembered until it can be."""
+        with self._lock:
+            self._unwritten[member, request] = answer
+            with contextlib.suppress(sqlite3.Error):
+                for key, each in list(self._unwritten.items()):
+                    self._db.execute(_END + _ONE, (*_values(each), *key))
+                    del self._unwritten[key]
 
     def get(self, member: str, request: str) -> Entry | None:
-        """What is known of a request. Does not wait for the disk."""
-        return self._entries.get((member, request))
-
-    def begin(self, member: str, request: str, delta: int) -> None:
-        """It is about to be carried out. Raises :class:`EnsembleError` where that cannot be put on
-        record: then it must not be."""
-        self.turn(member, None, (request, delta))
-
-    def end(self, member: str, request: str, delta: int, answer: Resized) -> None:
-        """It was answered."""
-        self.turn(member, (request, delta, answer), None)
-
-    def turn(
-        self, member: str, ended: tuple[str, int, Resized] | None, begun: tuple[str, int] | None
-    ) -> None:
-        """:meth:`end` of one request of a member and :meth:`begin` of its next, with one write;
-        either may be missing. Where it raises, the first counts as ended all the same."""
-        data = b""
-        if ended is not None:
-            data = _line(member, *ended)
-        if begun is not None:
-            data += _line(member, *begun)
-        if not data:
-            return
+        """What is known of a request."""
         with self._lock:
-            if ended is not None:
-                self._keep(member, ended[0], Entry(*ended[1:]))
-            if begun is not None:
-                self._keep(member, begun[0], Entry(begun[1]))
-            try:
-                self._append(data)
-            except EnsembleError:
-                # What ended has its beginning on record still: it is not carried out again.
-                if begun is not None:
-                    del self._entries[member, begun[0]]
-                    raise
+            return self._entry(member, request)
+
+    def _entry(self, member: str, request: str) -> Entry | None:
+        select = f"SELECT delta, {_COLUMNS} FROM resizes" + _ONE
+        row = self._db.execute(select, (member, request)).fetchone()
+        if row is None:
+            return None
+        answer = self._unwritten.get((member, request))
+        delta, outcome, before, asked, granted, reason, code, transient = row
+        if outcome is not None:
+            answer = Resized(
+                outcome=outcome,
+                before=before,
+                asked=asked,
+                granted=granted,
+                reason=reason,
+                code=code,
+                transient=bool(transient),
+            )
+        return Entry(delta, answer)
 
     def close(self) -> None:
-        """Give the file back; not where somebody waits for the disk and does not come back."""
-        if self._lock.acquire(timeout=_CLOSING):
-            try:
-                self._close()
-            finally:
-                self._lock.release()
+        """Give the file back."""
+        with self._lock:
+            self._db.close()
 
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _keep(self, member: str, request: str, entry: Entry) -> None:
-        self._entries[member, request] = entry
-        self._entries.move_to_end((member, request))
-        while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
-
-    # -- the file -------------------------------------------------------------------------------
-
-    def _append(self, data: bytes) -> None:
-        if self._path is None:
+    def _take_over(self, earlier: Path) -> None:
+        """The lines of an earlier version, once."""
+        if not earlier.is_file():
             return
+        self._db.execute("BEGIN")
+        for member, request, delta, answer in _lines(earlier):
+            self._db.execute(_BEGIN, (member, request, delta))
+            if answer is not None:
+                self._db.execute(_END + _ONE, (*_values(answer), member, request))
+        self._db.execute("COMMIT")
+        earlier.unlink()
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    if path is not None:  # readable for nobody else, and so are the files that SQLite adds to it
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        # The folder is this process's alone (``folder_lock``): no memory need be shared with
+        # others, which many network file systems cannot.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA journal_mode = WAL")
+        # What was written stays when the process is killed, and is not torn when the machine is.
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(_TABLE)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _values(answer: Resized) -> list[Any]:
+    return [getattr(answer, name) for name in _ANSWER]
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, int, Resized | None]]:
+    for line in path.read_bytes().splitlines():
         try:
-            if self._file is None:
-                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open
-            # Half a line would spoil the next one too.
-            whole = b"\n" + data if self._torn else data
-            self._torn = True
-            if self._file.write(whole) != len(whole):
-                raise OSError(28, "not all of it could be written")
-            self._torn = False
-        except OSError as error:
-            raise EnsembleError(
-                "the request cannot be put on record",
-                cause=f"{self._path}: {error.strerror}",
-                code="no-record",
-                transient=True,
-            ) from None
-        self._lines += data.count(b"\n")
-        if self._lines > 4 * self._most:
-            with contextlib.suppress(EnsembleError):  # it is on record; the file is only long
-                self._rewrite()
-
-    def _read(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise EnsembleError(
-                f"cannot read {path}", cause=error.strerror or str(error), code="cannot-read"
-            ) from None
-        for line in data.splitlines():
-            try:
-                content = json.loads(line)
-                answer = content.get("answer")
-                entry = Entry(int(content["delta"]), Resized(**answer) if answer else None)
-                self._keep(str(content["member"]), str(content["request"]), entry)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # a line that was cut short: its writer died over it
-
-    def _rewrite(self) -> None:
-        """The file with one line for each request."""
-        assert self._path is not None
-        self._close()
-        lines = [
-            _line(member, request, entry.delta, entry.answer)
-            for (member, request), entry in self._entries.items()
-        ]
-        write_private(self._path, b"".join(lines))
-        self._lines, self._torn = len(lines), False
-
-
-def _line(member: str, request: str, delta: int, answer: Resized | None = None) -> bytes:
-    # Put together by hand, for a worker thread holds up the event loop while it does this.
-    line = f'{{"member": {_quoted(member)}, "request": {_quoted(request)}, "delta": {delta:d}'
-    if answer is not None:
-        line += (
-            f', "answer": {{"outcome": {_quoted(answer.outcome)}, "before": {answer.before:d}, '
-            f'"asked": {answer.asked:d}, "granted": {answer.granted:d}, '
-            f'"reason": {_quoted(answer.reason)}, "code": {_quoted(answer.code)}, '
-            f'"transient": {"true" if answer.transient else "false"}}}'
-        )
-    return line.encode() + b"}\n"
+            content = json.loads(line)
+            answer = content.get("answer")
+            yield (
+                str(content["member"]),
+                str(content["request"]),
+                int(content["delta"]),
+                Resized(**answer) if answer else None,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # a line that was cut short: its writer died over it

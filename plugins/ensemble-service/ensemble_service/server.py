@@ -32,7 +32,7 @@ from ensemble_service.prometheus import MetricsServer
 from ensemble_service.proto import ensemble_operator_pb2 as old
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.requests import Requests
-from ensemble_service.resize_log import Answers
+from ensemble_service.resize_log import ResizeLog
 from ensemble_service.resizes import Resizes
 from ensemble_service.router import Hub
 from ensemble_service.rpc_guard import Guard, Tally
@@ -83,8 +83,8 @@ class Service:
         self._closing.append(lambda: os.close(lock))
         try:
             self.tokens.tokens()  # a file that cannot be used is told now
-            answers = Answers(settings.state / "resizes.jsonl")
-            self._resizes = Resizes(self._resizer, answers, self.tally, self._clock)
+            log = ResizeLog(settings.state / "resizes.sqlite")
+            self._resizes = Resizes(self._resizer, log, self.tally, self._clock)
             self._server = grpc.aio.server(options=grpc_options(settings))
             self._health = health.aio.HealthServicer()
             self._add_handlers(Requests(self.hub, self._resizes), legacy)

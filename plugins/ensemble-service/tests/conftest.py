@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,3 +29,19 @@ def _nothing_from_outside(
     looks = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
     for name in (*looks, "FLUX_URI"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def full_disk() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A block in which nothing more fits into the files of this process."""
+
+    @contextlib.contextmanager
+    def full() -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full

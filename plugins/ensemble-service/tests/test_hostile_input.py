@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,10 @@ def test_what_cannot_be_meant_is_wrong_usage(words: tuple[str, ...], tmp_path: P
 
 
 def test_a_full_disk_of_the_service_is_told_to_who_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_disk: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    from ensemble_service.resize_log import Answers
     from ensemble_service.server import Settings, serving
 
     from ensemble_core import EnsembleError, Resized, Resizer, ServiceClient
@@ -73,18 +76,15 @@ def test_a_full_disk_of_the_service_is_told_to_who_asks(
         def resize(self, member: str, delta: int) -> Resized:
             raise AssertionError("carried out without a record")
 
-    def full(*_: Any) -> None:
-        raise EnsembleError("cannot write", cause="No space left on device")
-
-    monkeypatch.setattr(Answers, "_append", full)
     monkeypatch.delenv("ENSEMBLE_CA", raising=False)
     settings = Settings(state=tmp_path, port=0)
     token, _ = TokenFile(settings.token_path).add("admin")
     with (
         serving(settings, Never()) as service,
         ServiceClient(port=service.port, token=token, timeout=1.0) as client,
+        full_disk(),
         pytest.raises(EnsembleError) as refused,
     ):
         client.resize("left", "r-1", 1)
-    assert "No space left on device" in str(refused.value)
+    assert "cannot be put on record" in str(refused.value)
     assert refused.value.transient

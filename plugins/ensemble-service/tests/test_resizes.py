@@ -6,11 +6,12 @@ import asyncio
 import json
 import os
 import random
-import resource
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from ensemble_service import resize_log as answers_module
-from ensemble_service import resizes
+from ensemble_service import resizes, serial_threads
 from ensemble_service.access import Identity
-from ensemble_service.resize_log import Answers
+from ensemble_service.resize_log import Entry, ResizeLog
 from ensemble_service.rpc_guard import Tally
 from ensemble_service.send_queue import Refused
 
@@ -70,7 +70,7 @@ def test_each_request_is_carried_out_once_whatever_comes(
 ) -> None:
     monkeypatch.setattr(resizes, "_FRESH", 0.001)
     chance = random.Random(seed)
-    nodes, record = Nodes(chance), tmp_path / "resizes.jsonl"
+    nodes, record = Nodes(chance), tmp_path / "resizes.sqlite"
     told: dict[tuple[str, str], Resized] = {}
 
     async def one(line: resizes.Resizes) -> None:
@@ -87,14 +87,14 @@ def test_each_request_is_carried_out_once_whatever_comes(
         assert told.setdefault((member, request), answer) == answer
 
     async def all_of_them() -> None:
-        answers = Answers(record)
+        answers = ResizeLog(record)
         line = resizes.Resizes(nodes, answers, Tally())
         await asyncio.gather(*(one(line) for _ in range(400)))
         await line.close(5)
 
     asyncio.run(all_of_them())
     assert not nodes.broken
-    kept = Answers(record)
+    kept = ResizeLog(record)
     lines = [kept.get(f"lab/m{m}", f"r{r}") for m in range(5) for r in range(30)]
     begun = [entry for entry in lines if entry is not None]
     assert nodes.calls == len(begun) == sum(nodes.sizes.values())
@@ -108,15 +108,14 @@ def test_each_request_is_carried_out_once_whatever_comes(
 
 
 def test_the_record_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
-    record = tmp_path / "resizes.jsonl"
-    answers = Answers(record, most=10)
+    record = tmp_path / "resizes.sqlite"
+    answers = ResizeLog(record, most=10)
     answer = Resized(outcome="granted", before=1, asked=2, granted=2)
     for number in range(200):
         answers.begin("lab/one", f"r{number}", 1)
-        answers.end("lab/one", f"r{number}", 1, answer)
+        answers.end("lab/one", f"r{number}", answer)
     answers.close()
-    assert len(record.read_text().splitlines()) <= 50
-    again = Answers(record, most=10)
+    again = ResizeLog(record, most=10)
     assert again.get("lab/one", "r199") is not None
     assert again.get("lab/one", "r100") is None
     again.close()
@@ -132,8 +131,7 @@ class Held(Resizer):
         self.go = threading.Semaphore(0)
 
     def resize(self, member: str, delta: int) -> Resized:
-        lines = [json.loads(line) for line in self.record.read_bytes().splitlines()]
-        self.found.append([(line["request"], "answer" in line) for line in lines])
+        self.found.append(on_record(self.record, "lab/one", "abc"))
         self.entered.release()
         assert self.go.acquire(timeout=PATIENCE)
         return Resized(outcome="granted", before=1, asked=1 + delta, granted=1 + delta)
@@ -149,11 +147,11 @@ async def until(met: Callable[[], object]) -> None:
 def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_told_after(
     tmp_path: Path,
 ) -> None:
-    record = tmp_path / "resizes.jsonl"
+    record = tmp_path / "resizes.sqlite"
     held = Held(record)
 
     async def ask() -> None:
-        line = resizes.Resizes(held, Answers(record), Tally())
+        line = resizes.Resizes(held, ResizeLog(record), Tally())
         asked = [
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
         ]
@@ -166,7 +164,7 @@ def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_tol
         assert not asked[1].done()
         # A service that is killed now, and its successor: the first is answered again, the second
         # may have taken effect and is not carried out again, the third was never begun.
-        again = resizes.Resizes(Never(), Answers(copied(record, tmp_path / "copy")), Tally())
+        again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Tally())
         assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
         assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
         assert (await again.ask(ADMIN, "lab/one", "c", 1)).code == "resizer-failed"
@@ -176,7 +174,7 @@ def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_tol
         await line.close(1)
 
     asyncio.run(ask())
-    assert held.found == [[("a", False)], [("a", False), ("a", True), ("b", False)]]
+    assert held.found == [[("a", False)], [("a", True), ("b", False)]]
 
 
 class Never(Resizer):
@@ -185,36 +183,43 @@ class Never(Resizer):
 
 
 def copied(record: Path, to: Path) -> Path:
-    to.write_bytes(record.read_bytes())
-    return to
+    """As a service that is killed now leaves it."""
+    to.mkdir(exist_ok=True)
+    for path in record.parent.glob(f"{record.name}*"):
+        shutil.copy(path, to)
+    return to / record.name
+
+
+def on_record(record: Path, member: str, requests: Iterable[str]) -> list[tuple[str, bool]]:
+    """Which of the requests were begun, and whether each is answered."""
+    log = ResizeLog(copied(record, record.parent / "looked-at"))
+    found = [(each, log.get(member, each)) for each in requests]
+    log.close()
+    return [(each, entry.answer is not None) for each, entry in found if entry is not None]
 
 
 def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_is_told(
-    tmp_path: Path,
+    tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    record = tmp_path / "resizes.jsonl"
+    record = tmp_path / "resizes.sqlite"
     held = Held(record)
 
     async def ask() -> None:
-        answers = Answers(record)
-        line = resizes.Resizes(held, answers, Tally())
+        line = resizes.Resizes(held, ResizeLog(record), Tally())
         first, second = (
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b")
         )
         await until(lambda: held.entered.acquire(blocking=False))
-        answers.close()  # opened anew when it is written to, and then it is no file
-        kept = record.read_bytes()
-        record.unlink()
-        record.mkdir()
-        held.go.release()
-        assert (await first).granted == 2
-        with pytest.raises(Refused, match="no record"):
-            await second
-        record.rmdir()
-        record.write_bytes(kept)
+        with full_disk():
+            held.go.release()
+            assert (await first).granted == 2
+            with pytest.raises(Refused, match="no record"):
+                await second
+        assert on_record(record, "lab/one", "ab") == [("a", False)]
         held.go.release()
         assert (await line.ask(ADMIN, "lab/one", "b", 1)).granted == 2
         assert await line.ask(ADMIN, "lab/one", "a", 1) == await first
+        assert on_record(record, "lab/one", "ab") == [("a", True), ("b", True)]
         await line.close(1)
 
     asyncio.run(ask())
@@ -240,7 +245,7 @@ def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_p
             return told
 
     async def ask() -> list[Resized]:
-        line = resizes.Resizes(Odd(), Answers(tmp_path / "record"), Tally())
+        line = resizes.Resizes(Odd(), ResizeLog(tmp_path / "record"), Tally())
         told = [await asyncio.wait_for(line.ask(ADMIN, "lab/one", "a", 1), PATIENCE)]
         told.append(await asyncio.wait_for(line.ask(ADMIN, "lab/one", "b", 1), PATIENCE))
         await line.close(1)
@@ -258,11 +263,11 @@ def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_ot
         waits = False
 
         def __init__(self) -> None:
-            self.nodes, self.threads, self.found = 1, set[int](), list[str]()
+            self.nodes, self.threads, self.found = 1, set[int](), list[list[tuple[str, bool]]]()
 
         def resize(self, member: str, delta: int) -> Resized:
             self.threads.add(threading.get_ident())
-            self.found.append(json.loads(record.read_bytes().splitlines()[-1])["request"])
+            self.found.append(on_record(record, "lab/one", "abcd"))
             if delta == 13:
                 raise ZeroDivisionError
             before, self.nodes = self.nodes, self.nodes + delta
@@ -275,7 +280,7 @@ def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_ot
     counting = Counting()
 
     async def ask() -> None:
-        line = resizes.Resizes(counting, Answers(record), Tally())
+        line = resizes.Resizes(counting, ResizeLog(record), Tally())
         assert await line.look("lab/one") == 1
         asked = [("a", 1), ("b", 2), ("a", 1), ("c", 13), ("d", 4)]
         told = await asyncio.gather(*(line.ask(ADMIN, "lab/one", *each) for each in asked))
@@ -288,7 +293,8 @@ def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_ot
     assert counting.nodes == 8
     assert counting.threads == {threading.get_ident()}
     # Each was on record before it was carried out.
-    assert counting.found == ["a", "b", "c", "d"]
+    assert [found[-1] for found in counting.found] == [(name, False) for name in "abcd"]
+    assert counting.found[-1][:-1] == [(name, True) for name in "abc"]
 
 
 def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
@@ -302,7 +308,7 @@ def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
     resizer, now = Unknown(), [100.0]
 
     async def look() -> None:
-        line = resizes.Resizes(resizer, Answers(None), Tally(), lambda: now[0])
+        line = resizes.Resizes(resizer, ResizeLog(None), Tally(), lambda: now[0])
         for _ in range(3):
             assert await line.look("lab/one") is None
         assert resizer.looks == 1
@@ -319,7 +325,7 @@ def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
 def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resizes, "_NO_WORKER", 0.01)
+    monkeypatch.setattr(serial_threads, "_NO_THREAD", 0.01)
     start, refused = threading.Thread.start, iter(range(3))
 
     def scarce(thread: threading.Thread) -> None:
@@ -329,7 +335,7 @@ def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
 
     async def ask() -> tuple[Resized, Resized]:
         nodes = Nodes(random.Random(5))
-        line = resizes.Resizes(nodes, Answers(None), Tally())
+        line = resizes.Resizes(nodes, ResizeLog(None), Tally())
         monkeypatch.setattr(threading.Thread, "start", scarce)
         answers = await asyncio.wait_for(
             asyncio.gather(*(line.ask(ADMIN, name, "a", 1) for name in ("lab/one", "lab/two"))),
@@ -358,7 +364,7 @@ def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answ
             raise SystemExit("no configuration")
 
     async def ask() -> list[str]:
-        line = resizes.Resizes(Exits(), Answers(tmp_path / "record"), Tally())
+        line = resizes.Resizes(Exits(), ResizeLog(tmp_path / "record"), Tally())
         told = [
             (await asyncio.wait_for(line.ask(ADMIN, "lab/one", name, 1), PATIENCE)).code
             for name in ("a", "b")
@@ -370,73 +376,78 @@ def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answ
     assert asyncio.run(ask()) == ["resizer-failed"] * 2
 
 
-def test_what_is_recorded_after_the_disk_was_full_is_not_spoilt_by_half_a_line(
-    tmp_path: Path,
+def test_what_is_recorded_after_the_disk_was_full_is_whole(
+    tmp_path: Path, full_disk: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    record = tmp_path / "resizes.jsonl"
-    answers = Answers(record)
-    answers.begin("lab/one", "a", 1)
-    size = record.stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Not even the end of a line fits after the half that does.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, before[1]))
-    try:
+    record = tmp_path / "resizes.sqlite"
+    log = ResizeLog(record)
+    log.begin("lab/one", "a", 1)
+    with full_disk():
         for _ in range(2):
             with pytest.raises(EnsembleError, match="on record"):
-                answers.begin("lab/one", "b", 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert record.stat().st_size == size + 20
-    answers.begin("lab/one", "c", 1)
-    again = Answers(copied(record, tmp_path / "copy"))
+                log.begin("lab/one", "b", 1)
+    log.begin("lab/one", "c", 1)
     # It was begun, and must not be carried out a second time.
-    assert again.get("lab/one", "c") is not None
-    assert again.get("lab/one", "b") is None
-    answers.close()
-    again.close()
+    assert on_record(record, "lab/one", "abc") == [("a", False), ("c", False)]
+    log.close()
 
 
-def test_a_record_that_cannot_be_tidied_up_goes_on_with_more_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = tmp_path / "resizes.jsonl"
-    answers = Answers(record, most=2)
+def test_what_an_earlier_version_kept_is_taken_over_once(tmp_path: Path) -> None:
+    answer = {"outcome": "granted", "before": 1, "asked": 2, "granted": 2, "reason": "", "code": ""}
+    lines = [
+        {"member": "lab/one", "request": "a", "delta": 1},
+        {"member": "lab/one", "request": "a", "delta": 1, "answer": {**answer, "transient": False}},
+        {"member": "lab/one", "request": "b", "delta": -1},
+    ]
+    earlier = tmp_path / "resizes.jsonl"
+    earlier.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"member": "lab/o')
+    for _ in range(2):
+        log = ResizeLog(tmp_path / "resizes.sqlite")
+        known = log.begin("lab/one", "a", 1)
+        assert known is not None
+        assert known.answer == Resized(outcome="granted", before=1, asked=2, granted=2)
+        known = log.begin("lab/one", "b", -1)
+        assert known is not None
+        assert (known.delta, known.answer) == (-1, None)
+        log.close()
+        assert not earlier.exists()
 
-    def full(*_: object) -> None:
-        raise EnsembleError("cannot write")
 
-    monkeypatch.setattr(answers_module, "write_private", full)
-    for number in range(20):
-        answers.begin("lab/one", f"r{number}", 1)
-    answers.close()
-    monkeypatch.undo()
-    again = Answers(record, most=2)
-    assert again.get("lab/one", "r19") is not None
-    again.close()
+def test_what_is_no_record_is_refused_at_the_start(tmp_path: Path) -> None:
+    record = tmp_path / "resizes.sqlite"
+    record.write_text("something else " * 100)
+    with pytest.raises(EnsembleError, match="cannot read"):
+        ResizeLog(record)
+
+
+def test_the_record_is_readable_for_nobody_else(tmp_path: Path) -> None:
+    log = ResizeLog(tmp_path / "resizes.sqlite")
+    log.begin("lab/one", "a", 1)
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    log.close()
+    assert set(found.values()) == {0o600}
+    assert "resizes.sqlite" in found
 
 
 def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_module, "_CLOSING", 0.1)
+    monkeypatch.setattr(resizes, "_CLOSING", 0.1)
     writing, back = threading.Event(), threading.Event()
 
-    class Slow(Answers):
-        def _append(self, data: bytes) -> None:
-            writing.set()
-            assert back.wait(PATIENCE)
-            super()._append(data)
+    class Slow(ResizeLog):
+        def begin(self, member: str, request: str, delta: int) -> Entry | None:
+            with self._lock:
+                writing.set()
+                assert back.wait(PATIENCE)
+            return super().begin(member, request, delta)
 
     async def stop() -> None:
         line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Tally())
         asked = asyncio.ensure_future(line.ask(ADMIN, "lab/one", "a", 1))
         await until(writing.is_set)
-        later = threading.Timer(PATIENCE / 2, back.set)
-        later.start()
-        began = time.monotonic()
         await line.close(0.1)
-        assert time.monotonic() - began < PATIENCE / 4
-        later.cancel()
+        assert not back.is_set()
         asked.cancel()
         back.set()
 
@@ -449,7 +460,7 @@ def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
             raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
 
     async def ask() -> Resized:
-        line = resizes.Resizes(Failing(), Answers(None), Tally())
+        line = resizes.Resizes(Failing(), ResizeLog(None), Tally())
         answer = await line.ask(ADMIN, "lab/one", "a", 1)
         await line.close(1)
         return answer

@@ -521,18 +521,15 @@ def test_without_a_resizer_the_answer_says_what_to_do(tmp_path: Path, certificat
     assert "--resizer" in answer.reason
 
 
-def test_what_cannot_be_put_on_record_is_not_carried_out(world: World) -> None:
+def test_what_cannot_be_put_on_record_is_not_carried_out(
+    world: World, full_disk: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
     client = world.client("member", "lab/one", timeout=0.5)
     client.resize("lab/one", "a", 1)
-    record = world.service.settings.state / "resizes.jsonl"
-    world.service._resizes._answers.close()  # as it is where the disk went away
-    record.unlink()
-    record.mkdir()
-    with pytest.raises(ExecutorError) as caught:
+    with full_disk(), pytest.raises(ExecutorError) as caught:
         client.resize("lab/one", "b", 1)
     assert caught.value.transient
     assert world.nodes.calls == [("lab/one", 1)]
-    record.rmdir()
     assert client.resize("lab/one", "b", 1).granted == 6
 
 
