@@ -173,7 +173,7 @@ def own_authority(host: str, folder: Path | None = None) -> Path | None:
     if not is_loopback(host):
         return None
     if folder is None:
-        from ensemble_core.journal.run_store import state_folder
+        from ensemble_core.cli.toolkit import state_folder
 
         folder = state_folder(None) / "service" / "tls"
     own = folder / "ca.crt"

@@ -80,7 +80,7 @@ class Resizes:
             raise Refused("RESOURCE_EXHAUSTED", f"too many requests wait for {member}")
         call = partial(self._carry_out, member, request, delta)
         ended = partial(self._ended, who, member, request, delta)
-        answer, _ = await self._call(member, call, ended)
+        answer: Resized = (await self._call(member, call, ended))[0]
         return answer
 
     def _call(
