@@ -34,6 +34,7 @@ pytest.register_assert_rewrite(
 
 from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
 from ensemble_core.testing.crash import CrashSuite  # noqa: E402
+from ensemble_core.testing.decisions import DecisionSuite  # noqa: E402
 from ensemble_core.testing.executor import ExecutorContract  # noqa: E402
 from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
 from ensemble_core.testing.observer import ObserverContract  # noqa: E402
@@ -44,6 +45,7 @@ from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
 __all__ = [
     "ActionContract",
     "CrashSuite",
+    "DecisionSuite",
     "ExecutorContract",
     "FakeExecutor",
     "FakeFiring",

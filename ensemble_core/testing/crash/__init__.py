@@ -57,7 +57,7 @@ class CrashSuite:
 
     #: The executor's name, and further options of ``ensemble run``.
     executor: ClassVar[str]
-    options: ClassVar[Sequence[str]] = ()
+    options: Sequence[str] = ()
     #: How many runs are killed, unless ``ENSEMBLE_CRASH`` says otherwise.
     rounds: ClassVar[int] = 2
 

@@ -37,11 +37,11 @@ from ensemble_core.testing.crash.rounds import (
 TEXT = """
 jobs:
   - name: work
-    command: [sh, -c, "echo {id} >> ran; sleep 0.0{index}; test {index} != 2"]
+    command: [sh, -c, "echo {id} >> {here}/ran; sleep 0.0{index}; test {index} != 2"]
     count: 5
-  - {name: again, command: [sh, -c, "echo {id} >> ran; sleep 0.02; test {index} != 0"]}
-  - {name: server, command: [sh, -c, "echo {id} >> ran; exec sleep 600"]}
-  - {name: tail, command: [sh, -c, "echo {id} >> ran"], count: 2}
+  - {name: again, command: [sh, -c, "echo {id} >> {here}/ran; sleep 0.02; test {index} != 0"]}
+  - {name: server, command: [sh, -c, "echo {id} >> {here}/ran; exec sleep 600"]}
+  - {name: tail, command: [sh, -c, "echo {id} >> {here}/ran"], count: 2}
 rules:
   - id: begin
     trigger: start

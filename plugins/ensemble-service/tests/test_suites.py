@@ -1,0 +1,58 @@
+"""Executor ``remote`` over a member of this machine: the decision suite and the crash suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
+
+from ensemble_service.access import TokenFile
+from ensemble_service.agent import Agent
+from ensemble_service.client import open_channel
+from ensemble_service.server import Settings, serving
+
+from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.testing import CrashSuite, DecisionSuite
+from ensemble_core.testing.crash import seed_and_rounds
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """A service with one member: its port, and a controller's token."""
+    folder = tmp_path_factory.mktemp("service")
+    settings = Settings(state=folder / "service", port=0)
+    tokens = TokenFile(settings.token_path)
+    member, _ = tokens.add("member", "default/here")
+    controller, _ = tokens.add("controller", "default")
+    with serving(settings) as service:
+        agent = Agent(
+            "default/here",
+            lambda: LocalExecutor(slots=8, grace=0.3),
+            folder / "member",
+            lambda: open_channel("127.0.0.1", service.port, token=member),
+            "service",
+        )
+        agent.start()
+        assert agent.wait_connected(60)
+        yield service.port, controller
+        agent.stop()
+
+
+class Remote:
+    executor = "remote"
+
+    @pytest.fixture(autouse=True)
+    def _service(self, service: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        port, token = service
+        self.options = ("--host", "127.0.0.1", "--port", str(port))
+        monkeypatch.setenv("ENSEMBLE_TOKEN", token)
+
+
+@pytest.mark.timeout(300)
+class TestRemoteDecisions(Remote, DecisionSuite): ...
+
+
+@pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])
+class TestRemoteCrash(Remote, CrashSuite): ...
