@@ -139,14 +139,14 @@ class RunSession:
             engine=engine,
         )
         if engine is not None:
-            feed.active.update(engine.active())
-            for record in engine.table.records.values():
+            feed.active.update(engine.state.active())
+            for record in engine.state.table.records.values():
                 self._narrator.know(record.job, record.files)
         if stop_first is not None:
             runtime.stop_first(stop_first)
 
         def stop(reason: str, exit_code: int, again: bool) -> None:
-            ending = runtime.engine.ended is not None
+            ending = runtime.engine.state.ended is not None
             if again:
                 self._left = True
                 output.say("leaving at once", error=True)
@@ -229,15 +229,15 @@ class RunSession:
                 "groups": list(self._ensemble.groups),
                 "rules": [rule.id for rule in self._ensemble.rules],
                 "journal": str(kept.recorder.path) if kept is not None else None,
-                "resumed_after": engine.events if engine is not None else None,
+                "resumed_after": engine.state.events if engine is not None else None,
             }
             output.say(to_json(about))
         elif not self._quiet:
             output.say(self._look.paint(printable(str(self._choice)), "dim"))
             if engine is not None:
-                active = len(engine.active())
+                active = len(engine.state.active())
                 said = (
-                    f"run {tag} goes on after event {engine.events}, "
+                    f"run {tag} goes on after event {engine.state.events}, "
                     f"with {active} job{' that was' if active == 1 else 's that were'} not over"
                 )
                 output.say(self._look.paint(said, "dim"))

@@ -128,8 +128,6 @@ def why_not_fired(rule: RuleReport) -> str:
             return f"{times}, but its trigger did not match"
         refused = f"its trigger did not match {format_times(rule.refused)}"
         return f"{times}, but {refused}, and {when} {format_times(left)}{seen}"
-    if rule.state == "held back":
-        return f"{times}, but held back by its backoff"
     if rule.state == "cut":
         return f"switched off: {printable(rule.cut) or 'a chain of firings fed itself'}"
     if rule.state == "disabled":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ensemble_core.cli.text_style import format_duration
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.rule_trace import TracingEngine, Verdict
+    from ensemble_core.engine.rule_trace import RuleTracer, Verdict
     from ensemble_core.model.rules import BoundRule
 
 __all__ = ["conclude", "describe_condition", "describe_rule", "format_times"]
@@ -57,7 +57,7 @@ def _waits_for(rule: BoundRule) -> str:
 
 def conclude(
     rule: BoundRule,
-    engine: TracingEngine,
+    tracer: RuleTracer,
     *,
     kinds: Mapping[str, int],
     fired_at: Sequence[int],
@@ -72,7 +72,7 @@ def conclude(
     ``switched`` how it was last enabled or disabled (event, type of decision, by which rule),
     ``ended`` when the run ended and why, ``values`` the range in which its condition was false.
     """
-    state = engine.rules.states.get(rule.id)
+    state = tracer.state.rules.states.get(rule.id)
     over = ended is not None
     if state is None:
         fate = "it is no longer in the ensemble file"
@@ -84,7 +84,7 @@ def conclude(
     elif not state.enabled:
         fate = f"it is disabled: {_how(switched)}"
     else:
-        fate = _waiting(rule, engine, kinds, values, last, over)
+        fate = _waiting(rule, tracer, kinds, values, last, over)
     if fired_at:
         when = f"at event {fired_at[0]}"
         if len(fired_at) > 1:
@@ -107,7 +107,7 @@ def _how(switched: tuple[int, str, str] | None) -> str:
 
 def _waiting(
     rule: BoundRule,
-    engine: TracingEngine,
+    tracer: RuleTracer,
     kinds: Mapping[str, int],
     values: tuple[float, float] | None,
     last: Verdict | None,
@@ -118,7 +118,7 @@ def _waiting(
     if not looked:
         if kinds.get("fired"):
             return f"nothing that it waits for ({_waits_for(rule)}) happened after that"
-        return f"it was never woken: {_nothing(rule, engine)}"
+        return f"it was never woken: {_nothing(rule, tracer)}"
     parts = []
     if kinds.get("condition"):
         text = f"{describe_condition(rule)} was false {format_times(kinds['condition'])}"
@@ -141,7 +141,7 @@ def _waiting(
     return ", and ".join(parts)
 
 
-def _nothing(rule: BoundRule, engine: TracingEngine) -> str:
+def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     """What happened instead of what the rule waits for."""
     trigger = rule.trigger
     if trigger.metric is not None:
@@ -150,7 +150,7 @@ def _nothing(rule: BoundRule, engine: TracingEngine) -> str:
         return f"{format_duration(trigger.every)} did not pass"
     elsewhere: Counter[str] = Counter()
     here: Counter[str] = Counter()
-    for (name, group), count in engine.happened.items():
+    for (name, group), count in tracer.happened.items():
         if name in trigger.wakes and group is not None:
             elsewhere[group] += count
         if group is not None and group == trigger.group and name.startswith("job-"):
@@ -159,7 +159,7 @@ def _nothing(rule: BoundRule, engine: TracingEngine) -> str:
     if elsewhere:
         others = ", ".join(f"{group} {count}" for group, count in elsewhere.most_common(_NAMED))
         return f"{said}, only of other groups: {others}"
-    if trigger.group is not None and trigger.group not in engine.groups:
+    if trigger.group is not None and trigger.group not in tracer.state.groups:
         return f"{said}: there is no such group"
     if trigger.group is not None and not here:
         return f"{said}: nothing happened to any job of {trigger.group}"

@@ -34,27 +34,15 @@ The runtime owns the only thread that calls this; the journal can replay it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_table import JobRecord, Link, Strangers
+from ensemble_core.engine.job_table import JobRecord, Link
 from ensemble_core.engine.report import GroupReport, Report
-from ensemble_core.engine.rule_evaluation import NOTHING, Reactions
-from ensemble_core.engine.state import Request
+from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
+from ensemble_core.engine.state import Occasion, State
 from ensemble_core.engine.timers import Timer
-from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricsView
-from ensemble_core.model.decisions import (
-    AddRule,
-    Call,
-    Cancel,
-    Decision,
-    Log,
-    Resize,
-    Submit,
-    Terminate,
-)
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
@@ -79,20 +67,28 @@ __all__ = ["Engine"]
 _LONGEST_RETRY = 60.0
 
 
-class Engine(Reactions):
-    """One run of one ensemble. See the laws above."""
+class Engine:
+    """One run of one ensemble: its ``state``, and the rules at work on it. See the laws above.
+
+    Made anew for an ensemble (of ``everything`` and ``shared`` see :class:`State`), or upon the
+    state of a snapshot. Whoever shows or carries out a run reads ``state``; only ``handle`` and
+    ``adopt`` change it.
+    """
 
     def __init__(
-        self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
+        self,
+        ensemble: Ensemble | State,
+        *,
+        everything: bool | None = None,
+        shared: bool = False,
     ) -> None:
-        super().__init__(ensemble, everything=everything, shared=shared)
-        self._strangers = Strangers()
+        if isinstance(ensemble, Ensemble):
+            ensemble = State(ensemble, everything=everything, shared=shared)
+        self.state = ensemble
+        self._rules = RuleEvaluation(ensemble)
         #: The metrics after an event that called functions: what these are given.
         self._view: MetricsView | None = None
-        #: The end that the loss of the queue brought about, which a resumed run takes back.
-        self._ended_by_loss: Terminate | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            JobEvent: self._on_job,
             Observed: self._on_observed,
             Started: self._on_started,
             Resumed: self._on_resumed,
@@ -107,80 +103,97 @@ class Engine(Reactions):
             Problem: self._on_problem,
         }
 
+    def observe(self, observer: RuleObserver) -> None:
+        """Tell ``observer`` from now on what becomes of rules."""
+        self._rules.observer = observer
+
+    def adopt(self, ensemble: Ensemble) -> list[str]:
+        """Go on with a changed file, between two events; the rules that had joined while the run
+        was under way and that cannot stay."""
+        dropped = self.state.adopt(ensemble)
+        if self._rules.observer is not None:
+            self._rules.observer.adopted()
+        return dropped
+
     # -- what may be asked ---------------------------------------------------------------------
 
     @property
     def busy(self) -> int:
         """Jobs whose last event has not come yet."""
-        return len(self.table.records)
+        return len(self.state.table.records)
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
         """The jobs that were handed to the executor and whose last event has not come yet."""
-        held = {job.id for job, _, _ in self._pacer.held}
-        return [item for item in self.table.records.items() if item[0] not in held]
+        held = {job.id for job, _, _ in self.state.rate_limit.held}
+        return [item for item in self.state.table.records.items() if item[0] not in held]
 
     def concerns(self, event: Event) -> bool:
         """Whether this event can matter. One of a stranger's job cannot, nor need it be kept,
         while no rule has ``scope: queue``."""
-        return type(event) is not JobEvent or event.ours or self.rules.strangers
+        return type(event) is not JobEvent or event.ours or self.state.rules.strangers
 
     def rule_of(self, call: Call) -> Mapping[str, Any]:
         """The rule that asked for a call, as the file had it when it did: the file may have changed
         since, and call another rule so, or none."""
-        asked = self._calls.get(call.call)
-        state = self.rules.states.get(call.rule or "") if asked is None else asked[0].state
+        asked = self.state.calls.get(call.call)
+        if asked is not None:
+            return asked.origin.rule_state.rule.spec
+        state = self.state.rules.states.get(call.rule or "")
         return {} if state is None else state.rule.spec
 
     def next_timer(self) -> Timer | None:
         """The earliest time the engine wants to be told of, and what for."""
-        return None if self.ended else self.timers.first()
+        return None if self.state.ended else self.state.timers.first()
 
     def snapshot(self) -> MetricsView:
         """Every metric's value now, safe to hand to another thread."""
         return self._look() if self._view is None else self._view
 
     def _look(self) -> MetricsView:
-        self.table.fill_gauges()
-        return self.metrics.snapshot(self.now)
+        self.state.table.fill_gauges()
+        return self.state.metrics.snapshot(self.state.now)
 
     def report(self) -> Report:
         """How the run stands, for people."""
+        state = self.state
         groups = []
-        for name, state in self.table.groups.items():
-            counts = self.metrics.counts[name]
+        for name, group in state.table.groups.items():
+            counts = state.metrics.counts[name]
             over = counts["finished"] + counts["cancelled"]
             groups.append(
                 GroupReport(
                     name=name,
                     submitted=counts["submitted"],
-                    running=state.running,
-                    waiting=counts["submitted"] - state.running - over,
+                    running=group.running,
+                    waiting=counts["submitted"] - group.running - over,
                     success=counts["success"],
                     failed=counts["failed"],
                     cancelled=counts["cancelled"],
-                    mean_duration=self.metrics.mean(name, "duration"),
-                    mean_pending=self.metrics.mean(name, "pending"),
+                    mean_duration=state.metrics.mean(name, "duration"),
+                    mean_pending=state.metrics.mean(name, "pending"),
                 )
             )
         return Report(
             groups=tuple(groups),
-            rules=self.rules.report(self.now),
-            events=self.events,
-            firings=self.firings,
-            errors=self.errors,
-            unhandled_failures=self.unhandled_failures,
+            rules=state.rules.report(state.now),
+            events=state.events,
+            firings=state.firings,
+            errors=state.errors,
+            unhandled_failures=state.unhandled_failures,
         )
 
     # -- the one way in ------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Decision]:
         """Work one event in; what is to be done, in order."""
-        self.events += 1
-        out = self._out = []
-        self._link = self._deepest = None
+        state = self.state
+        state.events += 1
+        out: list[Decision] = []
+        state.out = out
+        state.link = state.deepest = None
         try:
-            if event.timestamp > self.now:
-                self.now = event.timestamp
+            if event.timestamp > state.now:
+                state.now = event.timestamp
             if type(event) is JobEvent:
                 self._on_job(event)
             else:
@@ -192,307 +205,281 @@ class Engine(Reactions):
         self._view = None
         if out and any(type(decision) is Call for decision in out):
             self._view = self._look()
-        if self.metrics.problems:
-            for problem in self.metrics.problems:
-                self._error(problem)
-            self.metrics.problems.clear()
-        if self.metrics.warnings:
-            self._out += [Log(message=m, level="warning") for m in self.metrics.warnings]
-            self.metrics.warnings.clear()
-        if self._look_for_end and self._started and self.ended is None:
-            self._end_if_over()
+        metrics = state.metrics
+        if metrics.problems or metrics.warnings:
+            self._tell_of_metrics()
+        if state.look_for_end and state.started and state.ended is None:
+            state.end_if_over()
+        if self._rules.observer is not None:
+            self._rules.observer.handled(event)
         return out
 
     def _recover(self, event: Event, error: Exception) -> None:
         """An event broke off in the middle: what was decided stands, and the run goes on."""
-        self._via = None
-        self._beating = False
-        self._look_for_end = True
-        self._error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
+        state = self.state
+        state.via = None
+        state.beating = False
+        state.look_for_end = True
+        state.error(f"an event of type {type(event).__name__} could not be worked in: {error!r}")
 
-    # -- events --------------------------------------------------------------------------------
+    def _tell_of_metrics(self) -> None:
+        """Statistics were found at fault."""
+        metrics = self.state.metrics
+        for problem in metrics.problems:
+            self.state.error(problem)
+        metrics.problems.clear()
+        self.state.out += [Log(message=m, level="warning") for m in metrics.warnings]
+        metrics.warnings.clear()
 
-    def _on_started(self, event: Started) -> None:
-        self._started = True
-        self._look_for_end = True
-        if self.ensemble.heartbeat:
-            self.timers.every(self.ensemble.heartbeat, "heartbeat", "", event.timestamp)
-        for state in self.rules.intervals():
-            self._schedule(state, event.timestamp)
-        self._gauge(event.resources)
-        self._react(("start",), None, event, {})
-
-    def _on_resumed(self, event: Resumed) -> None:
-        """Say again what may not have been carried out: nobody knows how far that had got."""
-        if self.lost:
-            self.lost = False
-            if self.ended is self._ended_by_loss:
-                self.ended = None
-                self.errors -= 1
-        self._ended_by_loss = None
-        self._look_for_end = True
-        # An undisturbed run hears of gauges that change, and of no others.
-        gauges = self.metrics.gauges
-        self._gauge({p: v for p, v in event.resources.items() if gauges.get(p) != v})
-        cancelled = self._submit_again(event.absent)
-        again = tuple(
-            job
-            for job, record in self.table.records.items()
-            if record.cancelling and record.outcome is None
-        )
-        if again:
-            self._out.append(Cancel(jobs=again))
-        if self.ended is not None:
-            self.rules.index.touched.clear()
-            return
-        for firing, link, call in list(self._calls.values()):
-            again_call = replace(call, rule=firing.rule, attempt=call.attempt + 1)
-            self._calls[call.call] = (firing, link, again_call)
-            self._out.append(again_call)
-        for request, asked in list(self._requests.items()):
-            self._ask_again(request, asked)
-        self._withdrawn += cancelled
-        self._react((), None, event, {})
-
-    def _ask_again(self, request: str, asked: Request) -> None:
-        """The same request once more: who knows it answers and does not carry it out twice."""
-        asked = asked._replace(attempt=asked.attempt + 1)
-        self._requests[request] = asked
-        self._out.append(
-            Resize(
-                rule=asked.firing.rule,
-                firing=asked.firing.number,
-                request=request,
-                delta=asked.delta,
-                attempt=asked.attempt,
-                when_busy=asked.when_busy,
-            )
-        )
-
-    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
-        """Hand the jobs on that never arrived; those that were to be cancelled are over."""
-        cancelled: list[tuple[JobRecord, Link]] = []
-        batches: dict[str, list[Job]] = {}
-        for name in absent:
-            record = self.table.records.get(name)
-            if record is None or record.seen:
-                continue
-            # Not those of a run that ended and let its jobs be: they were submitted before that.
-            if record.cancelling:
-                self.table.forget(record)
-                if record.link is not None:
-                    cancelled.append((record, record.link))
-            else:
-                batches.setdefault(record.job.group, []).append(record.job)
-        for group, jobs in batches.items():
-            self._out.append(Submit(group=group, jobs=tuple(jobs)))
-        return cancelled
+    # -- jobs ----------------------------------------------------------------------------------
 
     def _on_job(self, event: JobEvent) -> None:
-        record = self.table.records.get(event.job) if event.ours else None
+        state, rules = self.state, self._rules
+        record = state.table.records.get(event.job) if event.ours else None
         if record is None:
             self._on_stranger(event)
             return
-        self._link = record.link
-        occasions = self.table.take(record, event)
+        state.link = record.link
+        occasions = state.table.take(record, event)
         if occasions is None:
             return
-        index = self.rules.index
-        if self.ended is not None:
+        if rules.observer is not None:
+            rules.observer.occurred(occasions, record.job.group, stranger=False)
+        index = state.rules.index
+        if state.ended is not None:
             index.touched.clear()
             return
         if index.touched:
-            self._metric_rules(event, record, NOTHING)
+            rules.metric_rules(Occasion(event, record))
         by_name = index.occasions.by_name
         if by_name:
             for occasion in occasions:
                 if occasion in by_name:
-                    self._event_rules(occasions, record.job.group, event, record, NOTHING)
+                    rules.event_rules(occasions, record.job.group, Occasion(event, record))
                     break
-        if index.touched or self._withdrawn:
-            self._settle(event)
+        if index.touched or state.withdrawn:
+            rules.settle(event)
         if event.name == "clean":
-            self._look_for_end = True
+            state.look_for_end = True
             if (
                 record.outcome == "failed"
                 and not record.concern
-                and not self.rules.awaits_failures(record.job.group)
+                and not state.rules.awaits_failures(record.job.group)
             ):
-                self.unhandled_failures += 1
+                state.unhandled_failures += 1
 
     def _on_stranger(self, event: JobEvent) -> None:
-        if event.ours or self.ended is not None:
+        state, rules = self.state, self._rules
+        if event.ours or state.ended is not None:
             return  # late news of a job that is over, or of a run that is
-        if not self.rules.strangers:
+        if not state.rules.strangers:
             return
-        names, fields = self._strangers.take(event)
-        occasions = self.rules.index.occasions
-        waking = [name for name in names if name in occasions]
-        if waking:
-            self._event_rules(waking, None, event, None, fields, stranger=True)
-            self._settle(event)
+        names, fields = state.strangers.take(event)
+        if rules.observer is not None:
+            rules.observer.occurred(names, None, stranger=True)
+        occasions = state.rules.index.occasions
+        if any(name in occasions for name in names):
+            rules.event_rules(names, None, Occasion(event, None, fields), stranger=True)
+            rules.settle(event)
 
     def _on_observed(self, event: Observed) -> None:
-        record = self.table.records.get(event.job)
+        record = self.state.table.records.get(event.job)
         if record is None:
             return
-        self._link = record.link
+        self.state.link = record.link
         if event.anew and record.rows is not None:
             record.rows.pop(event.observer, None)
-        self.table.observe(record, event.observer, event.values, event.timestamp)
+        self.state.table.observe(record, event.observer, event.values, event.timestamp)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
         # How many more rows come of a job that a rule cancelled is chance.
         names = () if record.cancelling and not record.refused else ("observed",)
-        self._react(names, record.job.group, event, fields, record)
+        self._rules.react(names, record.job.group, Occasion(event, record, fields))
+
+    # -- the run and its queue -----------------------------------------------------------------
+
+    def _on_started(self, event: Started) -> None:
+        state = self.state
+        state.started = True
+        state.look_for_end = True
+        if state.ensemble.heartbeat:
+            state.timers.every(state.ensemble.heartbeat, "heartbeat", "", event.timestamp)
+        for rule_state in state.rules.intervals():
+            state.schedule(rule_state, event.timestamp)
+        state.set_gauges(event.resources)
+        self._rules.react(("start",), None, Occasion(event))
+
+    def _on_resumed(self, event: Resumed) -> None:
+        """Say again what may not have been carried out: nobody knows how far that had got."""
+        state = self.state
+        if state.lost:
+            state.lost = False
+            if state.ended is state.ended_by_loss:
+                state.ended = None
+                state.errors -= 1
+        state.ended_by_loss = None
+        state.look_for_end = True
+        # An undisturbed run hears of gauges that change, and of no others.
+        gauges = state.metrics.gauges
+        state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
+        cancelled = self._submit_again(event.absent)
+        again = tuple(
+            job
+            for job, record in state.table.records.items()
+            if record.cancelling and record.outcome is None
+        )
+        if again:
+            state.out.append(Cancel(jobs=again))
+        if state.ended is not None:
+            state.rules.index.touched.clear()
+            return
+        for call, asked in state.calls.items():
+            state.calls[call] = asked.retry()
+            state.out.append(state.calls[call].decision)
+        for request in list(state.resizes):
+            self._ask_again(request)
+        state.withdrawn += cancelled
+        self._rules.react((), None, Occasion(event))
+
+    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
+        """Hand the jobs on that never arrived; those that were to be cancelled are over."""
+        state = self.state
+        cancelled: list[tuple[JobRecord, Link]] = []
+        batches: dict[str, list[Job]] = {}
+        for name in absent:
+            record = state.table.records.get(name)
+            if record is None or record.seen:
+                continue
+            # Not those of a run that ended and let its jobs be: they were submitted before that.
+            if record.cancelling:
+                state.table.forget(record)
+                if record.link is not None:
+                    cancelled.append((record, record.link))
+            else:
+                batches.setdefault(record.job.group, []).append(record.job)
+        for group, jobs in batches.items():
+            state.out.append(Submit(group=group, jobs=tuple(jobs)))
+        return cancelled
 
     def _on_resources(self, event: Resources) -> None:
-        self._gauge(event.values)
-        self._react((), None, event, {})
-
-    def _gauge(self, values: Mapping[str, float]) -> None:
-        index = self.rules.index
-        for path, value in values.items():
-            if path.startswith(("queue.", "waiting.")):
-                self.table.queue_reported = True
-            self.metrics.gauges[path] = value
-            watch = index.gauges.get(path)
-            if watch is not None:
-                index.touched.append(watch)
-
-    def _on_timer(self, event: TimerElapsed) -> None:
-        self.timers.elapsed(event.timer, event.key, event.timestamp)
-        if self.ended is not None:
-            return
-        if event.timer == "heartbeat":
-            self._beating = True
-            self._look_for_end = True
-            self.rules.touch_what_moves()
-            self._react(("heartbeat",), None, event, {})
-            self._beating = False
-        elif event.timer == "interval":
-            state = self.rules.states[event.key]
-            state.woken += 1
-            self._consider(state, event, None, NOTHING)
-            self._settle(event)
-            if not state.live:
-                self.timers.stop("interval", event.key)
-            self._look_for_end = True
-        elif event.timer == "pace":
-            self._release()
-        elif event.timer == "retry":
-            request = self._retries.pop(event.key, None)
-            if request is not None and request.firing.state.enabled:
-                self._ask_again(event.key, request)
-            self._look_for_end = True
-
-    def _on_returned(self, event: CallReturned) -> None:
-        called = self._calls.pop(event.call, None)
-        self._look_for_end = True
-        if called is None or self.ended is not None:
-            return
-        firing, self._via, _ = called
-        self._link = self._deepest = self._via
-        for spec in event.result:
-            self._follow(firing, spec)
-        self._via = None
-        self._settle(event)
-
-    def _follow(self, firing: EngineFiring, spec: Mapping[str, Any]) -> None:
-        """Do what a function returned."""
-        if self.ended is not None:
-            return
-        try:
-            if "rule" in spec:
-                self._join(firing, spec["rule"])
-            else:
-                told = spec.get("fields")
-                self._act(
-                    firing.knowing(told) if told else firing,
-                    self.ensemble.binder.action(spec["action"]),
-                )
-        except EnsembleError as error:
-            self._error(str(error), firing)
-
-    def _join(self, firing: EngineFiring, spec: Mapping[str, Any]) -> None:
-        state = self.rules.join(spec)
-        rule = state.rule
-        self._out.append(
-            AddRule(rule=firing.rule, firing=firing.number, id=rule.id, spec=dict(rule.spec))
-        )
-        self._schedule(state, self.now)
-        self._look_at_once(state)
-
-    def _on_call_failed(self, event: CallFailed) -> None:
-        called = self._calls.pop(event.call, None)
-        self._look_for_end = True
-        if called is not None:
-            firing = called[0]
-            self._error(f"{firing.rule}: {event.error}", firing)
-
-    def _on_resize(self, event: ResizeOutcome) -> None:
-        request = self._requests.pop(event.request, None)
-        self._look_for_end = True
-        if request is None or self.ended is not None:
-            return
-        self._link = request.firing.link
-        if event.outcome == "undelivered":
-            self._retries[event.request] = request
-            delay = min(_LONGEST_RETRY, 2.0 ** min(request.attempt - 1, 6))
-            self.timers.once(self.now + delay, "retry", event.request)
-            if request.attempt == 1:
-                word = "grow" if request.delta > 0 else "shrink"
-                self._out.append(
-                    Log(
-                        rule=request.firing.rule,
-                        firing=request.firing.number,
-                        level="warning",
-                        message=f"{word} could not be delivered and will be asked again: "
-                        f"{event.reason or 'no answer'}",
-                    )
-                )
-            return
-        fields: dict[str, Any] = {"delta": request.delta, "reason": event.reason}
-        if event.size is not None:
-            fields["size"] = event.size
-        self._react((f"resize-{event.outcome}",), None, event, fields)
+        self.state.set_gauges(event.values)
+        self._rules.react((), None, Occasion(event))
 
     def _on_stop(self, event: StopRequested) -> None:
+        state = self.state
         # The loss of a queue is an end that a resume takes back; this one is not.
-        if self.ended is None or self.ended is self._ended_by_loss:
-            self._end(
-                Terminate(
-                    exit_code=event.exit_code,
-                    cancel=tuple(self.active()),
-                    reason=event.reason,
-                )
-            )
+        if state.ended is None or state.ended is state.ended_by_loss:
+            active = tuple(state.active())
+            state.end(Terminate(exit_code=event.exit_code, cancel=active, reason=event.reason))
 
     def _on_lost(self, event: ExecutorLost) -> None:
-        self.lost = True
+        state = self.state
+        state.lost = True
         reason = f"executor {event.executor} lost its queue: {event.reason}"
-        self._error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)
-        if self.ended is None:
-            # Not by _end: jobs that wait for their turn are not over, for the run may be resumed.
-            self.ended = self._ended_by_loss = Terminate(exit_code=1, reason=reason)
-            self.rules.index.touched.clear()
-            self._withdrawn.clear()
-            self._out.append(self.ended)
-
-    def _on_plugin(self, event: PluginEvent) -> None:
-        record = self.table.records.get(event.job) if event.job is not None else None
-        if self.ended is None:
-            group = record.job.group if record else None
-            self._react((event.name,), group, event, dict(event.data), record)
+        state.error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)
+        if state.ended is None:
+            state.lose(reason)
 
     def _on_problem(self, event: Problem) -> None:
+        state = self.state
         for job in event.jobs:
-            record = self.table.records.get(job)
+            record = state.table.records.get(job)
             if record is not None:
                 record.refused = True
         if event.level == "error":
-            self._error(event.message)
+            state.error(event.message)
         else:
-            self._out.append(Log(message=event.message, level="warning"))
+            state.out.append(Log(message=event.message, level="warning"))
+
+    def _on_plugin(self, event: PluginEvent) -> None:
+        record = self.state.table.records.get(event.job) if event.job is not None else None
+        if self.state.ended is None:
+            group = record.job.group if record else None
+            occasion = Occasion(event, record, dict(event.data))
+            self._rules.react((event.name,), group, occasion)
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def _on_timer(self, event: TimerElapsed) -> None:
+        state = self.state
+        state.timers.elapsed(event.timer, event.key, event.timestamp)
+        if state.ended is not None:
+            return
+        if event.timer == "heartbeat":
+            state.beating = True
+            state.look_for_end = True
+            state.rules.touch_what_moves()
+            self._rules.react(("heartbeat",), None, Occasion(event))
+            state.beating = False
+        elif event.timer == "interval":
+            rule_state = state.rules.states[event.key]
+            rule_state.woken += 1
+            self._rules.consider(rule_state, Occasion(event))
+            self._rules.settle(event)
+            if not rule_state.live:
+                state.timers.stop("interval", event.key)
+            state.look_for_end = True
+        elif event.timer == "pace":
+            state.release()
+        elif event.timer == "retry":
+            asked = state.retries.pop(event.key, None)
+            if asked is not None and asked.origin.rule_state.enabled:
+                state.resizes[event.key] = asked
+                self._ask_again(event.key)
+            state.look_for_end = True
+
+    # -- answers to calls and resizes ----------------------------------------------------------
+
+    def _on_returned(self, event: CallReturned) -> None:
+        state = self.state
+        called = state.calls.pop(event.call, None)
+        state.look_for_end = True
+        if called is None or state.ended is not None:
+            return
+        state.link = state.deepest = state.via = called.link
+        for spec in event.result:
+            self._rules.follow(called.origin, spec)
+        state.via = None
+        self._rules.settle(event)
+
+    def _on_call_failed(self, event: CallFailed) -> None:
+        called = self.state.calls.pop(event.call, None)
+        self.state.look_for_end = True
+        if called is not None:
+            self.state.error(f"{called.origin.rule}: {event.error}", called.origin)
+
+    def _on_resize(self, event: ResizeOutcome) -> None:
+        state = self.state
+        asked = state.resizes.pop(event.request, None)
+        state.look_for_end = True
+        if asked is None or state.ended is not None:
+            return
+        state.link = asked.link
+        delta, attempt = asked.decision.delta, asked.decision.attempt
+        if event.outcome != "undelivered":
+            fields: dict[str, Any] = {"delta": delta, "reason": event.reason}
+            if event.size is not None:
+                fields["size"] = event.size
+            occasion = Occasion(event, None, fields)
+            self._rules.react((f"resize-{event.outcome}",), None, occasion)
+            return
+        state.retries[event.request] = asked
+        delay = min(_LONGEST_RETRY, 2.0 ** min(attempt - 1, 6))
+        state.timers.once(state.now + delay, "retry", event.request)
+        if attempt == 1:
+            word = "grow" if delta > 0 else "shrink"
+            state.out.append(
+                Log(
+                    rule=asked.origin.rule,
+                    firing=asked.origin.number,
+                    level="warning",
+                    message=f"{word} could not be delivered and will be asked again: "
+                    f"{event.reason or 'no answer'}",
+                )
+            )
+
+    def _ask_again(self, request: str) -> None:
+        self.state.resizes[request] = asked = self.state.resizes[request].retry()
+        self.state.out.append(asked.decision)

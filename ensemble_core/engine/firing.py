@@ -1,14 +1,15 @@
-"""One firing of one rule: what an action's plan sees, and the decisions it may take.
+"""One firing of one rule as an action's plan sees it: what led to it, and decisions it may take.
 
-A decision has its effect when the plan hands it on, not when it is made. Made by the engine; the
-interface that actions know is ``rules.Firing``.
+A decision has its effect when the plan hands it on, not when it is made. Made by
+``rule_evaluation``; the interface that actions know is ``model.rules.Firing``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from ensemble_core.engine.state import Origin, State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
     Call,
@@ -24,13 +25,8 @@ from ensemble_core.model.decisions import (
     WhenBusy,
 )
 from ensemble_core.model.events import Event
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import Action, BoundSpec
-
-if TYPE_CHECKING:
-    from ensemble_core.engine.job_table import JobRecord, Link
-    from ensemble_core.engine.rule_index import RuleState
-    from ensemble_core.engine.state import Effects
-    from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["EngineFiring"]
 
@@ -38,61 +34,56 @@ __all__ = ["EngineFiring"]
 class EngineFiring:
     """See :class:`ensemble_core.model.rules.Firing`."""
 
-    __slots__ = ("_engine", "_fields", "_record", "event", "link", "number", "state")
+    __slots__ = ("_state", "origin")
 
-    def __init__(
-        self,
-        engine: Effects,
-        state: RuleState,
-        event: Event,
-        record: JobRecord | None,
-        fields: Mapping[str, Any],
-        number: int,
-        link: Link,
-    ) -> None:
-        self._engine = engine
-        self.state = state
-        self.event = event
-        self._record = record
-        self._fields = fields
-        self.number = number
-        self.link = link
+    def __init__(self, state: State, origin: Origin) -> None:
+        self._state = state
+        self.origin = origin
 
     @property
     def rule(self) -> str:
-        return self.state.rule.id
+        return self.origin.rule
+
+    @property
+    def number(self) -> int:
+        return self.origin.number
+
+    @property
+    def event(self) -> Event:
+        return self.origin.occasion.event
 
     @property
     def job(self) -> str | None:
-        return None if self._record is None else self._record.job.id
+        return self.origin.job
 
     @property
     def job_spec(self) -> Job | None:
-        return None if self._record is None else self._record.job
+        record = self.origin.occasion.record
+        return None if record is None else record.job
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        return self._fields
+        return self.origin.fields
 
     @property
     def groups(self) -> Sequence[str]:
-        return tuple(self._engine.groups)
+        return tuple(self._state.groups)
 
     def group(self, name: str) -> JobGroup | None:
-        return self._engine.group(name)
+        return self._state.group(name)
 
     def metric(self, path: str) -> float | None:
-        return self._engine.metric(path)
+        return self._state.metric(path)
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        return self._engine.active(group)
+        return self._state.active(group)
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        jobs = self._engine.expand(group, overrides or {})
+        jobs = self._state.expand(group, overrides or {})
         return Submit(rule=self.rule, firing=self.number, group=group, jobs=jobs)
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
-        known = tuple(job for job in jobs if self._engine.knows(job))
+        known = tuple(job for job in jobs if job in self._state.table.records)
         return Cancel(rule=self.rule, firing=self.number, jobs=known)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
@@ -100,7 +91,7 @@ class EngineFiring:
             rule=self.rule,
             firing=self.number,
             exit_code=exit_code,
-            cancel=tuple(self._engine.active()) if cancel else (),
+            cancel=tuple(self._state.active()) if cancel else (),
             reason=reason or f"terminated by rule {self.rule}",
         )
 
@@ -108,7 +99,7 @@ class EngineFiring:
         return Resize(
             rule=self.rule,
             firing=self.number,
-            request=self._engine.new_id("resize"),
+            request=self._state.new_id("resize"),
             delta=delta,
             when_busy=when_busy,
         )
@@ -126,16 +117,13 @@ class EngineFiring:
         return Log(rule=self.rule, firing=self.number, message=message, level=level)
 
     def call(self, function: str) -> Decision:
-        if function not in self._engine.ensemble.functions:
+        if function not in self._state.ensemble.functions:
             raise EnsembleError(f"there is no function {function!r}", code="no-such-function")
         return self.call_off_thread("custom", function, {})
 
     def knowing(self, fields: Mapping[str, Any]) -> EngineFiring:
         """The same firing, with these fields beside those of the event."""
-        known = {**self._fields, **fields}
-        return EngineFiring(
-            self._engine, self.state, self.event, self._record, known, self.number, self.link
-        )
+        return EngineFiring(self._state, self.origin.knowing(fields)) if fields else self
 
     def act(
         self,
@@ -144,13 +132,12 @@ class EngineFiring:
     ) -> Iterable[Decision]:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
-            known = {**(fields or {}), **own}
-            firing = self.knowing(known) if known else self
+            firing = self.knowing({**(fields or {}), **own})
             if isinstance(one, BoundSpec):
                 bound = one.bound  # checked when the file was
             else:
                 plain = one.spec if isinstance(one, Action) else one
-                bound = self._engine.ensemble.binder.action(plain)
+                bound = self._state.ensemble.binder.action(plain)
             if bound.plan is None:
                 yield firing.call_off_thread("action", bound.name, bound.options)
             else:
@@ -160,13 +147,14 @@ class EngineFiring:
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
     ) -> Decision:
         """A call of a function or a slow action, to be made off the engine's thread."""
+        record = self.origin.occasion.record
         job = None
-        if self._record is not None:
-            job = {**self._fields, **self._engine.table.described(self._record)}
+        if record is not None:
+            job = {**self.fields, **self._state.table.described(record)}
         return Call(
             rule=self.rule,
             firing=self.number,
-            call=self._engine.new_id("call"),
+            call=self._state.new_id("call"),
             kind=kind,
             name=name,
             options=dict(options),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ensemble_core.engine.rule_index import RuleIndex, Watch
+from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import VARIABLES, MetricStore
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
@@ -348,7 +348,7 @@ class JobTable:
             self._record(group, variable, number, now)
 
     def _touch(self, gauge: str, value: float) -> None:
-        watch: Watch | None = self._index.gauges.get(gauge)
+        watch = self._index.gauges.get(gauge)
         if watch is not None and not self.queue_reported:
             self._metrics.gauges[gauge] = value
             self._index.touched.append(watch)

@@ -1,7 +1,7 @@
-"""Submits at no more than so many a second: the guard ``limits.submits_per_second``.
+"""Rate limit on submits, ``limits.submits_per_second``: a token bucket.
 
-A bucket of tokens holds one second's worth. Jobs that find none wait here, in order; the engine
-lets them go when the time has come. Used by the engine alone.
+The bucket holds one second's worth of tokens. Jobs that find none wait here, in order; the engine
+lets them go when the time has come. Used by the engine's state alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Pacer"]
+__all__ = ["RateLimit"]
 
 
-class Pacer:
+class RateLimit:
     """Holds jobs back so that at most ``rate`` a second are let go; ``None`` holds none."""
 
     __slots__ = ("_last", "_rate", "_size", "_tokens", "held")
@@ -40,7 +40,7 @@ class Pacer:
                 self._tokens = min(self._size, self._tokens + (now - self._last) * self._rate)
             self._last = now if self._last is None else max(self._last, now)
 
-    def pass_through(
+    def admit(
         self, jobs: Sequence[Job], rule: str | None, firing: int, now: float
     ) -> tuple[Job, ...]:
         """The jobs that may go now; the others are held."""

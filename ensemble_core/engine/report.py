@@ -10,7 +10,10 @@ from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["GroupReport", "Report", "RuleReport"]
+__all__ = ["GroupReport", "Report", "RuleReport", "Standing"]
+
+#: Why a rule did not fire, or that it did.
+Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +54,7 @@ class RuleReport:
     last_seen: str = ""
     when: str = ""
     enabled: bool = True
-    state: Literal["fired", "never woken", "condition false", "held back", "disabled", "cut"] = (
-        "never woken"
-    )
+    state: Standing = "never woken"
     cut: str = ""
     spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 

@@ -1,75 +1,107 @@
-"""What an occasion comes to: rules are looked at and fire.
+"""Rule evaluation: finds the rules that an occasion wakes, checks their conditions, fires them.
 
-The part of the engine that turns occasions into decisions; ``effects.Effects`` below gives
-decisions their effect, ``engine.Engine`` above turns events into occasions. The laws of all stand
-at the top of ``engine.py``.
+Has the run's state, which decisions change, and is had by the engine, which turns events into
+occasions. Reports what came of each rule to an observer, if there is one (``rule_trace``). The
+laws of all stand at the top of ``engine.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_table import JobRecord
-from ensemble_core.engine.rule_index import RuleState, in_order
-from ensemble_core.engine.state import Effects, asks_for_everything
+from ensemble_core.engine.rule_index import RuleState, Watch, in_order
+from ensemble_core.engine.state import Occasion, Origin, State
 from ensemble_core.errors import EnsembleError, raised_at
-from ensemble_core.model.decisions import Fired
-from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.decisions import AddRule, Fired
+from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction
 
-__all__ = ["NOTHING", "Reactions"]
+__all__ = ["Refusal", "RuleEvaluation", "RuleObserver"]
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNKNOWN = "without a value"
 
+#: Why a rule that was considered did not fire. ``condition``: its ``when`` did not hold; ``no
+#: value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
+#: ``match`` said no; ``skipped``, ``backoff``: its backoff counts matches, or time; ``cut``: it was
+#: switched off for good; ``asleep``: a rule of the same occasion had left it unable to fire.
+Refusal = Literal["condition", "no value", "trigger", "skipped", "backoff", "cut", "asleep"]
 
-class Reactions(Effects):
+
+class RuleObserver(Protocol):
+    """Is told what becomes of rules, event by event. It may look at the state, not change it."""
+
+    def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
+        """An occasion arose, whether or not a rule waits for it; ``stranger``: of a job that is
+        none of ours."""
+
+    def updated(self, watch: Watch) -> None:
+        """A metric that rules wait for was updated; those that its value wakes are told of next."""
+
+    def refused(self, state: RuleState, why: Refusal, known: Mapping[str, Any] | None) -> None:
+        """A rule was considered and does not fire; ``known`` is what its condition spoke of."""
+
+    def fired(self, state: RuleState, known: Mapping[str, Any]) -> None:
+        """A rule fires: its firing is counted, its actions follow."""
+
+    def handled(self, event: Event) -> None:
+        """The event is worked in."""
+
+    def adopted(self) -> None:
+        """The ensemble file changed, between two events."""
+
+
+class RuleEvaluation:
     """The rules of one run at work. See the laws at the top of ``engine.py``."""
 
-    # -- rules ---------------------------------------------------------------------------------
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.observer: RuleObserver | None = None
 
-    def _react(
-        self,
-        names: Sequence[str],
-        group: str | None,
-        event: Event,
-        fields: Mapping[str, Any],
-        record: JobRecord | None = None,
-    ) -> None:
-        self._metric_rules(event, record, fields)
+    # -- which rules ---------------------------------------------------------------------------
+
+    def react(self, names: Sequence[str], group: str | None, occasion: Occasion) -> None:
+        """Work in an event that touched metrics and makes an occasion of these names."""
+        self.metric_rules(occasion)
         if names:
-            self._event_rules(names, group, event, record, fields)
-        self._settle(event)
+            self._report_occasion(names, group)
+            self.event_rules(names, group, occasion)
+        self.settle(occasion.event)
 
-    def _settle(self, event: Event) -> None:
+    def settle(self, event: Event) -> None:
         """The rules that wait for what the firings themselves did, until there is nothing more:
         metric rules of what they counted, and ``job-cancel`` of held jobs they cancelled."""
-        while (self.rules.index.touched or self._withdrawn) and self.ended is None:
-            self._link = self._deepest
-            self._metric_rules(event, None, {})
-            withdrawn, self._withdrawn = self._withdrawn, []
+        state = self.state
+        while (state.rules.index.touched or state.withdrawn) and state.ended is None:
+            state.link = state.deepest
+            self.metric_rules(Occasion(event))
+            withdrawn, state.withdrawn = state.withdrawn, []
             for record, link in withdrawn:
-                self._link = link
-                self._event_rules(("job-cancel",), record.job.group, event, record, NOTHING)
+                state.link = link
+                self._report_occasion(("job-cancel",), record.job.group)
+                self.event_rules(("job-cancel",), record.job.group, Occasion(event, record))
 
-    def _metric_rules(
-        self, event: Event, record: JobRecord | None, fields: Mapping[str, Any]
-    ) -> None:
-        index = self.rules.index
+    def _report_occasion(self, names: Sequence[str], group: str | None) -> None:
+        if self.observer is not None:
+            self.observer.occurred(names, group, stranger=False)
+
+    def metric_rules(self, occasion: Occasion) -> None:
+        """Consider the rules that metrics which were updated may satisfy now."""
+        state, observer = self.state, self.observer
+        index = state.rules.index
         touched = index.touched
         if not touched:
             return
         index.touched = []
         found: list[RuleState] = []
-        now, beating = self.now, self._beating
+        now, beating = state.now, state.beating
         for watch in touched if len(touched) == 1 else dict.fromkeys(touched):
             watch.updates += 1
+            if observer is not None:
+                observer.updated(watch)
             if beating:
-                value = self._read(watch.path)
+                value = state.read(watch.path)
             else:
                 bounds = watch.bounds
                 if bounds is not None and bounds.high < watch.ceiling and bounds.low > watch.floor:
@@ -80,194 +112,163 @@ class Reactions(Effects):
             watch.last = value
             if value is not None:
                 watch.match(value, found)
-        if not found:
-            return
-        for state in in_order(found):
-            if self.ended is not None:
+        for rule_state in in_order(found):
+            if state.ended is not None:
                 return
-            self._consider(state, event, record, fields)
+            self.consider(rule_state, occasion)
 
-    def _event_rules(
-        self,
-        names: Sequence[str],
-        group: str | None,
-        event: Event,
-        record: JobRecord | None,
-        fields: Mapping[str, Any],
-        *,
-        stranger: bool = False,
+    def event_rules(
+        self, names: Iterable[str], group: str | None, occasion: Occasion, *, stranger: bool = False
     ) -> None:
+        """Consider the rules that wait for an occasion of one of these names."""
+        state = self.state
         found: list[RuleState] = []
         for name in names:
-            self.rules.index.occasions.find(name, group, found)
-        for state in in_order(found):
-            if self.ended is not None:
+            state.rules.index.occasions.find(name, group, found)
+        for rule_state in in_order(found):
+            if state.ended is not None:
                 return
-            if not stranger or state.rule.queue_scope:
-                state.woken += 1
-                self._consider(state, event, record, fields)
+            if not stranger or rule_state.rule.queue_scope:
+                rule_state.woken += 1
+                self.consider(rule_state, occasion)
 
-    def _consider(
-        self,
-        state: RuleState,
-        event: Event,
-        record: JobRecord | None,
-        fields: Mapping[str, Any],
-    ) -> None:
+    # -- one rule ------------------------------------------------------------------------------
+
+    def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
         """Fire the rule if its condition holds and its backoff lets it."""
-        if not state.live:
+        if not rule_state.live:
+            self._refuse(rule_state, "asleep", None)
             return
-        rule, watch = state.rule, state.watch
-        value = None if watch is None else watch.last
+        state, rule = self.state, rule_state.rule
+        value = rule_state.value
         condition, match = rule.condition, rule.trigger.match
         known: dict[str, Any] | None = None
-        if match is not None or (condition is not None and condition.tree is not None):
-            known = self._fields(event, record, fields)
-            if value is not None:
-                known["value"] = value
+        if match is not None or (condition is not None and condition.comparison is None):
+            known = self._known(rule_state, occasion)
         try:
-            if match is not None and not match(event, known or {}):
-                state.refused += 1
+            if match is not None and not match(occasion.event, known or {}):
+                rule_state.refused += 1
+                self._refuse(rule_state, "trigger", known)
                 return
             if condition is not None:
-                verdict = condition.verdict(value, known or {}, self.metric)
+                verdict = condition.verdict(value, known or {}, state.metric)
                 if not verdict:
                     # What was known says more than a last row in which it was not.
                     if known is not None and (
-                        verdict is False or not state.seen or _UNKNOWN in state.seen
+                        verdict is False or not rule_state.seen or _UNKNOWN in rule_state.seen
                     ):
-                        state.seen = self._seen(condition.names, condition.metrics, known)
+                        rule_state.seen = self._seen(condition.names, condition.metrics, known)
+                    self._refuse(rule_state, "no value" if verdict is None else "condition", known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
             place = raised_at(error)
             trigger = rule.spec.get("trigger", rule.label)
             why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
-            self.rules.cut(state, why)
-            self._look_for_end = True
-            self._error(f"rule {rule.id} is switched off: {why}")
+            state.rules.cut(rule_state, why)
+            state.look_for_end = True
+            state.error(f"rule {rule.id} is switched off: {why}")
+            self._refuse(rule_state, "cut", known)
             return
-        if rule.concerns_failure and record is not None:
-            record.concern = True
-        if state.skip > 0:
-            state.skip -= 1
-            return
-        if self.now < state.not_before:
-            return
-        self._fire(state, value, event, record, known, fields)
+        if rule.concerns_failure and occasion.record is not None:
+            occasion.record.concern = True
+        if rule_state.skip > 0:
+            rule_state.skip -= 1
+            self._refuse(rule_state, "skipped", known)
+        elif state.now < rule_state.not_before:
+            self._refuse(rule_state, "backoff", known)
+        else:
+            self._fire(rule_state, occasion, known)
 
-    def _fire(
-        self,
-        state: RuleState,
-        value: float | None,
-        event: Event,
-        record: JobRecord | None,
-        known: dict[str, Any] | None,
-        fields: Mapping[str, Any],
-    ) -> None:
-        rule = state.rule
-        link = self._extend(rule.id, self._link)
-        if link.depth > self.ensemble.limits.chain:
-            self._cut(state, link)
-            return
-        if self._deepest is None or link.depth >= self._deepest.depth:
-            self._deepest = link
-        self.rules.fired(state, self.now)
-        self._look_for_end = True
-        self.firings += 1
-        if known is None:
-            known = self._fields(event, record, fields)
-            if value is not None:
-                known["value"] = value
-        firing = EngineFiring(self, state, event, record, known, self.firings, link)
-        self._out.append(
-            Fired(
-                rule=rule.id,
-                firing=self.firings,
-                label=rule.label or rule.id,
-                count=state.fired,
-                job=firing.job,
-                value=value,
-            )
-        )
-        for action in rule.actions:
-            if self.ended is not None:
-                return
-            self._act(firing, action)
+    def _refuse(self, rule_state: RuleState, why: Refusal, known: Mapping[str, Any] | None) -> None:
+        if self.observer is not None:
+            self.observer.refused(rule_state, why, known)
 
-    def _act(self, firing: EngineFiring, action: BoundAction) -> None:
-        if action.plan is None:
-            self._decide(firing, firing.call_off_thread("action", action.name, action.options))
-            return
-        try:
-            self._perform(firing, action.plan(firing, action.options))
-        except EnsembleError as error:
-            self._error(str(error), firing)
-        except Exception as error:  # a plugin's plan: it must not take the run with it
-            self._error(f"action {action.name} raised {error!r} ({raised_at(error)})", firing)
-
-    def adopt(self, ensemble: Ensemble) -> list[str]:
-        """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
-        are still there go on where they stood. The rules that joined while the run was under way
-        and that speak of what the new file does not have: they are gone."""
-        before, self.ensemble = self.ensemble, ensemble
-        earlier = list(self.rules.states.values())
-        self.metrics.adopt(
-            ensemble.groups, ensemble.statistics, everything=asks_for_everything(ensemble)
-        )
-        intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
-        stayed, dropped = self.rules.adopt(ensemble)
-        self.table.adopt(before.groups, ensemble.groups, self.rules.index)
-        for firing, _, _ in self._calls.values():
-            firing.state = stayed.get(id(firing.state), firing.state)
-        for request in (*self._requests.values(), *self._retries.values()):
-            state = request.firing.state
-            request.firing.state = stayed.get(id(state), state)
-        self._pacer.adopt(ensemble.limits.submits_per_second)
-        now_every = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
-        for rule, every in intervals.items():
-            if now_every.get(rule) != every:
-                self.timers.stop("interval", rule)
-        for rule, period in now_every.items():
-            if intervals.get(rule) != period:
-                self._schedule(self.rules.states[rule], self.now)
-        if ensemble.heartbeat != before.heartbeat:
-            self.timers.stop("heartbeat", "")
-            if ensemble.heartbeat:
-                self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
-        # Rules that were there and say the same have been looked at: what holds by now has woken
-        # them when it came to hold.
-        looked_at = {
-            id(stayed[id(state)])
-            for state in earlier
-            if id(state) in stayed and state.live and stayed[id(state)].rule.spec == state.rule.spec
-        }
-        for state in self.rules.states.values():
-            if id(state) not in looked_at:
-                if state.live:
-                    self._look_at_once(state)
-            elif state.watch is not None:
-                state.watch.unread = True
-        self._look_for_end = True
-        return dropped
-
-    # -- values --------------------------------------------------------------------------------
-
-    def _fields(
-        self, event: Event, record: JobRecord | None, fields: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        known: dict[str, Any] = {"timestamp": event.timestamp}
-        if record is not None:
-            known.update(self.table.fields(record))
-        if isinstance(event, JobEvent):
-            known.update(event.context)
-            known["name"] = event.name
-        known.update(fields)
+    def _known(self, rule_state: RuleState, occasion: Occasion) -> dict[str, Any]:
+        known = self.state.fields(occasion)
+        if rule_state.value is not None:
+            known["value"] = rule_state.value
         return known
 
     def _seen(self, names: Iterable[str], metrics: Iterable[str], known: Mapping[str, Any]) -> str:
         found = {name: known.get(name) for name in sorted(names)}
-        found.update((path, self.metric(path)) for path in sorted(metrics))
+        found.update((path, self.state.metric(path)) for path in sorted(metrics))
         return ", ".join(
             f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
             for name, value in found.items()
         )
+
+    def _fire(
+        self, rule_state: RuleState, occasion: Occasion, known: dict[str, Any] | None
+    ) -> None:
+        state, rule = self.state, rule_state.rule
+        link = state.extend(rule.id, state.link)
+        if link.depth > state.ensemble.limits.chain:
+            state.cut_chain(rule_state, link)
+            self._refuse(rule_state, "cut", known)
+            return
+        if state.deepest is None or link.depth >= state.deepest.depth:
+            state.deepest = link
+        state.rules.fired(rule_state, state.now)
+        state.look_for_end = True
+        state.firings += 1
+        if known is None:
+            known = self._known(rule_state, occasion)
+        if self.observer is not None:
+            self.observer.fired(rule_state, known)
+        origin = Origin(rule_state, state.firings, link, occasion, known)
+        state.out.append(
+            Fired(
+                rule=rule.id,
+                firing=origin.number,
+                label=rule.label or rule.id,
+                count=rule_state.fired,
+                job=origin.job,
+                value=rule_state.value,
+            )
+        )
+        for action in rule.actions:
+            if state.ended is not None:
+                return
+            self._act(origin, action)
+
+    # -- what it does --------------------------------------------------------------------------
+
+    def _act(self, origin: Origin, action: BoundAction) -> None:
+        state, firing = self.state, EngineFiring(self.state, origin)
+        if action.plan is None:
+            state.apply(origin, firing.call_off_thread("action", action.name, action.options))
+            return
+        try:
+            for decision in action.plan(firing, action.options):
+                if state.ended is not None:
+                    return
+                state.apply(origin, decision)
+        except EnsembleError as error:
+            state.error(str(error), origin)
+        except Exception as error:  # a plugin's plan: it must not take the run with it
+            state.error(f"action {action.name} raised {error!r} ({raised_at(error)})", origin)
+
+    def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
+        """Do what a function returned: an action, or a rule to add."""
+        state = self.state
+        if state.ended is not None:
+            return
+        try:
+            if "rule" in spec:
+                self._join(origin, spec["rule"])
+            else:
+                told = spec.get("fields")
+                action = state.ensemble.binder.action(spec["action"])
+                self._act(origin.knowing(told) if told else origin, action)
+        except EnsembleError as error:
+            state.error(str(error), origin)
+
+    def _join(self, origin: Origin, spec: Mapping[str, Any]) -> None:
+        state = self.state
+        rule_state = state.rules.join(spec)
+        rule = rule_state.rule
+        state.out.append(
+            AddRule(rule=origin.rule, firing=origin.number, id=rule.id, spec=dict(rule.spec))
+        )
+        state.schedule(rule_state, state.now)
+        state.look_at_once(rule_state)

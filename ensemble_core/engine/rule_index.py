@@ -78,6 +78,11 @@ class RuleState:
         return self.enabled and not self.cut and self.fired < self.rule.repetitions
 
     @property
+    def value(self) -> float | None:
+        """Its metric's value when that was last read."""
+        return None if self.watch is None else self.watch.last
+
+    @property
     def looked_at(self) -> int:
         """How often the rule was considered."""
         watch = self.watch

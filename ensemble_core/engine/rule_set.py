@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine.report import RuleReport
+from ensemble_core.engine.report import RuleReport, Standing
 from ensemble_core.engine.rule_index import RuleIndex, RuleState
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore, parse_path
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["RuleBook", "chain_text"]
+__all__ = ["RuleSet", "chain_text"]
 
 
 #: Why a rule is switched off, where nothing else is said.
 _CHAIN = "it belonged to a chain of firings that fed itself"
 
 
-class RuleBook:
+class RuleSet:
     """The rules of one run. ``states`` are all of them by id, in order."""
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
@@ -239,7 +239,7 @@ class RuleBook:
         return tuple(self._report(state) for state in self.states.values())
 
     def _report(self, state: RuleState) -> RuleReport:
-        rule, watch = state.rule, state.watch
+        rule = state.rule
         woken = state.looked_at
         return RuleReport(
             id=rule.id,
@@ -248,7 +248,7 @@ class RuleBook:
             repetitions=rule.repetitions,
             woken=woken,
             refused=state.refused,
-            last_value=None if watch is None else watch.last,
+            last_value=state.value,
             last_seen=state.seen,
             when=rule.condition.text if rule.condition else "",
             enabled=state.enabled,
@@ -258,7 +258,7 @@ class RuleBook:
         )
 
     @staticmethod
-    def _standing(state: RuleState, woken: int) -> Any:
+    def _standing(state: RuleState, woken: int) -> Standing:
         if state.fired:
             return "fired"
         if state.cut:

@@ -1,21 +1,21 @@
-"""What decisions do to the run's own state: jobs join, calls are under way, groups change, it ends.
+"""State of one run: its jobs, rules, metrics, timers and open requests; what decisions do to them.
 
-The lowest of the engine's three parts: ``reactions.Reactions`` decides by rules what is to be done,
-``engine.Engine`` turns events into occasions for that. The laws of all stand at the top of
-``engine.py``.
+The lowest of the engine's three parts, which knows neither of the others: ``rule_evaluation`` has
+the state and fires rules upon it, ``engine`` has both and turns events into occasions. The laws of
+all stand at the top of ``engine.py``. A snapshot of a run is this object, pickled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_table import JobRecord, JobTable, Link
-from ensemble_core.engine.rate_limit import Pacer
+from ensemble_core.engine.job_table import GroupState, JobRecord, JobTable, Link, Strangers
+from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.rule_set import RuleBook, chain_text
+from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore
@@ -30,24 +30,88 @@ from ensemble_core.model.decisions import (
     SetGroup,
     Submit,
     Terminate,
-    WhenBusy,
 )
 from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Effects", "Request", "asks_for_everything"]
+__all__ = ["NOTHING", "Occasion", "Origin", "Pending", "State"]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Asked = TypeVar("Asked", Call, Resize)
 
 
-class Request(NamedTuple):
-    """A resize that was asked for and not answered yet; ``attempt`` counts from 1."""
+class Occasion(NamedTuple):
+    """What rules are woken by: an event, our job that it concerns, and fields of the event's own
+    beside those that the job and its event have."""
 
-    firing: EngineFiring
-    delta: int
-    attempt: int
-    when_busy: WhenBusy
+    event: Event
+    record: JobRecord | None = None
+    fields: Mapping[str, Any] = NOTHING
 
 
-def asks_for_everything(ensemble: Ensemble) -> bool:
+class Origin:
+    """The firing that a decision comes from; plain data. Plans see it as an ``EngineFiring``.
+
+    ``number`` counts the firings of the whole run, ``link`` is its place in a chain of them, and
+    ``fields`` is what conditions and messages may speak of.
+    """
+
+    __slots__ = ("fields", "link", "number", "occasion", "rule_state")
+
+    def __init__(
+        self,
+        rule_state: RuleState,
+        number: int,
+        link: Link,
+        occasion: Occasion,
+        fields: Mapping[str, Any],
+    ) -> None:
+        self.rule_state = rule_state
+        self.number = number
+        self.link = link
+        self.occasion = occasion
+        self.fields = fields
+
+    @property
+    def rule(self) -> str:
+        """The rule's id."""
+        return self.rule_state.rule.id
+
+    @property
+    def job(self) -> str | None:
+        """Our id of the event's job, if it has one that is ours."""
+        record = self.occasion.record
+        return None if record is None else record.job.id
+
+    def knowing(self, fields: Mapping[str, Any]) -> Origin:
+        """The same firing, with these fields beside those that it has."""
+        known = {**self.fields, **fields}
+        return Origin(self.rule_state, self.number, self.link, self.occasion, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(Generic[Asked]):
+    """A call or a resize that was decided and has no answer yet. Firings that follow from the
+    answer go on from ``link``."""
+
+    origin: Origin
+    link: Link
+    decision: Asked
+
+    def retry(self) -> Pending[Asked]:
+        """The same request once more: who knows it answers, and does not carry it out twice. Its
+        rule may have another id since the file changed."""
+        attempt = self.decision.attempt + 1
+        return Pending(
+            self.origin,
+            self.link,
+            replace(self.decision, rule=self.origin.rule, attempt=attempt),
+        )
+
+
+def _asks_for_everything(ensemble: Ensemble) -> bool:
     """Whether a user's function or a slow action may ask for any metric."""
     return bool(ensemble.functions) or any(
         each.plan is None
@@ -57,8 +121,8 @@ def asks_for_everything(ensemble: Ensemble) -> bool:
     )
 
 
-class Effects:
-    """The state of one run, and what decisions change in it.
+class State:
+    """The state of one run. ``apply`` gives a decision its effect here and hands it on in ``out``.
 
     ``everything`` keeps every statistic of every variable, as is needed when a user's function may
     ask for any of them; left out, the ensemble itself says (it has functions or slow actions).
@@ -69,40 +133,93 @@ class Effects:
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
     ) -> None:
         if everything is None:
-            everything = asks_for_everything(ensemble)
+            everything = _asks_for_everything(ensemble)
         self.ensemble = ensemble
+        self.shared = shared
         self.now = float("-inf")
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
-        self.rules = RuleBook(ensemble, self.metrics)
+        self.rules = RuleSet(ensemble, self.metrics)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
+        self.strangers = Strangers()
         self.timers = Timers()
+        self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
+        self.calls: dict[str, Pending[Call]] = {}
+        self.resizes: dict[str, Pending[Resize]] = {}
+        #: Resize requests that nobody received, until their timer elapses.
+        self.retries: dict[str, Pending[Resize]] = {}
+        self.started = False
         self.ended: Terminate | None = None
+        #: Whether the queue was lost, and the end that this brought about, which a resume takes
+        #: back.
         self.lost = False
+        self.ended_by_loss: Terminate | None = None
         self.errors = 0
         self.unhandled_failures = 0
         self.events = 0
         self.firings = 0
-        self._shared = shared
-        self._started = False
-        self._beating = False
-        self._look_for_end = False
-        self._calls: dict[str, tuple[EngineFiring, Link, Call]] = {}
-        self._via: Link | None = None
-        self._requests: dict[str, Request] = {}
-        self._retries: dict[str, Request] = {}
         self._serial = 0
         self._limit_told = False
-        self._pacer = Pacer(ensemble.limits.submits_per_second)
-        self._out: list[Decision] = []
-        self._link: Link | None = None
-        self._deepest: Link | None = None
-        #: Held jobs that a firing cancelled, for the rules that wait for that.
-        self._withdrawn: list[tuple[JobRecord, Link]] = []
+        # Of the event at hand.
+        self.out: list[Decision] = []
+        #: Whether it may have left nothing to wait for.
+        self.look_for_end = False
+        #: Whether it is a heartbeat, at which jobs that wait count with the time they waited.
+        self.beating = False
+        #: The firing that it comes from, and the deepest in a chain that it caused; for a function
+        #: that returned, the firing that its decisions come from.
+        self.link: Link | None = None
+        self.deepest: Link | None = None
+        self.via: Link | None = None
+        #: Jobs not yet handed on that a firing cancelled, for the rules that wait for that.
+        self.withdrawn: list[tuple[JobRecord, Link]] = []
+
+    def adopt(self, ensemble: Ensemble) -> list[str]:
+        """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
+        are still there go on where they stood. The rules that joined while the run was under way
+        and that speak of what the new file does not have: they are gone."""
+        before, self.ensemble = self.ensemble, ensemble
+        earlier = list(self.rules.states.values())
+        everything = _asks_for_everything(ensemble)
+        self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
+        intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
+        stayed, dropped = self.rules.adopt(ensemble)
+        self.table.adopt(before.groups, ensemble.groups, self.rules.index)
+        for asked in (self.calls, self.resizes, self.retries):
+            for pending in asked.values():
+                origin = pending.origin
+                origin.rule_state = stayed.get(id(origin.rule_state), origin.rule_state)
+        self.rate_limit.adopt(ensemble.limits.submits_per_second)
+        now_every = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
+        for rule, every in intervals.items():
+            if now_every.get(rule) != every:
+                self.timers.stop("interval", rule)
+        for rule, period in now_every.items():
+            if intervals.get(rule) != period:
+                self.schedule(self.rules.states[rule], self.now)
+        if ensemble.heartbeat != before.heartbeat:
+            self.timers.stop("heartbeat", "")
+            if ensemble.heartbeat:
+                self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
+        # Rules that were there and say the same have been looked at: what holds by now has woken
+        # them when it came to hold.
+        looked_at = {
+            id(stayed[id(state)])
+            for state in earlier
+            if id(state) in stayed and state.live and stayed[id(state)].rule.spec == state.rule.spec
+        }
+        for state in self.rules.states.values():
+            if id(state) not in looked_at:
+                if state.live:
+                    self.look_at_once(state)
+            elif state.watch is not None:
+                state.watch.unread = True
+        self.look_for_end = True
+        return dropped
 
     # -- what may be asked ---------------------------------------------------------------------
 
     @property
-    def groups(self) -> Mapping[str, object]:
+    def groups(self) -> Mapping[str, GroupState]:
         """The job groups by name."""
         return self.table.groups
 
@@ -113,26 +230,20 @@ class Effects:
 
     def active(self, group: str | None = None) -> list[str]:
         """Our ids of the jobs that are not over yet, oldest first."""
-        records = self.table.records
-        if group is None:
-            return [job for job, record in records.items() if record.outcome is None]
         return [
             job
-            for job, record in records.items()
-            if record.job.group == group and record.outcome is None
+            for job, record in self.table.records.items()
+            if record.outcome is None and group in (None, record.job.group)
         ]
-
-    def knows(self, job: str) -> bool:
-        """Whether this job is ours and not over yet."""
-        return job in self.table.records
 
     def metric(self, path: str) -> float | None:
         """A metric's value now; ``None`` while there is none, or where there is no such metric."""
         parsed = self.rules.path(path)
-        return None if parsed is None else self._read(parsed)
+        return None if parsed is None else self.read(parsed)
 
-    def _read(self, path: MetricPath) -> float | None:
-        if self._beating and path.variable == "pending" and path.kind == "series":
+    def read(self, path: MetricPath) -> float | None:
+        """The value now of the metric at a checked path."""
+        if self.beating and path.variable == "pending" and path.kind == "series":
             ages = self.table.groups[path.group].ages(self.now)
             series = self.metrics.series[path.group, path.variable]
             return series.get_with(path.statistic, ages, self.now)
@@ -140,69 +251,74 @@ class Effects:
             self.table.fill_gauges()
         return self.metrics.get(path, self.now)
 
-    # -- decisions ------------------------------------------------------------------------------
+    def fields(self, occasion: Occasion) -> dict[str, Any]:
+        """What a condition may speak of: fields of the job, of its event, and of the occasion."""
+        event, record, own = occasion
+        known: dict[str, Any] = {"timestamp": event.timestamp}
+        if record is not None:
+            known.update(self.table.fields(record))
+        if isinstance(event, JobEvent):
+            known.update(event.context)
+            known["name"] = event.name
+        known.update(own)
+        return known
 
-    def _perform(self, firing: EngineFiring, decisions: Iterable[Decision]) -> None:
-        for decision in decisions:
-            if self.ended is not None:
-                return
-            self._decide(firing, decision)
+    # -- decisions -----------------------------------------------------------------------------
 
-    def _decide(self, firing: EngineFiring, decision: Decision) -> None:
+    def apply(self, origin: Origin, decision: Decision) -> None:
         """Give a decision its effect in here, and hand it on."""
         if isinstance(decision, Terminate):
-            self._end(decision)
+            self.end(decision)
             return
         if isinstance(decision, Submit):
-            self._submit(firing, decision)
+            self._submit(origin, decision)
             return
         if isinstance(decision, Cancel):
-            decision = self._cancel(firing, decision)
+            decision = self._cancel(origin, decision)
             self._cancelling(decision.jobs)
         elif isinstance(decision, Call):
-            link = firing.link if self._via is None else self._extend(firing.rule, self._via)
+            link = origin.link if self.via is None else self.extend(origin.rule, self.via)
             if link.depth > self.ensemble.limits.chain:
-                self._cut(firing.state, link)
+                self.cut_chain(origin.rule_state, link)
                 return
-            self._calls[decision.call] = (firing, link, decision)
+            self.calls[decision.call] = Pending(origin, link, decision)
         elif isinstance(decision, Resize):
-            self._requests[decision.request] = Request(
-                firing, decision.delta, decision.attempt, decision.when_busy
-            )
+            self.resizes[decision.request] = Pending(origin, origin.link, decision)
         elif isinstance(decision, SetGroup):
             state = self.table.groups[decision.group]
             state.group = self.ensemble.binder.group(state.group, decision.fields)
         elif isinstance(decision, (EnableRule, DisableRule)):
-            self._out.append(decision)
+            self.out.append(decision)
             for rule in decision.rules:
                 state_on = self.rules.switch(rule, isinstance(decision, EnableRule))
                 if state_on is not None:
-                    self._schedule(state_on, self.now)
-                    self._look_at_once(state_on)
+                    self.schedule(state_on, self.now)
+                    self.look_at_once(state_on)
             return
         elif not isinstance(decision, Decision):
             raise TypeError(f"{decision!r} is no decision")
-        self._out.append(decision)
+        self.out.append(decision)
 
-    def _extend(self, rule: str, parent: Link | None) -> Link:
+    def extend(self, rule: str, parent: Link | None) -> Link:
         """One more firing in a chain; a job that finished since then makes it a new one."""
         finishes = self.table.finishes
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
-    def _cut(self, state: RuleState, link: Link) -> None:
+    def cut_chain(self, state: RuleState, link: Link) -> None:
+        """Switch a rule off for good that would make its chain of firings too long."""
         self.rules.cut(state)
-        self._look_for_end = True
-        self._error(
+        self.look_for_end = True
+        self.error(
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
             f"another without any job finishing in between\n"
             f"  because: {chain_text(link.names())}\n"
             f"  hint: give one of these rules a condition or fewer repetitions, "
             f"or raise limits.chain",
         )
-        self._out.append(DisableRule(rules=(state.rule.id,)))
+        self.out.append(DisableRule(rules=(state.rule.id,)))
 
-    def _look_at_once(self, state: RuleState) -> None:
+    def look_at_once(self, state: RuleState) -> None:
         """A rule that joined, or was switched on: its metric may have come to pass already."""
         watch = state.watch
         if watch is not None and watch not in self.rules.index.touched:
@@ -210,7 +326,8 @@ class Effects:
                 self.table.fill_gauges()
             self.rules.index.touched.append(watch)
 
-    def _schedule(self, state: RuleState, now: float) -> None:
+    def schedule(self, state: RuleState, now: float) -> None:
+        """Start the timer of a rule that fires every so many seconds."""
         every = state.rule.trigger.every
         if every is not None:
             if state.live:
@@ -218,7 +335,18 @@ class Effects:
             else:
                 self.timers.stop("interval", state.rule.id)
 
-    # -- submitting and cancelling ---------------------------------------------------------------
+    def set_gauges(self, values: Mapping[str, float]) -> None:
+        """Take what an executor reports of its queue."""
+        index = self.rules.index
+        for path, value in values.items():
+            if path.startswith(("queue.", "waiting.")):
+                self.table.queue_reported = True
+            self.metrics.gauges[path] = value
+            watch = index.gauges.get(path)
+            if watch is not None:
+                index.touched.append(watch)
+
+    # -- submitting and cancelling -------------------------------------------------------------
 
     def new_id(self, kind: str) -> str:
         """An id for a call or a request."""
@@ -235,7 +363,7 @@ class Effects:
         state.next_index += len(jobs)
         return jobs
 
-    def _submit(self, firing: EngineFiring, decision: Submit) -> None:
+    def _submit(self, origin: Origin, decision: Submit) -> None:
         if decision.jobs and decision.jobs[0].id in self.table.records:
             raise EnsembleError(
                 f"{decision.jobs[0].id} is submitted already",
@@ -246,40 +374,40 @@ class Effects:
         if limit is not None and self.table.submitted + len(decision.jobs) > limit:
             if not self._limit_told:
                 self._limit_told = True
-                self._error(
+                self.error(
                     f"{decision.group}: {len(decision.jobs)} more jobs would pass limits.jobs "
                     f"({limit}, {self.table.submitted} submitted so far): not submitted\n"
                     f"  hint: raise limits.jobs if this many are wanted",
-                    firing,
+                    origin,
                 )
             return
-        self.table.add(decision.jobs, self.now, self._via or firing.link)
-        now = self._pacer.pass_through(decision.jobs, decision.rule, decision.firing, self.now)
-        self._out.append(replace(decision, jobs=now) if now != decision.jobs else decision)
-        self._pace()
+        self.table.add(decision.jobs, self.now, self.via or origin.link)
+        now = self.rate_limit.admit(decision.jobs, decision.rule, decision.firing, self.now)
+        self.out.append(replace(decision, jobs=now) if now != decision.jobs else decision)
+        self._await_release()
 
-    def _pace(self) -> None:
-        due = self._pacer.due(self.now)
+    def _await_release(self) -> None:
+        due = self.rate_limit.due(self.now)
         if due is not None:
             self.timers.once(due, "pace", "")
 
-    def _release(self) -> None:
-        """Let the held jobs go whose turn has come."""
+    def release(self) -> None:
+        """Submit the jobs that the rate limit held and whose turn has come."""
         batch: dict[tuple[str, str | None, int], list[Job]] = {}
-        for job, rule, firing in self._pacer.release(self.now):
+        for job, rule, firing in self.rate_limit.release(self.now):
             batch.setdefault((job.group, rule, firing), []).append(job)
         for (group, rule, firing), jobs in batch.items():
-            self._out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
-        self._pace()
+            self.out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
+        self._await_release()
 
-    def _cancel(self, firing: EngineFiring, decision: Cancel) -> Cancel:
+    def _cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
-        held = self._pacer.drop(decision.jobs)
+        held = self.rate_limit.drop(decision.jobs)
         for job in held:
             record = self.table.records[job]
             self.table.forget(record)
-            self._look_for_end = True
-            self._withdrawn.append((record, firing.link))
+            self.look_for_end = True
+            self.withdrawn.append((record, origin.link))
         if not held:
             return decision
         gone = set(held)
@@ -294,9 +422,10 @@ class Effects:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def _end(self, decision: Terminate) -> None:
-        held = [job.id for job, _, _ in self._pacer.held]
-        self._pacer.drop(held)
+    def end(self, decision: Terminate) -> None:
+        """End the run by this decision."""
+        held = [job.id for job, _, _ in self.rate_limit.held]
+        self.rate_limit.drop(held)
         for job in held:
             self.table.forget(self.table.records[job])
         if held:
@@ -305,26 +434,31 @@ class Effects:
                 decision, cancel=tuple(job for job in decision.cancel if job not in gone)
             )
         self._cancelling(decision.cancel)
+        self._end(decision)
+
+    def lose(self, reason: str) -> None:
+        """End the run because its queue is lost. Jobs that the rate limit holds are not over, for
+        the run may be resumed."""
+        self.ended_by_loss = Terminate(exit_code=1, reason=reason)
+        self._end(self.ended_by_loss)
+
+    def _end(self, decision: Terminate) -> None:
         self.ended = decision
         self.rules.index.touched.clear()
-        self._withdrawn.clear()
-        self._out.append(decision)
+        self.withdrawn.clear()
+        self.out.append(decision)
 
-    def _end_if_over(self) -> None:
-        self._look_for_end = False
-        if self.table.records or self._calls:
+    def end_if_over(self) -> None:
+        """End the run if nothing more can happen."""
+        self.look_for_end = False
+        if self.table.records or self.calls:
             return
-        if (self._requests or self._retries) and self.rules.waits_for_resize():
+        if (self.resizes or self.retries) and self.rules.waits_for_resize():
             return
-        if self.rules.waits_for_time(self.now, shared=self._shared):
+        if self.rules.waits_for_time(self.now, shared=self.shared):
             return
-        self._end(
-            Terminate(
-                exit_code=1 if self.errors or self.unhandled_failures else 0,
-                reason=self._why(),
-                natural=True,
-            )
-        )
+        failed = self.errors or self.unhandled_failures
+        self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
 
     def _why(self) -> str:
         reasons = []
@@ -335,11 +469,12 @@ class Effects:
             reasons.append("1 error" if self.errors == 1 else f"{self.errors} errors")
         return "; ".join(reasons) or "nothing more can happen"
 
-    def _error(self, message: str, firing: EngineFiring | None = None) -> None:
+    def error(self, message: str, origin: Origin | None = None) -> None:
+        """Tell of an error, which turns the exit code of a natural end to 1."""
         self.errors += 1
-        if firing is None:
-            self._out.append(Log(message=message, level="error"))
+        if origin is None:
+            self.out.append(Log(message=message, level="error"))
         else:
-            self._out.append(
-                Log(rule=firing.rule, firing=firing.number, message=message, level="error")
+            self.out.append(
+                Log(rule=origin.rule, firing=origin.number, message=message, level="error")
             )

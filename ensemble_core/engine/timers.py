@@ -1,4 +1,4 @@
-"""The times that the engine wants to be told of: heartbeat, intervals, pacing, retries.
+"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), retries of resizes.
 
 The engine has no clock: it says which time it waits for, and the runtime hands it a
 ``TimerElapsed`` when that has come. A period that was missed (a suspended machine, a clock that

@@ -71,7 +71,6 @@ class Replay:
         after: int = 0,
         engine: Engine | None = None,
         compare: bool = True,
-        make: Callable[[Ensemble, bool], Engine] | None = None,
     ) -> None:
         self._journal = journal
         self._loading = loading
@@ -86,9 +85,7 @@ class Replay:
                 raise JournalError(
                     f"the journal has no ensemble file: {journal.path}", code="corrupt"
                 )
-            ensemble = loading(texts[0])
-            shared = bool(journal.about.get("shared"))
-            engine = Engine(ensemble, shared=shared) if make is None else make(ensemble, shared)
+            engine = Engine(loading(texts[0]), shared=bool(journal.about.get("shared")))
         self.engine = engine
 
     def steps(
@@ -156,7 +153,7 @@ def recover(
             continue
         replay = Replay(journal, loading, after=snapshot.seq, engine=engine, compare=compare)
         count = sum(1 for _ in replay.steps(pending=pending))
-        return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)
+        return Recovered(replay.engine, replay.engine.state.ensemble, replay.seq, count)
     replay = Replay(journal, loading, compare=compare)
     count = sum(1 for _ in replay.steps(pending=pending))
-    return Recovered(replay.engine, replay.engine.ensemble, replay.seq, count)
+    return Recovered(replay.engine, replay.engine.state.ensemble, replay.seq, count)

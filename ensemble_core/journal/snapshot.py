@@ -1,4 +1,4 @@
-"""The engine's state as bytes, so that a run is taken up again without all of its history.
+"""Snapshots: the engine's state as bytes, so that a resume need not handle every event again.
 
 What the ensemble file and the plugins define (rules, groups' bindings, statistics) is named, not
 copied: it is looked up in the ensemble that the state is read for. Everything else is pickled. A
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.state import State
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import Job
@@ -24,7 +25,7 @@ from ensemble_core.model.rules import BoundRule
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever the engine's state changes its shape.
-FORMAT = 4
+FORMAT = 5
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -79,7 +80,7 @@ def dump(engine: Engine) -> bytes | None:
     """The state of an engine; ``None`` where a plugin's statistic cannot be kept."""
     file = io.BytesIO()
     try:
-        _Pickler(file, engine.ensemble).dump(engine)
+        _Pickler(file, engine.state.ensemble).dump(engine.state)
     except Exception:  # whatever a plugin's statistic raises: the run goes on without a snapshot
         return None
     return file.getvalue()
@@ -90,10 +91,10 @@ def load(state: bytes, ensemble: Ensemble) -> Engine | None:
     _Reading.ensemble = ensemble
     _Reading.rules = {rule.id: rule for rule in ensemble.rules}
     try:
-        engine = pickle.loads(state)  # noqa: S301  (the run's owner wrote it, in the owner's folder)
+        kept = pickle.loads(state)  # noqa: S301  (the run's owner wrote it, in the owner's folder)
     except Exception:  # whatever a plugin's statistic raises: the events themselves are there
         return None
     finally:
         _Reading.ensemble = None
         _Reading.rules = {}
-    return engine if isinstance(engine, Engine) else None
+    return Engine(kept) if isinstance(kept, State) else None

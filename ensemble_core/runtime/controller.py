@@ -148,7 +148,7 @@ class Runtime:
         self._leave = False
         self._asked: StopRequested | None = None
         # A clock that was set back must not have things happen before what led to them.
-        self._wall = max(time.time(), self.engine.now)
+        self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
         self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
@@ -175,7 +175,7 @@ class Runtime:
 
         Safe from any thread and from a signal handler.
         """
-        if self._asked is not None or self.engine.ended is not None:
+        if self._asked is not None or self.engine.state.ended is not None:
             self._leave = True
         asked = StopRequested(self.clock(), reason, exit_code)
         self._asked = self._asked or asked
@@ -200,7 +200,7 @@ class Runtime:
             self._recorder.trouble = self._tell_of_journal
         try:
             self._begin()
-            if self.engine.rules.strangers and not self._executor.sees_strangers:
+            if self.engine.state.rules.strangers and not self._executor.sees_strangers:
                 message = (
                     f"executor {self._name} does not hear of other users' jobs here: rules with "
                     "'scope: queue' see this run's jobs only"
@@ -218,7 +218,7 @@ class Runtime:
             self._caller.close()
             if not self.engine.busy:  # jobs that outlive the run write there yet
                 self._remove_folder()
-        ended = self.engine.ended
+        ended = self.engine.state.ended
         assert ended is not None
         return Outcome(
             exit_code=ended.exit_code,
@@ -227,7 +227,7 @@ class Runtime:
             seconds=time.monotonic() - began,
             report=self.engine.report(),
             tag=self.tag,
-            over=not self.engine.lost and (not self.engine.busy or not self._leave),
+            over=not self.engine.state.lost and (not self.engine.busy or not self._leave),
             left=len(self.engine.in_queue()),
         )
 
@@ -238,7 +238,7 @@ class Runtime:
 
     def _begin(self) -> None:
         """The first event of this controller: the run begins, or is taken up again."""
-        if not self.engine.events:
+        if not self.engine.state.events:
             first = Started(self.clock(), dict(self._executor.resources()))
             self._handle(self._stop_first or first)
             return
@@ -256,7 +256,7 @@ class Runtime:
         )
         # At the time of the newest event: what happened in the queue meanwhile comes with times of
         # its own, and a backoff or a window is to see those.
-        self._handle(Resumed(self.engine.now, dict(self._executor.resources()), absent))
+        self._handle(Resumed(self.engine.state.now, dict(self._executor.resources()), absent))
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
         for name in lost:
@@ -265,7 +265,7 @@ class Runtime:
                 "ended cannot be known"
             )
             context = {"type": "lost", "severity": 0, "note": note}
-            if self.engine.table.records[name].outcome is None:
+            if self.engine.state.table.records[name].outcome is None:
                 self.emit((JobEvent(self.clock(), name, "exception", context),))
             self.emit((JobEvent(self.clock(), name, "clean"),))
         if self._behind > _CLOCK_SLACK:
@@ -314,7 +314,7 @@ class Runtime:
         deadline = time.monotonic() + _LOST_GRACE
         while performer.is_alive() and not self._leave:
             performer.join(_TICK)
-            if self.engine.lost and time.monotonic() > deadline:
+            if self.engine.state.lost and time.monotonic() > deadline:
                 return
 
     def _loop(self) -> None:
@@ -338,16 +338,16 @@ class Runtime:
                 self._taken += 1
                 self._handle(event)
                 if self._leave:
-                    if self.engine.ended is None and self._asked is not None:
+                    if self.engine.state.ended is None and self._asked is not None:
                         self._handle(self._asked)  # it waits behind other events
                     return
             dirty = self._tell_time() or dirty
 
     def _over(self) -> bool:
-        ended = self.engine.ended
+        ended = self.engine.state.ended
         if ended is None:
             return False
-        if self._leave or self.engine.lost or not self.engine.busy:
+        if self._leave or self.engine.state.lost or not self.engine.busy:
             return True
         # Jobs that were not to be cancelled outlive the run where the queue can keep them.
         return not ended.cancel and "detach" in self._executor.capabilities
@@ -421,7 +421,7 @@ class Runtime:
         """At the end, so that looking at a run that is over needs no history."""
         assert self._recorder is not None
         # An event that broke off may be in the state, but is not on record.
-        if self._since_snapshot and self.engine.events == self._recorder.seq:
+        if self._since_snapshot and self.engine.state.events == self._recorder.seq:
             state = dump(self.engine)
             if state is not None:
                 self._recorder.snapshot(self._maker, state)

@@ -65,7 +65,7 @@ class Story:
         """Hand one event to the engine, and check the laws."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
-        if isinstance(event, Resumed) and self.engine.lost:
+        if isinstance(event, Resumed) and self.engine.state.lost:
             self._terminated = False  # the loss of a queue is no end once the run goes on
         decisions = self.engine.handle(event)
         self.decisions += decisions
@@ -104,7 +104,7 @@ class Story:
     def cancel(self, job: str) -> list[Decision]:
         """A job is cancelled: at once if it waits, by a signal if it runs."""
         decided = self.job(job, "exception", type="cancel", severity=0, note="")
-        record = self.engine.table.records[job]
+        record = self.engine.state.table.records[job]
         if record.started is not None:
             decided += self.job(job, "finish", status=15)
         return decided + self.job(job, *CLEARING)
@@ -135,7 +135,7 @@ class Story:
 
     def metric(self, path: str) -> float | None:
         """A metric's value now."""
-        return self.engine.metric(path)
+        return self.engine.state.metric(path)
 
     def submitted(self, decisions: Sequence[Decision] | None = None) -> list[str]:
         """Our ids of the jobs that these decisions (or all so far) submit."""
@@ -150,7 +150,7 @@ class Story:
     @property
     def exit_code(self) -> int | None:
         """How the run ended; ``None`` while it goes on."""
-        return self.engine.ended.exit_code if self.engine.ended else None
+        return self.engine.state.ended.exit_code if self.engine.state.ended else None
 
     # -- the laws ------------------------------------------------------------------------------
 
@@ -164,14 +164,14 @@ class Story:
             if isinstance(decision, Fired):
                 rule = decision.rule or ""
                 self._fired[rule] = self._fired.get(rule, 0) + 1
-                allowed = self.engine.rules.states[rule].rule.repetitions
+                allowed = self.engine.state.rules.states[rule].rule.repetitions
                 assert self._fired[rule] <= allowed, f"{rule} fired {self._fired[rule]} times"
             if isinstance(decision, Cancel):
-                assert all(job in self.engine.table.records for job in decision.jobs)
+                assert all(job in self.engine.state.table.records for job in decision.jobs)
         for group in self.engine.report().groups:
             over = group.success + group.failed + group.cancelled
             assert group.submitted == over + group.waiting + group.running, group
             assert group.running >= 0, group
             assert group.waiting >= 0, group
-            active = len(self.engine.active(group.name))
+            active = len(self.engine.state.active(group.name))
             assert group.waiting + group.running == active, (group, active)

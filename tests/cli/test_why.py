@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.rule_trace import TracingEngine, Verdict
+from ensemble_core.engine.rule_trace import RuleTracer, Verdict
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
@@ -43,14 +43,15 @@ class Kept(Story):
         self.recorder.describe({**about, "plugins": [], "shared": False})
         self.recorder.text("/e.yaml", text, ())
         self.recorder.begin(self.now, versions(REGISTRY))
-        self.tracer = TracingEngine(self.ensemble, traced)
+        self.traced = Engine(self.ensemble)
+        self.tracer = RuleTracer(self.traced, traced)
         self.verdicts: list[tuple[int, Verdict]] = []
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
         self.recorder.append(event, decisions)
         # A witness must not change what it sees.
-        assert decisions_text(self.tracer.handle(event)) == decisions_text(decisions)
+        assert decisions_text(self.traced.handle(event)) == decisions_text(decisions)
         self.verdicts += [(self.recorder.seq, verdict) for verdict in self.tracer.verdicts]
         return decisions
 
@@ -61,7 +62,7 @@ class Kept(Story):
         self.recorder.flush(None)
 
     def keep(self) -> None:
-        self.recorder.end(self.now, {"over": self.engine.ended is not None, "exit_code": 0})
+        self.recorder.end(self.now, {"over": self.engine.state.ended is not None, "exit_code": 0})
         self.recorder.close()
 
     @property
@@ -107,7 +108,7 @@ def test_a_metric_out_of_reach_of_every_rule_is_told_with_its_values(tmp_path: P
     engine = Engine(told.ensemble)
     for event in told.events:
         engine.handle(event)
-    watch = engine.rules.states["r"].watch
+    watch = engine.state.rules.states["r"].watch
     assert watch is not None
     assert watch.unread
     assert watch.last is None
@@ -389,7 +390,7 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     other = Engine(told.ensemble)
     for event in told.events:
         other.handle(event)
-    other.metrics.counts["sim"]["success"] += 1
+    other.state.metrics.counts["sim"]["success"] += 1
     state = dump(other)
     assert state is not None
     recorder = Recorder(told.path)
@@ -419,7 +420,7 @@ def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> No
     told.recorder.text("/e.yaml", text, ())
     changed: Ensemble = Story(text).ensemble
     told.engine.adopt(changed)
-    told.tracer.adopt(changed)
+    told.traced.adopt(changed)
     told.play("sim.3")
     told.keep()
     assert ensemble(tmp_path, "replay", "last").exit_code == 0
@@ -480,7 +481,7 @@ def test_the_witness_counts_what_the_engine_counts(tmp_path: Path, rule: str, se
             status = chance.choice([0, 0, 256])
             told.end(f"sim.{job}", status=status, duration=chance.choice([1.0, 5.0, 8.0, 12.0]))
     told.keep()
-    state = told.engine.rules.states["r"]
+    state = told.engine.state.rules.states["r"]
     assert told.kinds.count("fired") == state.fired
     looked = [kind for kind in told.kinds if kind != "ended"]
     assert len(looked) == state.looked_at

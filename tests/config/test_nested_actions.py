@@ -313,9 +313,9 @@ rules:
 """
     )
     (one,) = told.submitted(told.start())
-    record = told.engine.table.records[one]
+    record = told.engine.state.table.records[one]
     assert record.job.tasks == 3
-    group = told.engine.group("sim")
+    group = told.engine.state.group("sim")
     assert group is not None
     assert group.tasks == 3
 

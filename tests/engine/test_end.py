@@ -57,8 +57,8 @@ def test_failures_that_no_rule_concerns_itself_with_make_the_exit_code_1() -> No
     told.play("sleep.0", status=256)
     told.play("sleep.1")
     assert told.exit_code == 1
-    assert told.engine.ended is not None
-    assert told.engine.ended.reason == "1 job failed and no rule concerned itself with that"
+    assert told.engine.state.ended is not None
+    assert told.engine.state.ended.reason == "1 job failed and no rule concerned itself with that"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_rule_whose_condition_the_failure_does_not_meet_is_not_concerned_with_
     told.start()
     told.play("sleep.0", status=1 << 8)
     told.play("sleep.1", status=75 << 8)
-    assert told.engine.unhandled_failures == 1
+    assert told.engine.state.unhandled_failures == 1
     assert told.exit_code == 1
 
 
@@ -119,7 +119,7 @@ def test_a_failure_after_the_last_repetition_is_nobodys_business() -> None:
     told.play("sleep.0", status=256)
     told.play("sleep.1")
     told.play("sleep.2", status=256)
-    assert told.engine.unhandled_failures == 1
+    assert told.engine.state.unhandled_failures == 1
     assert told.exit_code == 1
 
 
@@ -257,7 +257,7 @@ def test_a_lost_executor_ends_the_run_with_its_reason() -> None:
     decided = told.tell(ExecutorLost(told.now, "flux", "the broker went away", "resume later"))
     assert isinstance(decided[-1], Terminate)
     assert "the broker went away" in decided[-1].reason
-    assert told.engine.lost
+    assert told.engine.state.lost
     assert told.exit_code == 1
 
 
@@ -265,7 +265,7 @@ def test_a_problem_is_logged_and_an_error_turns_the_exit_code() -> None:
     told = story()
     told.start()
     told.tell(Problem(told.now, "a file is no file"))
-    assert told.engine.errors == 0
+    assert told.engine.state.errors == 0
     told.tell(Problem(told.now, "cancel refused", "error"))
     told.play("sleep.0")
     told.play("sleep.1")

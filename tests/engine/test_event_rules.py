@@ -119,7 +119,7 @@ def test_nothing_is_kept_of_strangers_jobs_that_are_over() -> None:
     told.start()
     for number in range(100):
         told.job(f"f{number}", *LIFE, "finish", "clean", ours=False, status=0)
-    assert not told.engine._strangers._jobs
+    assert not told.engine.state.strangers._jobs
 
 
 def test_a_previous_runs_job_that_bears_the_name_of_a_group_is_not_ours() -> None:
@@ -190,7 +190,7 @@ def test_a_job_cancelled_before_it_starts_is_cancelled_and_gone() -> None:
     assert told.fired(told.cancel("lammps.0")) == ["seen"]
     assert told.metric("count.lammps.cancelled") == 1
     assert told.metric("count.lammps.finished") == 0
-    assert told.engine.active() == ["lammps.1"]
+    assert told.engine.state.active() == ["lammps.1"]
 
 
 def test_a_job_cancelled_while_it_runs_is_no_failure() -> None:
@@ -233,7 +233,7 @@ def test_repetitions_end_and_the_rule_leaves_the_index() -> None:
     for number in range(4):
         told.play(f"lammps.{number}")
     assert told.fired().count("twice") == 2
-    assert "job-finish" not in told.engine.rules.index.occasions.by_name
+    assert "job-finish" not in told.engine.state.rules.index.occasions.by_name
 
 
 def test_backoff_skips_that_many_further_matches() -> None:

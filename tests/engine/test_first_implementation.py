@@ -9,10 +9,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ensemble_core.config import load_text
+from ensemble_core.engine.rule_evaluation import RuleObserver
 from ensemble_core.errors import FileErrors
 from ensemble_core.model.decisions import Cancel, Log, Terminate
 from ensemble_core.model.events import JobEvent, Observed, ResizeOutcome, TimerElapsed
@@ -187,24 +189,20 @@ def test_rules_that_cannot_match_are_not_looked_at() -> None:
     )
     told = story(rules)
     told.start()
-    looked_at: list[object] = []
-    consider = told.engine._consider
-
-    def spy(state: object, *rest: object) -> None:
-        looked_at.append(state)
-        consider(state, *rest)  # type: ignore[arg-type]
-
-    told.engine._consider = spy  # type: ignore[method-assign, assignment]
+    observer = Mock(spec=RuleObserver)
+    told.engine.observe(observer)
     for number in range(3):
         told.play(f"sim.{number}")
-    assert looked_at == []
+    assert observer.updated.called
+    assert not observer.refused.called
+    assert not observer.fired.called
 
 
 def test_an_exhausted_rule_is_no_longer_scanned() -> None:
     told = story("  - {id: it, trigger: job-start, action: {name: log, message: x}}")
     told.start()
     told.begin("sim.0")
-    assert "job-start" not in told.engine.rules.index.occasions.by_name
+    assert "job-start" not in told.engine.state.rules.index.occasions.by_name
 
 
 def test_fifty_heartbeats_of_three_waiting_jobs_are_three_samples() -> None:
@@ -214,9 +212,9 @@ def test_fifty_heartbeats_of_three_waiting_jobs_are_three_samples() -> None:
     told.start()
     told.job("sim.0", "submit")
     told.wait(50 * 30)
-    assert told.engine.metrics.series["sim", "pending"].count == 0
+    assert told.engine.state.metrics.series["sim", "pending"].count == 0
     told.engine.handle(TimerElapsed(told.now, "heartbeat"))
-    assert told.engine.rules.index.watches["max.sim-pending"].last == pytest.approx(1500)
+    assert told.engine.state.rules.index.watches["max.sim-pending"].last == pytest.approx(1500)
 
 
 def test_jobs_cancelled_before_they_start_are_counted_and_forgotten() -> None:
@@ -226,7 +224,7 @@ def test_jobs_cancelled_before_they_start_are_counted_and_forgotten() -> None:
         told.job(f"sim.{number}", "submit")
         told.cancel(f"sim.{number}")
     assert told.metric("count.sim.cancelled") == 3
-    assert told.engine.table.records == {}
+    assert told.engine.state.table.records == {}
     assert told.exit_code == 0
 
 

@@ -41,7 +41,7 @@ rules:
     )
     told.start()
     for number in range(20):
-        if f"a.{number}" in told.engine.active():
+        if f"a.{number}" in told.engine.state.active():
             told.job(f"a.{number}", "submit")
     assert len(told.submitted()) == 5
 
@@ -77,7 +77,7 @@ rules:
     told.start()
     for number in range(50):
         job = f"a.{number}"
-        if job in told.engine.active():
+        if job in told.engine.state.active():
             told.job(job, "submit")
             told.cancel(job)
     assert told.exit_code == 1

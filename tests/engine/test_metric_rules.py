@@ -124,9 +124,9 @@ def test_waiting_jobs_count_once_each_at_a_heartbeat() -> None:
     for number in range(3):
         told.job(f"sleep.{number}", "submit", "validate", "depend", "priority")
     told.wait(500)
-    series = told.engine.metrics.series["sleep", "pending"]
+    series = told.engine.state.metrics.series["sleep", "pending"]
     assert series.count == 0, "nothing is added to the stream until a job starts"
-    watch = told.engine.rules.index.watches["mean.sleep-pending"]
+    watch = told.engine.state.rules.index.watches["mean.sleep-pending"]
     assert watch.updates == 50
     assert watch.last == pytest.approx(500), "three samples of 500 s, not fifty heartbeats' worth"
     told.job("sleep.0", "alloc", "start")
@@ -239,7 +239,7 @@ def test_a_statistic_that_raises_is_told_and_takes_nothing_with_it() -> None:
         def get(self) -> float:
             return 0.0
 
-    cell = told.engine.metrics.series["sleep", "duration"]._cells["mean"]
+    cell = told.engine.state.metrics.series["sleep", "duration"]._cells["mean"]
     cell.update = Broken().update
     decided = told.play("sleep.0")
     assert any("statistic 'mean' raised" in getattr(one, "message", "") for one in decided)

@@ -246,7 +246,7 @@ rules:
     told.start()
     told.play("a.0")
     assert told.fired().count("end") == 1
-    assert not told.engine.rules.index.occasions.by_name
+    assert not told.engine.state.rules.index.occasions.by_name
 
 
 def test_jobs_that_come_later_do_not_overtake_those_that_wait_for_their_turn() -> None:

@@ -61,9 +61,9 @@ rules:
     )
     story.start({"queue.run": 0})
     story.play("work.0")
-    before = story.engine.firings
+    before = story.engine.state.firings
     resume(story)
-    assert story.engine.firings == before
+    assert story.engine.state.firings == before
 
 
 def test_a_cancel_that_may_not_have_been_carried_out_is_said_again() -> None:
@@ -139,7 +139,7 @@ rules: [{START}]
     assert story.exit_code == 1
     resume(story)
     assert story.exit_code is None
-    assert story.engine.errors == 0
+    assert story.engine.state.errors == 0
     story.end("work.0")
     story.wait(5)
     assert story.submitted() == ["work.0", "work.1", "work.2"]
@@ -161,7 +161,7 @@ rules: [{START}, {{trigger: job-success, action: {{name: terminate, exit_code: 4
     assert story.exit_code == 4
     again = resume(story, "work.2")
     assert [type(one) for one in again] == [Cancel]
-    assert story.engine.active() == ["work.1"]
+    assert story.engine.state.active() == ["work.1"]
 
 
 def test_jobs_that_wait_for_their_turn_wait_on() -> None:
@@ -255,8 +255,8 @@ def test_a_new_rule_whose_metric_has_come_to_pass_is_looked_at() -> None:
     story.engine.adopt(Story(BEFORE + more).ensemble)
     resume(story)
     assert story.exit_code == 0
-    assert story.engine.ended is not None
-    assert not story.engine.ended.natural
+    assert story.engine.state.ended is not None
+    assert not story.engine.state.ended.natural
 
 
 def test_a_heartbeat_and_intervals_of_a_changed_file_are_told_of() -> None:
@@ -302,4 +302,4 @@ custom: |
     story.tell(CallReturned(story.now, call.call, rules))
     text = "jobs: [{name: work, command: x}]\nrules: [{trigger: start, action: {name: submit, label: work}}]"
     assert story.engine.adopt(Story(text).ensemble) == ["later"]
-    assert list(story.engine.rules.states) == ["rule-1", "stays"]
+    assert list(story.engine.state.rules.states) == ["rule-1", "stays"]

@@ -242,7 +242,7 @@ def test_a_run_that_ends_while_the_disk_is_full_has_no_end_on_record(
     if going.outcome is not None:
         pytest.skip("the run was over before the disk was full")
     going.runtime.stop()
-    until(lambda: going.runtime.engine.ended, "the run to hear of it")
+    until(lambda: going.runtime.engine.state.ended, "the run to hear of it")
     going.runtime.stop()
     assert going.ended().exit_code == 130
     with pytest.raises(JournalError, match="no space"):

@@ -195,7 +195,7 @@ def test_a_call_that_is_made_again_is_given_the_rule_that_asked_for_it(tmp_path:
     story.engine.adopt(load_text(text.replace(fewer, ""), REGISTRY))
     (call,) = [one for one in resume(story) if isinstance(one, Call)]
     assert story.engine.rule_of(call)["trigger"] == "job-start"
-    assert story.engine.rules.states[call.rule or ""].rule.spec["trigger"] == "job-start"
+    assert story.engine.state.rules.states[call.rule or ""].rule.spec["trigger"] == "job-start"
 
 
 # -- the controller -------------------------------------------------------------------------------
@@ -307,13 +307,13 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_que
         thread.start()
         until(lambda: recorder.in_trouble)
         runtime.stop()
-        until(lambda: runtime.engine.ended is not None)
+        until(lambda: runtime.engine.state.ended is not None)
         until(lambda: executor.cancelled)
         full.clear()
         thread.join(15)
         assert not thread.is_alive(), "jobs that nobody cancelled are waited for"
         assert len(executor.submitted) == 2
-        assert runtime.engine.metric("count.work.cancelled") == 2
+        assert runtime.engine.state.metric("count.work.cancelled") == 2
 
 
 def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ rules: [{START}]
     write(100, "w")
     for row in follow(0, 100, lambda: write(10, "w")):
         story.tell(event_from_dict(row.to_dict()))
-    record = story.engine.table.records["work.0"]
+    record = story.engine.state.table.records["work.0"]
     assert record.rows == {"json-lines": 10}
     write(50, "a")
     assert len(follow(record.rows["json-lines"], 50)) == 50
@@ -534,13 +534,13 @@ def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) ->
     engine.adopt(load_text(another, REGISTRY))
     with recording(tmp_path / NAME) as recorder:
         recorder.text("/e.yaml", another, ())
-        event = Resumed(engine.now, {}, ())
+        event = Resumed(engine.state.now, {}, ())
         recorder.append(event, engine.handle(event))
         assert recorder.flush(5)
-    assert engine.rules.states["each"].fired == 2
+    assert engine.state.rules.states["each"].fired == 2
     with Journal(tmp_path / NAME) as journal:
         again = recover(journal, loading, "test").engine
-    assert again.rules.states["each"].fired == 2
+    assert again.state.rules.states["each"].fired == 2
     assert again.report() == engine.report()
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ensemble_core import EnsembleError, Expression, expression
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
-from ensemble_core.engine.rule_trace import TracingEngine
+from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.errors import FileErrors
 from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
 from ensemble_core.model.conditions import parse
@@ -375,7 +375,7 @@ def test_no_rule_is_woken_by_rows_of_a_job_that_a_rule_cancelled(registry: Regis
     assert told.fired(told.observe("sim.0", Temp=2.0)) == ["hot"]
     assert told.fired(told.observe("sim.0", Temp=4.0)) == [], "it was about to stop"
     assert told.fired(told.observe("sim.1", Temp=3.0)) == ["hot"]
-    assert told.engine.metric("max.sim-Temp") == 4.0
+    assert told.engine.state.metric("max.sim-Temp") == 4.0
 
 
 def test_a_job_that_could_not_be_cancelled_is_looked_at_again(registry: Registry) -> None:
@@ -412,12 +412,9 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
 
     above = "{id: r, trigger: above, name: last.sim-Temp, action: {name: log, message: x}}"
     told = begun(registry, above)
-    tracer = TracingEngine(told.ensemble, "r")
-    for event in told.events:
-        tracer.handle(event)
+    tracer = RuleTracer(told.engine, "r")
     for temp, kind in ((2.0, "trigger"), (4.0, "fired")):
         assert told.fired(told.observe("sim.0", Temp=temp)) == ["r"] * (kind == "fired")
-        tracer.handle(told.events[-1])
         assert [verdict.kind for verdict in tracer.verdicts] == [kind]
 
 

@@ -264,7 +264,7 @@ def test_a_statistic_at_fault_is_named_once_with_its_plugin_and_other_rules_go_o
     assert "odd.a-duration has no value any more" in said
     assert story.fired() == ["rule-1", "wait", "row", "row"]
     assert story.metric("odd.a-duration") is None
-    assert story.engine.metrics.warnings == []
+    assert story.engine.state.metrics.warnings == []
 
 
 def test_a_statistic_at_fault_that_nobody_asked_for_leaves_the_exit_code_alone() -> None:
@@ -293,8 +293,8 @@ def test_a_state_with_a_statistic_at_fault_is_kept_and_read_again() -> None:
     assert state is not None
     again = load(state, ensemble)
     assert again is not None
-    assert again.metrics._told == {("plugin 'odd' of ensemble-odd 1.0", "odd")}
-    assert again.metric("odd.a-duration") is None
+    assert again.state.metrics._told == {("plugin 'odd' of ensemble-odd 1.0", "odd")}
+    assert again.state.metric("odd.a-duration") is None
 
 
 def test_a_run_with_a_statistic_at_fault_can_be_replayed(tmp_path: Path) -> None:

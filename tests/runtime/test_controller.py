@@ -334,7 +334,7 @@ rules:
 """
     bench = Bench(text, tmp_path, actions={"log": ActionPlugin(name="log", summary="x", run=run)})
     # The bound rule says how the action runs; make it a slow one.
-    rule = bench.runtime.engine.rules.states["rule-2"].rule
+    rule = bench.runtime.engine.state.rules.states["rule-2"].rule
     object.__setattr__(rule.actions[0], "plan", None)
     bench.end()
     ((thread, context),) = ran
@@ -468,7 +468,7 @@ rules:
     bench = Bench(text, tmp_path, executor).begin()
     bench.until(lambda: len(executor.submitted) == 2)
     executor.finish("sim.0")
-    bench.until(lambda: bench.runtime.engine.ended)
+    bench.until(lambda: bench.runtime.engine.state.ended)
     time.sleep(0.1)
     assert bench.thread.is_alive()
     executor.finish("sim.1")

@@ -73,7 +73,7 @@ rules:
     last = replace(last, trigger=replace(last.trigger, every=1e14))  # as a plugin's trigger may
     ensemble = replace(checked, rules=(first, last))
     bench = Bench(ensemble, tmp_path, FakeExecutor(instant=True))
-    until(lambda: bench.runtime.engine.metric("count.a.success") == 1)
+    until(lambda: bench.runtime.engine.state.metric("count.a.success") == 1)
     bench.runtime.stop()
     assert bench.end().exit_code == 130
 
@@ -160,7 +160,7 @@ rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
 """
     bench = Bench(text, tmp_path, Slow())
     assert Slow.entered.wait(10)
-    until(lambda: bench.runtime.engine.ended)
+    until(lambda: bench.runtime.engine.state.ended)
     bench.runtime.stop()
     assert bench.end(5).exit_code == 0
     Slow.released.set()

@@ -182,8 +182,8 @@ def _adopt(engine: Engine, ensemble: Ensemble) -> None:
             "changed file does not have: it is gone",
             err=True,
         )
-    for state in engine.rules.states.values():
-        if engine.events and "start" in state.rule.trigger.wakes and not state.fired:
+    for state in engine.state.rules.states.values():
+        if engine.state.events and "start" in state.rule.trigger.wakes and not state.fired:
             click.echo(
                 f"warning: rule {state.rule.id} waits for the start, which is over: it never fires",
                 err=True,

@@ -108,7 +108,7 @@ def _data(
             }
             for session in journal.sessions()
         ],
-        "active": None if engine is None else len(engine.active()),
+        "active": None if engine is None else len(engine.state.active()),
         "report": None if engine is None else engine.report().to_dict(),
         "error": None if trouble is None else trouble.to_dict(),
     }
@@ -151,7 +151,7 @@ def _lines(past: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         if report.rules:
             lines += [style.paint(" rules", "bold"), *rule_lines(report.rules, style, width)]
     if info.state in ("interrupted", "new"):
-        active = len(engine.active()) if engine is not None else 0
+        active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({active} job{'' if active == 1 else 's'} not over)" if active else ""
         lines.append(f" to go on with this run{jobs}: ensemble resume {printable(past.tag)}")
     return lines

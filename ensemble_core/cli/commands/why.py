@@ -18,7 +18,7 @@ from ensemble_core.cli.why_text import conclude, describe_condition, describe_ru
 if TYPE_CHECKING:
     from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.engine.rule_trace import TracingEngine, Verdict
+    from ensemble_core.engine.rule_trace import RuleTracer, Verdict
     from ensemble_core.errors import EnsembleError
     from ensemble_core.model.rules import BoundRule
 
@@ -108,11 +108,11 @@ class _Answer:
         self._difference: EnsembleError | None = None
         self._until = 0
         self._bound: BoundRule | None = None
-        self._engine: TracingEngine
+        self._tracer: RuleTracer
         self.rule = self._find(rule)
         self._replay()
         if self._bound is None:
-            raise self._no_such(rule, list(self._engine.rules.states))
+            raise self._no_such(rule, list(self._tracer.state.rules.states))
 
     def _find(self, name: str) -> str:
         """The rule's id: as given, or that of the only rule with this label."""
@@ -150,26 +150,20 @@ class _Answer:
         )
 
     def _replay(self) -> None:
-        from ensemble_core.engine.rule_trace import TracingEngine, event_words
+        from ensemble_core.engine.rule_trace import RuleTracer, event_words
         from ensemble_core.journal.replay import Difference, Replay
         from ensemble_core.model.decisions import DisableRule, EnableRule
 
         journal = self._past.journal
-        replay = Replay(
-            journal,
-            self._past.loading,
-            make=lambda ensemble, shared: TracingEngine(ensemble, self.rule, shared=shared),
-        )
-        engine = replay.engine
-        assert isinstance(engine, TracingEngine)
-        self._engine = engine
-        states = engine.rules.states
-        self._know(states)
+        replay = Replay(journal, self._past.loading)
+        self._tracer = tracer = RuleTracer(replay.engine, self.rule)
+        state = tracer.state
+        self._know()
         try:
             for row, event, decisions in replay.steps(journal.last()):
                 if self._began is None:
                     self._began = event.timestamp
-                for verdict in engine.verdicts:
+                for verdict in tracer.verdicts:
                     self._take(verdict, row.seq, event.timestamp, event_words(event))
                 if decisions:
                     for decision in decisions:
@@ -178,17 +172,17 @@ class _Answer:
                             and self.rule in decision.rules
                         ):
                             self._switched = (row.seq, decision.type, decision.rule or "")
-                    self._know(engine.rules.states)
-                if engine.ended is None:
+                    self._know()
+                if state.ended is None:
                     self._ended = None  # also where a resume took the end back
                 elif self._ended is None:
-                    self._ended = (row.seq, engine.ended.reason)
+                    self._ended = (row.seq, state.ended.reason)
         except Difference as error:
             self._difference, self._until = error, error.row.seq - 1
-        self._know(engine.rules.states)
+        self._know()
 
-    def _know(self, states: Any) -> None:
-        state = states.get(self.rule)
+    def _know(self) -> None:
+        state = self._tracer.state.rules.states.get(self.rule)
         if state is not None:
             self._bound = state.rule
 
@@ -355,7 +349,7 @@ class _Answer:
             known = f"What came after event {self._until} is not known here. Up to then: "
         return known + conclude(
             self._bound,
-            self._engine,
+            self._tracer,
             kinds=self._kinds,
             fired_at=self._fired_at,
             switched=self._switched,
