@@ -1,9 +1,9 @@
-"""``when``: parsed and checked once, evaluated fast, unable to do harm.
+"""Conditions, the ``when`` of rules: parsed and checked once, compiled, unable to do harm.
 
 A condition is a number (equals), one or more comparisons (``"> 5 and < 10"``), or a formula (see
-``formulas``) over ``value``, ``metric("path")`` and the event's fields. A single comparison is kept
-as operator and number, so that the index can find the rules that a new value satisfies without
-asking each of them.
+``expressions``) over ``value``, ``metric("path")`` and the event's fields. A single comparison is
+kept as operator and number, so that the index can find the rules that a new value satisfies
+without asking each of them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from ensemble_core.model import expressions
 from ensemble_core.model.expressions import (
     EVENT_FIELDS,
     FUNCTIONS,
     LONGEST,
+    Formula,
     called,
     check_names,
-    evaluate,
-    evaluator,
-    formula,
     refused,
 )
 
@@ -49,23 +47,21 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Formula):
     """A checked ``when``.
 
     ``comparison`` is the operator and number of a single comparison with ``value``, which the
-    index uses; otherwise ``tree`` is the expression. ``names`` and ``metrics`` are what the
-    expression speaks of.
+    index uses; otherwise ``tree`` is the formula.
     """
 
-    text: str
     comparison: tuple[str, float] | None = None
-    tree: ast.expr | None = None
-    names: frozenset[str] = frozenset()
-    metrics: frozenset[str] = frozenset()
+
+    def __reduce__(self) -> tuple[type[Condition], tuple[Any, ...]]:
+        return Condition, (self.text, self.tree, self.names, self.metrics, self.comparison)
 
     @property
     def asks_metric_for_nan(self) -> bool:
-        """Whether it holds only where a metric is no finite number, which none ever is."""
+        """True if it needs a nan or infinite metric; metrics skip those, so it can never hold."""
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -102,7 +98,7 @@ class Condition:
         if self.comparison is not None:
             name, number = self.comparison
             return None if value is None else _OPERATORS[name](value, number)
-        result = evaluate(_shared(), self.text, self.tree, value, fields, metric)
+        result = self.evaluate(value, fields, metric)
         return None if result is None else bool(result)
 
 
@@ -139,18 +135,12 @@ def parse(
     if single:
         _needs_value(text, has_value)
         return Condition(text, comparison=(single[1], float(single[2])))
-    found = formula(_with_value(text), text, "'when'", _CONDITION_HINT)
-    if "value" in found.names:
+    tree, fields, metrics = expressions.parse(_with_value(text), text, "'when'", _CONDITION_HINT)
+    if "value" in fields:
         _needs_value(text, has_value)
     if names is not None:
-        check_names(text, found.names, {*names, "value"} if has_value else set(names))
-    return Condition(text, tree=found.tree, names=found.names, metrics=found.metrics)
-
-
-@cache
-def _shared() -> Any:
-    """The evaluator of conditions, which are asked on the engine's thread alone."""
-    return evaluator()
+        check_names(text, fields, {*names, "value"} if has_value else set(names))
+    return Condition(text, tree, fields, metrics)
 
 
 def _kind(value: object) -> str:

@@ -1,9 +1,10 @@
-"""Formulas: what may be written over an event's fields and metrics, and how it is worked out.
+"""The language of conditions and expressions over an event's fields and metrics.
 
-Evaluated by simpleeval, over a syntax tree in which only what is listed here may stand: no
-attributes, no subscripts, no calls but those of ``FUNCTIONS``. What looks like one of the first two
-(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. ``conditions`` makes a ``when`` of
-one; an :class:`Expression` gives a number, and plugins' options have such ones.
+:func:`parse` reads a formula and refuses whatever is not listed here: there are no attributes, no
+subscripts, and no calls but those of ``FUNCTIONS``. What looks like one of the first two
+(``c_msd[4]``, ``PotEng.mean``) is the field of that very name. ``conditions`` makes a ``when`` of a
+formula; an :class:`Expression` gives a number, and plugins' options have such ones. ``compiler``
+makes a function of it when it is first asked.
 
 A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
 """
@@ -11,15 +12,14 @@ A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`
 from __future__ import annotations
 
 import ast
-import math
-import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, compiled
 
 __all__ = [
     "EVENT_FIELDS",
@@ -29,10 +29,8 @@ __all__ = [
     "Formula",
     "called",
     "check_names",
-    "evaluate",
-    "evaluator",
     "expression",
-    "formula",
+    "parse",
     "refused",
 ]
 
@@ -55,19 +53,6 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     }
 )
 
-#: Functions that a condition may call; ``metric`` is added at evaluation.
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "round": round,
-    "isnan": lambda x: math.isnan(x),
-    "isinf": lambda x: math.isinf(x),
-    "sqrt": lambda x: math.sqrt(x),
-    "log": lambda x: math.log(x),
-    "exp": lambda x: math.exp(x),
-}
-
 #: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
 _WHOLE = EVENT_FIELDS | FUNCTIONS.keys() | {"value", "metric"}
 
@@ -78,30 +63,58 @@ _DEEPEST = 150
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
 
 
-class _NoValue(Exception):
-    """Something the condition speaks of has no value now."""
-
-
-class Formula(NamedTuple):
-    """What was written, checked. ``names`` are the fields that it speaks of."""
-
-    text: str
-    tree: ast.expr
-    names: frozenset[str]
-    metrics: frozenset[str]
+def _undecided(*_: object) -> None:
+    """What a formula without ``and`` and ``or`` is where something has no value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
-    """A checked expression whose result is a number; see :func:`expression`.
+class Formula:
+    """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it speaks of.
 
-    ``names`` and ``metrics`` are what it speaks of.
+    A copy of it has no compiled code, and compiles anew.
     """
 
     text: str
-    tree: ast.expr
+    tree: ast.expr | None = None
     names: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
+    _quick: Compiled | None = field(default=None, init=False, repr=False, compare=False)
+    _three_valued: Compiled | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[type[Formula], tuple[Any, ...]]:
+        return type(self), (self.text, self.tree, self.names, self.metrics)
+
+    def evaluate(
+        self,
+        value: float | None,
+        fields: Mapping[str, Any],
+        metric: Callable[[str], float | None],
+    ) -> Any:
+        """The result; ``None`` where something that it needs has no value, or makes no sense."""
+        try:
+            return (self._quick or self._compile("_quick"))(value, fields.get, metric)
+        except NO_VALUE:
+            pass
+        # A part without a value may not matter to the whole.
+        try:
+            return (self._three_valued or self._compile("_three_valued"))(value, fields.get, metric)
+        except NO_VALUE:
+            return None
+
+    def _compile(self, way: str) -> Compiled:
+        assert self.tree is not None
+        three_valued = way == "_three_valued"
+        if three_valued and not any(isinstance(node, ast.BoolOp) for node in ast.walk(self.tree)):
+            function: Compiled = _undecided
+        else:
+            function = compiled(self.tree, three_valued=three_valued)
+        object.__setattr__(self, way, function)
+        return function
+
+
+@dataclass(frozen=True, slots=True)
+class Expression(Formula):
+    """A checked expression whose result is a number; see :func:`expression`."""
 
     def value(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
@@ -111,7 +124,7 @@ class Expression:
         ``None`` where something that it needs has no value, and where the result is no finite
         number. Safe to call from any thread.
         """
-        result = evaluate(evaluator(), self.text, self.tree, fields.get("value"), fields, metric)
+        result = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(result, bool) or not isinstance(result, (int, float)):
             return None
         return result if result - result == 0 else None
@@ -126,11 +139,11 @@ def _expression(text: str) -> Expression:
         raise refused(
             f"the expression is longer than {LONGEST} characters", "move it to a custom function"
         )
-    found = formula(source, source, "the expression", _EXPRESSION_HINT)
-    wrong = _no_number(found.tree)
+    tree, fields, metrics = parse(source, source, "the expression", _EXPRESSION_HINT)
+    wrong = _no_number(tree)
     if wrong is not None:
         raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
-    return Expression(*found)
+    return Expression(source, tree, fields, metrics)
 
 
 def expression(text: str, *, names: Collection[str] | None = None) -> Expression:
@@ -155,9 +168,12 @@ def refused(what: str, hint: str) -> EnsembleError:
     return EnsembleError(what, hint=hint, code="bad-condition")
 
 
-def formula(source: str, text: str, what: str, hint: str) -> Formula:
-    """Parse and check ``source``, which is what ``text`` means; ``what`` it is called, and what
-    could be written instead. Raises :class:`EnsembleError`."""
+def parse(
+    source: str, text: str, what: str, hint: str
+) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
+    """Parse and check ``source``, which is what ``text`` means: its tree, and the fields and the
+    metrics that it speaks of. ``what`` is what it is called in the :class:`EnsembleError` for what
+    is not allowed, ``hint`` what could be written instead."""
     try:
         whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -170,11 +186,11 @@ def formula(source: str, text: str, what: str, hint: str) -> Formula:
 def _name_columns(whole: ast.AST) -> None:
     """Make names of what only looks like a subscript or an attribute: ``c_msd[4]``."""
     for node in ast.walk(whole):
-        for field, value in ast.iter_fields(node):
+        for name, value in ast.iter_fields(node):
             if isinstance(value, list):
                 value[:] = [_column(item) for item in value]
             elif isinstance(value, (ast.Subscript, ast.Attribute)):
-                setattr(node, field, _column(value))
+                setattr(node, name, _column(value))
 
 
 def _column(node: Any) -> Any:
@@ -205,7 +221,7 @@ def _check_depth(tree: ast.expr, text: str) -> None:
     raise refused(f"{text[:40]!r} … is nested too deeply", "move it to a custom function")
 
 
-def _checked(tree: ast.expr, text: str) -> Formula:
+def _checked(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     _check_depth(tree, text)
     paths: set[str] = set()
     functions: set[int] = set()
@@ -213,12 +229,12 @@ def _checked(tree: ast.expr, text: str) -> Formula:
         _check(node, text, paths)
         if isinstance(node, ast.Call):
             functions.add(id(node.func))
-    used = frozenset(
+    used = {
         node.id
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and id(node) not in functions
-    )
-    return Formula(text, tree, used, frozenset(paths))
+    }
+    return tree, frozenset(used), frozenset(paths)
 
 
 def check_names(text: str, used: Collection[str], known: set[str]) -> None:
@@ -316,94 +332,3 @@ def _spoken(node: ast.AST) -> str:
         ast.NamedExpr: "an assignment",
         ast.JoinedStr: "an f-string",
     }.get(type(node), f"a {type(node).__name__}")
-
-
-def _number(value: object) -> float:
-    if isinstance(value, (int, float)):
-        return value
-    raise _NoValue
-
-
-def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[object, object], Any]:
-    return lambda a, b: function(_number(a), _number(b))
-
-
-def _power(a: object, b: object) -> float:
-    power: float | complex = float(_number(a)) ** float(_number(b))
-    if isinstance(power, complex):
-        raise _NoValue
-    return power
-
-
-def evaluator() -> Any:
-    """A new evaluator; one may work for one thread at a time."""
-    import simpleeval
-
-    made = simpleeval.EvalWithCompoundTypes(
-        operators={
-            **simpleeval.DEFAULT_OPERATORS,
-            ast.Add: _arithmetic(operator.add),
-            ast.Sub: _arithmetic(operator.sub),
-            ast.Mult: _arithmetic(operator.mul),
-            ast.Div: _arithmetic(operator.truediv),
-            ast.FloorDiv: _arithmetic(operator.floordiv),
-            ast.Mod: _arithmetic(operator.mod),
-            ast.Pow: _power,
-        }
-    )
-    nothing = _nothing()
-
-    def several(node: ast.BoolOp) -> Any:
-        """``and``, ``or``: decided by any part that decides it, whichever others have no value."""
-        decides, unknown, result = isinstance(node.op, ast.Or), False, None
-        for part in node.values:
-            try:
-                result = made.eval(made.expr, part)
-            except nothing:
-                unknown = True
-            else:
-                if bool(result) is decides:
-                    return result
-        if unknown:
-            raise _NoValue
-        return result
-
-    made.nodes[ast.BoolOp] = several
-    return made
-
-
-def _nothing() -> tuple[type[Exception], ...]:
-    """What is raised where something has no value, or makes no sense."""
-    import simpleeval
-
-    return _NoValue, TypeError, ValueError, ArithmeticError, simpleeval.InvalidExpression
-
-
-def evaluate(
-    evaluator: Any,
-    text: str,
-    tree: ast.expr | None,
-    value: float | None,
-    fields: Mapping[str, Any],
-    metric: Callable[[str], float | None],
-) -> Any:
-    """The result; ``None`` where something that it needs has no value, or makes no sense."""
-
-    def lookup(path: str) -> float:
-        found = metric(path)
-        if found is None:
-            raise _NoValue
-        return found
-
-    def name(node: ast.Name) -> Any:
-        found = value if node.id == "value" else fields.get(node.id)
-        if found is None:
-            raise _NoValue
-        return found
-
-    evaluator.functions = {**FUNCTIONS, "metric": lookup}
-    evaluator.names = name
-    try:
-        return evaluator.eval(text, previously_parsed=tree)
-    except _nothing():
-        return None

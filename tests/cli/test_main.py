@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ensemble_core.cli import command_group
 from ensemble_core.cli.main import COMMANDS, main
 
-HEAVY = ("river", "numpy", "rich", "jsonschema_rs", "simpleeval", "yaml", "pluggy")
+HEAVY = ("river", "numpy", "rich", "jsonschema_rs", "yaml", "pluggy")
 
 
 def ensemble(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:

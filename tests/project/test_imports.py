@@ -12,7 +12,7 @@ import pytest
 import ensemble_core
 
 HEAVY = (
-    "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "simpleeval", "grpc",
+    "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "grpc",
     "kubernetes", "flux", "pytest", "inotify_simple",
 )  # fmt: skip
 REPORT = "; import sys, json; print(json.dumps([m for m in sys.modules if '.' not in m]))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -27,13 +28,17 @@ def pure() -> list[str]:
 PURE = pure()
 #: Builtins that reach the world, or whose answer differs from one process to the next.
 WORLD = {"breakpoint", "eval", "exec", "hash", "input", "open", "print", "__import__"}
+#: The one that compiles formulas, from a tree that it builds itself of what is harmless.
+MAY = {"model/compiler": {"eval"}}
 
 
-def world_calls(source: str) -> list[tuple[int, str]]:
+def world_calls(source: str, may: Collection[str] = ()) -> list[tuple[int, str]]:
     return [
         (node.lineno, node.func.id)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WORLD
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in WORLD.difference(may)
     ]
 
 
@@ -56,7 +61,7 @@ def unordered_loops(source: str) -> list[int]:
 
 @pytest.mark.parametrize("module", PURE)
 def test_the_engine_reaches_nothing_but_what_it_is_given(module: str) -> None:
-    assert world_calls((CORE / f"{module}.py").read_text()) == []
+    assert world_calls((CORE / f"{module}.py").read_text(), MAY.get(module, ())) == []
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -66,6 +71,7 @@ def test_no_decision_hangs_on_the_order_of_a_set(module: str) -> None:
 
 def test_these_checks_find_what_they_look_for() -> None:
     assert world_calls("def f(x):\n    print(hash(x))\n") == [(2, "print"), (2, "hash")]
+    assert world_calls("eval(x), exec(x)", {"eval"}) == [(1, "exec")]
     assert unordered_loops("for x in {1, 2}:\n    pass\n[x for x in set(y)]") == [1, 3]
 
 
