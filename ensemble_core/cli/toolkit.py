@@ -10,7 +10,7 @@ function needs beyond that, it imports when it is called.
   plugins, ``choose_executor`` and ``read_options`` make of the options what
   ``build_executor`` and ``build_resizer`` take.
 - **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
-  each event and what was decided on it; ``decision_from_dict`` reads one of these), its ensemble
+  each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
   ``JournalError``.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal, JournalError
     from ensemble_core.journal.run_store import state_folder
     from ensemble_core.metrics.store import parse_path
-    from ensemble_core.model.decisions import AddRule, Fired, Submit, decision_from_dict
+    from ensemble_core.model.decisions import AddRule, Fired, Submit
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.rules import BoundRule
     from ensemble_core.plugin.registry import Registry
@@ -80,7 +80,6 @@ else:
         "JournalRow": ("journal.codec", "Row"),
         "Registry": ("plugin.registry", "Registry"),
         "Submit": ("model.decisions", "Submit"),
-        "decision_from_dict": ("model.decisions", "decision_from_dict"),
         "parse_path": ("metrics.store", "parse_path"),
         "state_folder": ("journal.run_store", "state_folder"),
     }
@@ -114,7 +113,6 @@ __all__ = [
     "build_resizer",
     "choose_executor",
     "complete_runs",
-    "decision_from_dict",
     "errors_as_json",
     "executor_option",
     "format_duration",

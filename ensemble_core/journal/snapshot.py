@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
 from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.model.codec import layout
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import BoundRule
@@ -33,7 +34,7 @@ def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 
 def _job(*values: Any) -> Job:
-    return Job(**dict(zip(Job.names(), values, strict=True)))
+    return Job(**dict(zip(layout(Job).names, values, strict=True)))
 
 
 class _Pickler(pickle.Pickler):
@@ -44,7 +45,7 @@ class _Pickler(pickle.Pickler):
         self._own = {id(rule): rule.id for rule in ensemble.rules}
         self.dispatch_table = copyreg.dispatch_table.copy()
         self.dispatch_table[MappingProxyType] = lambda proxy: (_proxy, (dict(proxy),))
-        self.dispatch_table[Job] = lambda job: (_job, job.values())
+        self.dispatch_table[Job] = lambda job: (_job, layout(Job).values(job))
         self.dispatch_table[Ensemble] = lambda _: (_named, ("ensemble", None, None))
         self.dispatch_table[StatisticSpec] = lambda spec: (_named, ("statistic", spec.name, None))
         self.dispatch_table[BoundRule] = self._rule

@@ -137,11 +137,12 @@ class LocalExecutor(Executor):
                 hint="change to a folder that exists and run again",
                 code="no-folder",
             ) from None
-        from ensemble_core.local.protocol import VERSION
+        from ensemble_core.local.protocol import JOB_FIELDS, VERSION
         from ensemble_core.local.supervisor_client import SupervisorClient
 
         hello = {
             "version": VERSION,
+            "job_fields": JOB_FIELDS,
             "tag": run.tag,
             "clock": [run.clock(), time.monotonic()],
             "environment": {

@@ -68,7 +68,7 @@ class LedgerJob:
             self.launched = True
         elif name == "start":
             self.started = message[2]
-            if len(message) > 6:
+            if len(message) > 6 and message[6]:
                 self.up, self.pids = message[5], tuple(message[6])
         elif name == "exception":
             self.fatal = self.fatal or context.get("severity") == 0

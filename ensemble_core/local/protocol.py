@@ -1,9 +1,11 @@
-"""What the controller and the keeper say to one another, and what the ledger holds: JSON lines.
+"""Protocol between controller and supervisor, and format of the supervisor's ledger: JSON lines.
 
-Both ends of the line and the ledger use these functions; nothing here does any I/O. A job's event
-is ``["e",ID,TIME,NAME,CONTEXT]``, with more behind it where the ledger needs more: for ``submit``
-the job itself, for ``start`` when its processes were there and which. Other events are
-``["o",{...}]``. The id stands first so that a line can be told from others without reading it all.
+Both ends of the connection and the ledger use these functions; nothing here does any I/O. Fields
+of jobs and events are encoded by ``model.codec``. A job's event is
+``["e",ID,TIME,NAME,CONTEXT,A,B,MORE]``, cut off after the last that is there: ``A`` and ``B`` are
+for the ledger (for ``submit`` the job itself, for ``start`` when its processes were there and
+which), ``MORE`` is what else the event says. Other events are ``["o",{...}]``. The id stands first
+so that a line can be told from others without reading it all.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ensemble_core.model.events import Event, JobEvent, event_from_dict
+from ensemble_core.model.codec import dumps, layout
+from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 
 __all__ = [
+    "JOB_FIELDS",
     "VERSION",
     "Splitter",
     "decode",
@@ -31,44 +35,36 @@ __all__ = [
     "to_job",
 ]
 
-#: Of the protocol and of the ledger; a keeper may be older than the controller that finds it.
+#: Of the protocol and of the ledger; a supervisor may be older than the controller that finds it.
 VERSION = 1
+#: The fields of a job in this version of Ensemble. A supervisor that knows fewer of them than the
+#: controller refuses it: it would not do what the others ask for.
+JOB_FIELDS = layout(Job).names
 
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
-_dumps: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 decode: Callable[[str], Any] = json.loads
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: What of a job the keeper needs; parameters, observers and options of others stay behind.
-_JOB_FIELDS = (
-    ("index", 0),
-    ("tasks", 1),
-    ("cores_per_task", 1),
-    ("gpus_per_task", 0),
-    ("duration", 0.0),
-    ("workdir", None),
-    ("stdout", None),
-    ("stderr", None),
-    ("urgency", 16),
-)
+#: What of a job the supervisor does not need.
+_NOT_SENT = ("parameters", "observe", "executor", "options")
+#: Fields of a job's event that have a place of their own in its line.
+_PLACED = ("type", "timestamp", "job", "name", "context")
+#: Whether there are others, but for ``ours``, which the events of jobs here always are.
+_MORE = not {*_PLACED, "ours"}.issuperset(layout(JobEvent).names)
 #: Reads a JSON string whose opening quote is before the place: it, and where it ends.
 _SCAN: Callable[[str, int], tuple[str, int]] = vars(json.decoder)["scanstring"]
 
 
 def line(message: object) -> bytes:
     """A message as a line."""
-    return _dumps(message).encode("ascii") + b"\n"
+    return dumps(message).encode("ascii") + b"\n"
 
 
 def encode_job(job: Job) -> dict[str, Any]:
-    """A job as plain data, without what is as usual."""
-    data: dict[str, Any] = {"id": job.id, "group": job.group, "command": list(job.command)}
-    for name, usual in _JOB_FIELDS:
-        value = getattr(job, name)
-        if value != usual:
-            data[name] = value
-    if job.environment:
-        data["environment"] = dict(job.environment)
+    """A job as plain data, without what is as usual and what the supervisor does not need."""
+    data = job.compact()
+    for name in _NOT_SENT:
+        data.pop(name, None)
     return data
 
 
@@ -80,11 +76,15 @@ def to_job(data: Mapping[str, Any]) -> Job:
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
     """An event as a line; ``extra`` is for the ledger and does not reach :func:`to_event`."""
     if not isinstance(event, JobEvent):
-        return line(["o", event.to_dict()])
+        return line(["o", event.compact()])
     context = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in event.context.items()])
     text = f'["e",{_quote(event.job)},{event.timestamp!r},"{event.name}",{{{context}}}'
+    if _MORE:
+        more = {name: v for name, v in event.compact().items() if name not in _PLACED}
+        if more:
+            extra = (*(*extra, None, None)[:2], more)
     for item in extra:
-        text += "," + _dumps(item)
+        text += "," + dumps(item)
     return text.encode("ascii") + b"]\n"
 
 
@@ -92,14 +92,18 @@ def _plain(value: object) -> str:
     """What contexts mostly hold, without the cost of an encoder for each."""
     if type(value) is str:
         return _quote(value)
-    return str(value) if type(value) is int else _dumps(value)
+    return str(value) if type(value) is int else dumps(value)
 
 
 def to_event(message: list[Any]) -> Event:
     """The event of a message that begins with ``e`` or ``o``."""
     if message[0] == "e":
-        return JobEvent(message[2], message[1], message[3], message[4] or _NOTHING)
-    return event_from_dict(message[1])
+        _, job, time, name, context, *extra = message
+        if len(extra) <= 2:
+            return JobEvent(time, job, name, context or _NOTHING)
+        more = {"timestamp": time, "job": job, "name": name, "context": context, **extra[2]}
+        return JobEvent.from_dict(more)
+    return Event.from_dict(message[1])
 
 
 def line_job(text: str) -> str | None:

@@ -31,7 +31,7 @@ from typing import Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
-from ensemble_core.local.protocol import VERSION, Splitter, decode, line, to_job
+from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, decode, line, to_job
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event
@@ -266,10 +266,14 @@ class Supervisor:
                 hint="wait until it is over, or end it",
                 code="busy-run",
             )
-        if hello["version"] != VERSION:
+        unknown = sorted({*hello.get("job_fields", ())}.difference(JOB_FIELDS))
+        if hello["version"] != VERSION or unknown:
+            cause = f"it speaks version {VERSION} and not {hello['version']}"
+            if unknown:
+                cause = f"it does not know these fields of a job: {', '.join(unknown)}"
             return ExecutorError(
                 "the supervisor of this run's jobs is of another version of Ensemble",
-                cause=f"it speaks version {VERSION} and not {hello['version']}",
+                cause=cause,
                 hint="resume the run with the version that it was started with",
                 code="newer-version",
             )

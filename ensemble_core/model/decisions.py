@@ -1,4 +1,4 @@
-"""What to do: the closed set of instructions that the engine gives.
+"""Decisions: the closed set of instructions that the engine gives.
 
 The engine returns these in order; the runtime carries them out, the journal keeps them, the
 console shows them. ``rule`` is the id of the rule that decided (``None``: the run itself), and
@@ -8,11 +8,11 @@ console shows them. ``rule`` is the id of the rule that decided (``None``: the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from ensemble_core.model.codec import Record
 from ensemble_core.model.jobs import Job
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Submit",
     "Terminate",
     "WhenBusy",
-    "decision_from_dict",
 ]
 
 #: What becomes of nodes that are to be given back while jobs run on them.
@@ -39,39 +38,12 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Record):
     """One instruction. ``rule`` decided it in firing number ``firing`` (0: no rule did)."""
 
     type: ClassVar[str] = "decision"
     rule: str | None = None
     firing: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The decision as plain data, for ``--json`` and the journal."""
-        data: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name == "jobs" and value and isinstance(value[0], Job):
-                value = [job.to_dict() for job in value]
-            elif isinstance(value, Mapping):
-                value = dict(value)
-            elif isinstance(value, tuple):
-                value = list(value)
-            data[item.name] = value
-        return data
-
-    def compact(self) -> dict[str, Any]:
-        """The decision as plain data without what is as usual, for the journal;
-        :func:`decision_from_dict` reads it back."""
-        data: dict[str, Any] = {"type": self.type}
-        for name, usual in _usual(self.type):
-            value = getattr(self, name)
-            if value == usual:
-                continue
-            if name == "jobs" and value and isinstance(value[0], Job):
-                value = [job.compact() for job in value]
-            data[name] = value
-        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,19 +175,7 @@ class Terminate(Decision):
     natural: bool = False
 
 
-@cache
-def _usual(kind: str) -> tuple[tuple[str, Any], ...]:
-    """Each field's name and what it is where nothing was said."""
-    return tuple(
-        (
-            item.name,
-            item.default_factory() if item.default_factory is not MISSING else item.default,
-        )
-        for item in fields(_TYPES[kind])
-    )
-
-
-_TYPES: dict[str, type[Decision]] = {
+Decision.kinds = {
     cls.type: cls
     for cls in (
         Fired,
@@ -231,20 +191,3 @@ _TYPES: dict[str, type[Decision]] = {
         Terminate,
     )
 }
-
-
-def decision_from_dict(data: Mapping[str, Any]) -> Decision:
-    """The decision that :meth:`Decision.to_dict` or :meth:`Decision.compact` wrote.
-
-    Raises ``ValueError`` for an unknown type and ``TypeError`` for wrong fields.
-    """
-    kind = data.get("type")
-    if kind not in _TYPES:
-        raise ValueError(f"unknown decision type {kind!r}")
-    rest = {key: value for key, value in data.items() if key != "type"}
-    if kind == Submit.type:
-        rest["jobs"] = tuple(Job.from_dict(job) for job in rest["jobs"])
-    for name in ("jobs", "cancel", "rules"):
-        if isinstance(rest.get(name), list):
-            rest[name] = tuple(rest[name])
-    return _TYPES[kind](**rest)

@@ -1,4 +1,4 @@
-"""What happened: frozen, typed and serialisable.
+"""Events: what happened, as frozen and typed classes that can be serialized (``model.codec``).
 
 Executors, timers, users' functions and the person at the keyboard all speak to the engine through
 these classes and in no other way. Each carries its own ``timestamp`` (seconds since the epoch):
@@ -9,9 +9,11 @@ and whoever watches a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
+
+from ensemble_core.model.codec import Record
 
 __all__ = [
     "CallFailed",
@@ -28,26 +30,17 @@ __all__ = [
     "Started",
     "StopRequested",
     "TimerElapsed",
-    "event_from_dict",
 ]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Record):
     """Something that happened at ``timestamp`` (seconds since the epoch)."""
 
     type: ClassVar[str] = "event"
     timestamp: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The event as plain data; :func:`event_from_dict` reads it back."""
-        data: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            data[item.name] = dict(value) if isinstance(value, Mapping) else value
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ class Observed(Event):
     anew: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        data = Event.to_dict(self)
+        data = Record.to_dict(self)
         if not self.anew:  # of nearly every row
             del data["anew"]
         return data
@@ -211,7 +204,7 @@ class PluginEvent(Event):
     job: str | None = None
 
 
-_TYPES: dict[str, type[Event]] = {
+Event.kinds = {
     cls.type: cls
     for cls in (
         Started,
@@ -229,18 +222,3 @@ _TYPES: dict[str, type[Event]] = {
         Problem,
     )
 }
-
-
-def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """The event that :meth:`Event.to_dict` wrote.
-
-    Raises ``ValueError`` for an unknown type and ``TypeError`` for wrong fields.
-    """
-    kind = data.get("type")
-    if kind not in _TYPES:
-        raise ValueError(f"unknown event type {kind!r}")
-    rest = {key: value for key, value in data.items() if key != "type"}
-    for name in ("result", "absent", "jobs"):
-        if name in rest:
-            rest[name] = tuple(rest[name])
-    return _TYPES[kind](**rest)

@@ -1,4 +1,4 @@
-"""Job groups, jobs and their states: the nouns that everything else speaks of.
+"""Job groups, jobs and job states.
 
 A :class:`JobGroup` is an entry under ``jobs:``; a :class:`Job` is one submission of it, complete
 and immutable, as executors receive it. The states are those of Flux (RFC 21).
@@ -10,10 +10,11 @@ import enum
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from ensemble_core.model.codec import Record
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
@@ -112,7 +113,7 @@ def fill(text: str, values: Mapping[str, object], pattern: re.Pattern[str] = PLA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Record):
     """One submission of a group, complete: what an executor is given.
 
     ``id`` is ours (``GROUP.INDEX``) and travels into the queue; ``index`` counts the group's jobs
@@ -160,52 +161,6 @@ class Job:
         """
         names = {"group": self.group, "index": self.index, "id": self.id, **self.parameters}
         return fill(text, names)
-
-    def to_dict(self) -> dict[str, object]:
-        """The job as plain data that JSON can hold; :meth:`from_dict` reads it back."""
-        data: dict[str, object] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Mapping):
-                value = {
-                    key: dict(inner) if isinstance(inner, Mapping) else inner
-                    for key, inner in value.items()
-                }
-            elif isinstance(value, tuple):
-                value = list(value)
-            data[item.name] = value
-        return data
-
-    def compact(self) -> dict[str, object]:
-        """:meth:`to_dict` without what is as usual; :meth:`from_dict` reads it back too."""
-        data: dict[str, object] = {}
-        for name, usual, value in zip(_NAMES, _USUAL, _values(self), strict=True):
-            if value is usual or value == usual:
-                continue
-            data[name] = value
-        return data
-
-    def values(self) -> tuple[Any, ...]:
-        """The fields' values, in the order of :meth:`names`."""
-        found: tuple[Any, ...] = _values(self)
-        return found
-
-    @staticmethod
-    def names() -> tuple[str, ...]:
-        """The names of the fields."""
-        return _NAMES
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Job:
-        return cls(**{**data, "command": tuple(data["command"])})
-
-
-_NAMES = tuple(item.name for item in fields(Job))
-_USUAL = tuple(
-    item.default_factory() if item.default_factory is not MISSING else item.default
-    for item in fields(Job)
-)
-_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

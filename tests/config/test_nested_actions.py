@@ -18,7 +18,7 @@ from ensemble_core.config import load_text, schema
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Call, Cancel, Log, Submit, decision_from_dict
+from ensemble_core.model.decisions import Call, Cancel, Log, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned
 from ensemble_core.plugin.discovery import discover
@@ -247,7 +247,7 @@ def test_a_resumed_run_does_what_was_inside_a_call_under_way(registry: Registry)
     assert state is not None, "the state cannot be kept"
     later = load(state, checked)
     assert later is not None
-    again = decision_from_dict(json.loads(decisions_text([call]) or "")[0])
+    again = Decision.from_dict(json.loads(decisions_text([call]) or "")[0])
     assert isinstance(again, Call)
     assert again.options == call.options
 

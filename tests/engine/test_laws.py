@@ -18,7 +18,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Call, Resize
-from ensemble_core.model.events import CallFailed, CallReturned, ResizeOutcome, event_from_dict
+from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
 from ensemble_core.testing import Story
 
 pytestmark = pytest.mark.once
@@ -199,7 +199,7 @@ def test_the_same_events_give_the_same_decisions_to_the_byte(text: str, seed: in
     replayed = [
         decision.to_dict()
         for event in story.events
-        for decision in again.handle(event_from_dict(json.loads(json.dumps(event.to_dict()))))
+        for decision in again.handle(Event.from_dict(json.loads(json.dumps(event.to_dict()))))
     ]
     told = [decision.to_dict() for decision in story.decisions]
     assert json.dumps(replayed) == json.dumps(told)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, decision_from_dict
+from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit
 from ensemble_core.model.events import (
     CallReturned,
     Event,
@@ -14,7 +14,6 @@ from ensemble_core.model.events import (
     JobEvent,
     ResizeOutcome,
     Resumed,
-    event_from_dict,
 )
 from ensemble_core.testing import Story
 
@@ -103,7 +102,7 @@ custom: |
     (call,) = [one for one in story.start() if isinstance(one, Call)]
     assert call.attempt == 1
     (again,) = [one for one in resume(story) if isinstance(one, Call)]
-    assert again == decision_from_dict({**call.to_dict(), "attempt": 2})
+    assert again == Decision.from_dict({**call.to_dict(), "attempt": 2})
     (third,) = [one for one in resume(story) if isinstance(one, Call)]
     assert third.attempt == 3
     story.tell(CallReturned(story.now, call.call, ({"action": {"name": "log", "message": "x"}},)))
@@ -188,7 +187,7 @@ rules: [{START}]
     ],
 )
 def test_events_are_read_back_as_they_were(event: Event) -> None:
-    assert event_from_dict(event.to_dict()) == event
+    assert Event.from_dict(event.to_dict()) == event
 
 
 # -- a changed file --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ensemble_core.journal import writer as recorder_module
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import Replay
 from ensemble_core.journal.writer import Recorder
-from ensemble_core.model.decisions import decision_from_dict
+from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
@@ -61,7 +61,7 @@ def decided(path: Path) -> Counter[str]:
             for row in journal.rows()
             for data in json.loads(row.decisions or "[]")
             if data["type"] == "submit"
-            for job in decision_from_dict(data).jobs  # type: ignore[attr-defined]
+            for job in Decision.from_dict(data).jobs  # type: ignore[attr-defined]
         )
 
 

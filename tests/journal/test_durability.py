@@ -39,7 +39,6 @@ from ensemble_core.model.events import (
     Resumed,
     Started,
     StopRequested,
-    event_from_dict,
 )
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
@@ -498,7 +497,7 @@ rules: [{START}]
     story.begin("work.0")
     write(100, "w")
     for row in follow(0, 100, lambda: write(10, "w")):
-        story.tell(event_from_dict(row.to_dict()))
+        story.tell(Event.from_dict(row.to_dict()))
     record = story.engine.state.table.records["work.0"]
     assert record.rows == {"json-lines": 10}
     write(50, "a")

@@ -156,14 +156,14 @@ class _Telling:
 
     def _row(self, row: Row) -> None:
         """Tell one event and what was decided on it, as far as they are asked for."""
-        from ensemble_core.model.decisions import decision_from_dict
+        from ensemble_core.model.decisions import Decision
 
         about = self._job is None or row.job == self._job
         found: list[Decision] = []
         try:
             event = row.event()
             if self._decisions and row.decisions and (about or self._named(row.decisions)):
-                found = [decision_from_dict(each) for each in json.loads(row.decisions)]
+                found = [Decision.from_dict(each) for each in json.loads(row.decisions)]
         except (ValueError, TypeError, KeyError) as error:
             self._cannot(row.seq, str(error), row.seq)
             return

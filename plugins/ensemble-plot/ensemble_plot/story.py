@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ensemble_core import JobEvent, Observed
-from ensemble_core.cli.toolkit import AddRule, Fired, JournalError, Submit, decision_from_dict
+from ensemble_core import Decision, JobEvent, Observed
+from ensemble_core.cli.toolkit import AddRule, Fired, JournalError, Submit
 from ensemble_plot.curves import Curve, Point
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class _Reading:
         for data in json.loads(row.decisions):
             kind = data.get("type")
             if kind == Submit.type:
-                decision = decision_from_dict(data)
+                decision = Decision.from_dict(data)
                 assert isinstance(decision, Submit)
                 for job in decision.jobs:
                     story.track(job.id).parameters = job.parameters

@@ -1,27 +1,27 @@
-"""Events, jobs and errors as the messages of ``ensemble.v1``, and back.
+"""Serialization for the wire: events, jobs and errors as messages of ``ensemble.v1``, and back.
 
-Called by the member agent and by the executor ``remote``; the service in the middle hands messages
-on and looks into none of this.
+Events and jobs are JSON inside the messages, encoded by the core: what is added to one arrives. The
+messages of single kinds of events are read as members of version 1.0 send them. Called by the
+member agent and by the executor ``remote``; the service in the middle looks into none of this.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Literal, cast
+from dataclasses import replace
+from numbers import Real
+from typing import Any
 
-from ensemble_core.errors import EnsembleError, ExecutorError
-from ensemble_core.model.events import (
+from ensemble_core import (
+    EnsembleError,
     Event,
-    ExecutorLost,
+    ExecutorError,
+    Job,
     JobEvent,
-    Problem,
     ResizeOutcome,
     Resources,
-    event_from_dict,
 )
-from ensemble_core.model.jobs import Job
 from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = [
@@ -42,103 +42,69 @@ MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 10_000, 1_000_000
 #: The longest text that an event may carry where the event as a whole is too long.
 _LONGEST = 10_000
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_dumps = json.JSONEncoder(separators=(",", ":"), default=dict).encode
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 
 
 def from_event(event: Event) -> pb.Event:
-    """An event as a message. Raises ``TypeError`` or ``ValueError`` for what JSON cannot hold."""
-    if isinstance(event, JobEvent):
-        context = _dumps(event.context) if event.context else ""
-        if len(context) > MOST_BYTES:
-            context = _dumps({key: _shortened(value) for key, value in event.context.items()})
-        return pb.Event(
-            timestamp=event.timestamp,
-            job=pb.JobEvent(
-                job=event.job, name=event.name, context=context, stranger=not event.ours
-            ),
-        )
-    message = pb.Event(timestamp=event.timestamp)
-    if isinstance(event, Resources):
-        message.resources.values.update(event.values)
-    elif isinstance(event, ResizeOutcome):
-        outcome = message.resize_outcome
-        outcome.request, outcome.outcome, outcome.reason = (
-            event.request,
-            event.outcome,
-            event.reason,
-        )
-        if event.size is not None:
-            outcome.size = event.size
-    elif isinstance(event, Problem):
-        message.problem.message = event.message[:_LONGEST]
-        message.problem.level = event.level
-    elif isinstance(event, ExecutorLost):
-        lost = message.executor_lost
-        lost.executor, lost.reason, lost.hint = event.executor, event.reason, event.hint
-    else:
-        message.other.data = _dumps(event.to_dict())
-    return message
+    """An event as a message, with less of the longest in it where it is too long for one. Raises
+    ``ValueError`` or ``TypeError`` for one that :func:`to_event` would not take."""
+    _check(event)
+    text = event.to_json()
+    if len(text) > MOST_BYTES:
+        text = json.dumps(_shortened(json.loads(text)))
+    return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
 
 
 def _shortened(value: object) -> object:
-    text = value if isinstance(value, str) else _dumps(value)
+    if isinstance(value, dict):
+        return {key: _shortened(inner) for key, inner in value.items()}
+    text = value if isinstance(value, str) else json.dumps(value)
     return value if len(text) <= _LONGEST else text[:_LONGEST]
 
 
 def to_event(message: pb.Event) -> Event:
     """The event of a message. Raises ``ValueError`` or ``TypeError`` for one that is none."""
     kind = message.WhichOneof("what")
-    when = message.timestamp
-    if kind == "job":
-        job = message.job
-        context = json.loads(job.context) if job.context else _NOTHING
-        if not isinstance(context, Mapping):
-            raise ValueError(f"the context of an event is no object: {job.context[:80]}")
-        return JobEvent(when, job.job, job.name, context, not job.stranger)
-    if kind == "resources":
-        return Resources(when, dict(message.resources.values))
-    if kind == "resize_outcome":
-        outcome = message.resize_outcome
-        if outcome.outcome not in _OUTCOMES:
-            raise ValueError(f"no outcome of a resize: {outcome.outcome!r}")
-        return ResizeOutcome(
-            when,
-            outcome.request,
-            cast(Any, outcome.outcome),
-            outcome.size if outcome.HasField("size") else None,
-            outcome.reason,
-        )
-    if kind == "problem":
-        level: Literal["warning", "error"] = (
-            "error" if message.problem.level == "error" else "warning"
-        )
-        return Problem(when, message.problem.message, level)
-    if kind == "executor_lost":
-        lost = message.executor_lost
-        return ExecutorLost(when, lost.executor, lost.reason, lost.hint)
     if kind == "other":
-        return event_from_dict(json.loads(message.other.data))
-    raise ValueError("an event of a kind that is not known here")
+        event = Event.from_dict({**json.loads(message.other.data), "timestamp": message.timestamp})
+    elif kind == "job":
+        job = message.job
+        context = json.loads(job.context) if job.context else {}
+        event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)
+    elif kind is not None:  # the message's fields have the names of the event's
+        data: dict[str, Any] = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
+        part = getattr(message, kind)
+        for field in part.DESCRIPTOR.fields:
+            if not field.has_presence or part.HasField(field.name):
+                value = getattr(part, field.name)
+                data[field.name] = dict(value) if isinstance(value, Mapping) else value
+        event = Event.from_dict(data)
+    else:
+        raise ValueError("an event of a kind that is not known here")
+    _check(event)
+    return event
+
+
+def _check(event: Event) -> None:
+    """Raise ``ValueError`` or ``TypeError`` for an event that would do harm where it arrives."""
+    wanted: list[tuple[object, type]] = []
+    if isinstance(event, JobEvent):
+        wanted = [(event.job, str), (event.name, str), (event.context, Mapping)]
+    elif isinstance(event, Resources):
+        wanted = [(value, Real) for value in dict(event.values).values()]
+    outcome = event.outcome if isinstance(event, ResizeOutcome) else "granted"
+    if outcome not in _OUTCOMES or not all(isinstance(value, kind) for value, kind in wanted):
+        raise ValueError(f"no event that can be sent on: {event!r:.200}")
 
 
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
-    """Jobs as messages, without what only their controller needs."""
-    return [pb.Job(data=_dumps(_bare(job))) for job in jobs]
-
-
-def _bare(job: Job) -> dict[str, object]:
-    data = job.compact()
-    # Which member it goes to is settled, and its output is read where the run is.
-    data.pop("executor", None)
-    data.pop("observe", None)
-    return data
+    """Jobs as messages, without what only their controller needs: which member each goes to is
+    settled, and its output is read where the run is."""
+    return [pb.Job(data=replace(job, executor=None, observe={}).to_json()) for job in jobs]
 
 
 def to_jobs(messages: Iterable[pb.Job]) -> list[Job]:
-    """The jobs of messages. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no
-    job."""
+    """The jobs of messages. Raises ``ValueError`` or ``TypeError`` for what is no job."""
     return [Job.from_dict(json.loads(message.data)) for message in messages]
 
 

@@ -24,7 +24,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class JobEvent(_message.Message):
-    """-- events ----------------------------------------------------------------------------------------"""
+    """Events go as OtherEvent. Those of the kinds before it are read as well: members of version 1.0 send
+    them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -174,7 +176,7 @@ Global___ExecutorLost: _TypeAlias = ExecutorLost  # noqa: Y015
 
 @_typing.final
 class OtherEvent(_message.Message):
-    """An event that has no message of its own here: as plain data."""
+    """An event as plain data: its fields, without what is as usual."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,0 +1,183 @@
+"""Serialization of events, decisions and jobs: one table of fields for every place that keeps them.
+
+An event, a decision or a job is a frozen dataclass that inherits :class:`Record`. What it is as
+plain data follows from its fields alone, so a field that is added to the class is written and read
+by the journal, by the supervisor's ledger and protocol, and by the service's messages:
+
+- :meth:`Record.to_dict`: every field, for users (``--json``, a function's ``event``);
+- :meth:`Record.compact`: without the fields that have their default, for whatever is kept or sent;
+- :meth:`Record.from_dict`: reads both; that of ``Event`` and ``Decision`` finds the class itself;
+- :meth:`Record.to_json`, or :func:`dumps` for data with records in it: the compact form as text. It
+  never fails on what a plugin put into an event, and keeps nan and infinity (as ``NaN`` and
+  ``Infinity``, which ``json.loads`` reads).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+
+__all__ = ["Record", "dumps", "layout"]
+
+_Some = TypeVar("_Some", bound="Record")
+
+#: What a plugin's event holds deeper than this is not kept.
+_DEEPEST = 40
+
+
+class Layout(NamedTuple):
+    """A record class as the encoders see it."""
+
+    #: The class's ``type``, where there are several kinds of it.
+    kind: str | None
+    names: tuple[str, ...]
+    #: Each field's default; ``MISSING`` where it has none.
+    defaults: tuple[Any, ...]
+    #: The fields' values of a record, in order.
+    values: Callable[[Any], tuple[Any, ...]]
+    #: The fields that are tuples, with the class of their items where those are records.
+    tuples: tuple[tuple[str, type[Record] | None], ...]
+
+
+def _layout(cls: type[Any]) -> Layout:
+    found = fields(cls)
+    names = tuple(item.name for item in found)
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # a plugin's subclass, with names that only type checkers see
+        hints = {}
+    tuples = []
+    for name in names:
+        if get_origin(hints.get(name)) is tuple:
+            item = get_args(hints[name])[0]
+            records = isinstance(item, type) and issubclass(item, Record)
+            tuples.append((name, item if records else None))
+    return Layout(
+        getattr(cls, "type", None),
+        names,
+        tuple(
+            item.default if item.default_factory is MISSING else item.default_factory()
+            for item in found
+        ),
+        attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),),
+        tuple(tuples),
+    )
+
+
+#: How records of a class are encoded, from its fields.
+layout = cast(Callable[[type[Any]], Layout], cache(_layout))
+
+
+class Record:
+    """A frozen dataclass that goes to plain data and back; see the module."""
+
+    __slots__ = ()
+    #: Of the base of several classes: each by its ``type``.
+    kinds: ClassVar[Mapping[str, type[Any]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as plain data that JSON can hold; :meth:`from_dict` reads it back."""
+        kind, names, _, values, _ = layout(type(self))
+        data: dict[str, Any] = {} if kind is None else {"type": kind}
+        for name, value in zip(names, values(self), strict=True):
+            if isinstance(value, Mapping):
+                value = {
+                    key: dict(inner) if isinstance(inner, Mapping) else inner
+                    for key, inner in value.items()
+                }
+            elif isinstance(value, tuple):
+                value = [item.to_dict() if isinstance(item, Record) else item for item in value]
+            data[name] = value
+        return data
+
+    def compact(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, for :func:`dumps`: what is inside is left
+        as it is. :meth:`from_dict` reads that back."""
+        kind, names, defaults, values, _ = layout(type(self))
+        data: dict[str, Any] = {} if kind is None else {"type": kind}
+        for name, default, value in zip(names, defaults, values(self), strict=True):
+            if value is default or value == default:
+                continue
+            data[name] = value
+        return data
+
+    def to_json(self) -> str:
+        """:meth:`compact` as JSON text."""
+        return dumps(self)
+
+    @classmethod
+    def from_dict(cls: type[_Some], data: Mapping[str, Any]) -> _Some:
+        """The record of this plain data. Raises ``ValueError`` for an unknown type and
+        ``TypeError`` for wrong fields."""
+        values = {**data}
+        kind = values.pop("type", None)
+        if "kinds" in vars(cls):
+            if kind not in cls.kinds:
+                raise ValueError(f"unknown {cls.__name__.lower()} type {kind!r}")
+            cls = cls.kinds[kind]
+        for name, item in layout(cls).tuples:
+            if name in values:
+                given = values[name]
+                values[name] = tuple(given if item is None else map(item.from_dict, given))
+        return cls(**values)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know, as something that it does."""
+    if isinstance(value, Record):
+        return value.compact()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    item = getattr(value, "item", None)
+    if callable(item):  # a number of numpy's
+        number = item()
+        if isinstance(number, (int, float, str, bool)):
+            return number
+    return str(value)
+
+
+def _tame(value: object, depth: int = 0) -> object:
+    """A value that JSON cannot hold, with text for what it cannot: keys that are neither text nor
+    numbers, and what is inside itself."""
+    if isinstance(value, Record):
+        value = value.compact()
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        return {
+            key if isinstance(key, (str, int, float)) or key is None else str(key): _tame(
+                item, depth + 1
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)) and depth < _DEEPEST:
+        return [_tame(item, depth + 1) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    try:
+        plain = _plain(value)
+    except Exception:  # a plugin's own class: the journal is written all the same
+        return f"<{type(value).__name__}>"
+    return plain if isinstance(plain, (str, int, float, bool)) else f"<{type(value).__name__}>"
+
+
+_encode: Callable[[object], str] = json.JSONEncoder(
+    separators=(",", ":"), default=_plain, check_circular=False
+).encode
+
+
+def dumps(value: object) -> str:
+    """Plain data with records in it as JSON text, in ASCII."""
+    try:
+        return _encode(value)
+    except Exception:  # whatever a plugin put into an event: what was decided is to be on record
+        return _encode(_tame(value))
