@@ -1,27 +1,25 @@
-"""What the supervisor tells: events with strictly increasing times, to the ledger, then to the run.
+"""Event log: what happens to jobs, with strictly increasing times, to the ledger, then to the run.
 
-The supervisor's loop owns one :class:`EventLog`.
+The supervisor's loop owns one :class:`EventLog`. Events are encoded once, as the lines that both
+the ledger and the controller get.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from ensemble_core.local.job_record import JobRecord
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import encode_event
+from ensemble_core.local.protocol import encode_context, encode_event
 from ensemble_core.local.slots import Slots
-from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 
 __all__ = ["Deliver", "EventLog"]
 
-#: Takes events and the lines that they are in the ledger and on the wire.
-Deliver = Callable[[Sequence[Event], Sequence[bytes]], None]
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: Takes the lines of events.
+Deliver = Callable[[Sequence[bytes]], None]
 
 
 class EventLog:
@@ -43,8 +41,8 @@ class EventLog:
         self.failing = False
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
+        self._occupied = slots.occupied()
         self._last = 0.0 if ledger is None else ledger.newest
-        self._events: list[Event] = []
         self._lines: list[bytes] = []
 
     def now(self) -> float:
@@ -52,28 +50,26 @@ class EventLog:
         self._last = max(self.clock(), math.nextafter(self._last, math.inf))
         return self._last
 
-    def tell(
-        self,
-        record: JobRecord,
-        name: str,
-        context: Mapping[str, Any] = _NOTHING,
-        *extra: object,
-    ) -> None:
-        """An event of a job; ``extra`` is for the ledger."""
-        event = JobEvent(self.now(), record.job.id, name, context)
-        text = encode_event(event, extra)
+    def tell(self, record: JobRecord, *events: str) -> None:
+        """Events of a job that happen together, each as ``protocol.encode_context`` has it."""
+        head, now = record.head, self.now()
+        text = f"{head}{now!r},{events[0]}]\n"
+        for event in events[1:]:
+            now = math.nextafter(now, math.inf)
+            text += f"{head}{now!r},{event}]\n"
+        self._last = now
+        lines = text.encode("ascii")
         if self.ledger is not None:
-            self.ledger.add(record.job.id, text)
+            self.ledger.add(record.job.id, lines)
         if record.told:
-            self._events.append(event)
-            self._lines.append(text)
+            self._lines.append(lines)
 
     def tell_exception(self, record: JobRecord, kind: str, note: str, severity: int = 0) -> None:
-        self.tell(record, "exception", {"type": kind, "severity": severity, "note": note})
+        context = {"type": kind, "severity": severity, "note": note}
+        self.tell(record, encode_context("exception", context))
 
     def say(self, event: Event) -> None:
         """An event that is no job's."""
-        self._events.append(event)
         self._lines.append(encode_event(event))
 
     def problem(self, message: str, level: Literal["warning", "error"] = "warning") -> None:
@@ -92,11 +88,14 @@ class EventLog:
 
     def tell_gauges(self) -> None:
         """The gauges that changed since they were last told."""
-        gauges = self._slots.gauges()
-        if gauges != self.gauges:
+        occupied = self._slots.occupied()
+        if occupied != self._occupied:
+            self._occupied = occupied
+            gauges = self._slots.gauges()
             values = {k: v for k, v in gauges.items() if self.gauges.get(k) != v}
-            self.say(Resources(self.now(), values))
             self.gauges = gauges
+            if values:
+                self.say(Resources(self.now(), values))
 
     def flush(self) -> bool:
         """Write what was told to the ledger; whether all of it is written."""
@@ -115,10 +114,14 @@ class EventLog:
                 )
         return written
 
+    @property
+    def unpublished(self) -> bool:
+        """Whether something was told that :meth:`publish` has not handed on."""
+        return bool(self._lines)
+
     def publish(self) -> None:
         """Write what was told, then hand it on."""
         self.flush()
-        if self._events:
-            events, self._events = self._events, []
+        if self._lines:
             lines, self._lines = self._lines, []
-            self.deliver(events, lines)
+            self.deliver(lines)

@@ -10,6 +10,7 @@ import signal
 from ensemble_core.local.launch import Prepared
 from ensemble_core.local.poller import Timer
 from ensemble_core.local.process_tree import Process
+from ensemble_core.local.protocol import event_head
 from ensemble_core.model.jobs import Job
 
 __all__ = ["ActiveJobs", "JobRecord", "Phase", "describe"]
@@ -39,6 +40,7 @@ class JobRecord:
         "delay",
         "ends",
         "gpus",
+        "head",
         "inherited",
         "job",
         "live",
@@ -59,6 +61,8 @@ class JobRecord:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
+        #: How the lines of its events begin.
+        self.head = event_head(job.id)
         self.number = number
         self.over = False
         self.told = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import json.decoder
 import json.encoder
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -26,8 +26,10 @@ __all__ = [
     "VERSION",
     "Splitter",
     "decode",
+    "encode_context",
     "encode_event",
     "encode_job",
+    "event_head",
     "line",
     "line_job",
     "line_time",
@@ -74,18 +76,31 @@ def to_job(data: Mapping[str, Any]) -> Job:
 
 
 def encode_event(event: Event, extra: tuple[object, ...] = ()) -> bytes:
-    """An event as a line; ``extra`` is for the ledger and does not reach :func:`to_event`."""
+    """An event as a line; ``extra`` as for :func:`encode_context`."""
     if not isinstance(event, JobEvent):
         return line(["o", event.compact()])
-    context = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in event.context.items()])
-    text = f'["e",{_quote(event.job)},{event.timestamp!r},"{event.name}",{{{context}}}'
     if _MORE:
         more = {name: v for name, v in event.compact().items() if name not in _PLACED}
         if more:
             extra = (*(*extra, None, None)[:2], more)
+    context = encode_context(event.name, event.context, *extra)
+    return f"{event_head(event.job)}{event.timestamp!r},{context}]\n".encode("ascii")
+
+
+def event_head(job: str) -> str:
+    """How the lines of a job's events begin; a time and what :func:`encode_context` makes follow,
+    and a bracket closes the line."""
+    return f'["e",{_quote(job)},'
+
+
+def encode_context(name: str, context: Mapping[str, Any] = _NOTHING, *extra: object) -> str:
+    """A job's event as text, without its job and time; ``extra`` is for the ledger and does not
+    reach :func:`to_event`."""
+    values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
+    text = f'"{name}",{{{values}}}'
     for item in extra:
-        text += "," + dumps(item)
-    return text.encode("ascii") + b"]\n"
+        text += "," + _plain(item)
+    return text
 
 
 def _plain(value: object) -> str:
@@ -120,21 +135,19 @@ def line_time(text: str) -> float:
 
 
 class Splitter:
-    """Puts together the lines of a stream that comes in pieces."""
+    """Reads the messages of a stream that comes in pieces."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def feed(self, piece: bytes) -> Iterator[str]:
-        """The lines that this piece completes."""
-        begin = 0
-        while (end := piece.find(b"\n", begin)) >= 0:
-            text = piece[begin:end]
-            if self._pieces:
-                self._pieces.append(text)
-                text = b"".join(self._pieces)
-                self._pieces.clear()
-            yield text.decode("ascii")
-            begin = end + 1
-        if begin < len(piece):
-            self._pieces.append(piece[begin:])
+    def feed(self, piece: bytes) -> list[Any]:
+        """The messages that this piece completes. ``ValueError`` where there is none in a line."""
+        end = piece.rfind(b"\n")
+        if end < 0:
+            self._pieces.append(piece)
+            return []
+        whole = b"".join((*self._pieces, piece[:end]))
+        self._pieces = [piece[end + 1 :]] if end + 1 < len(piece) else []
+        # All of them at once: to begin with a text costs as much as to read a short one.
+        messages: list[Any] = decode("[" + whole.decode("ascii").replace("\n", ",") + "]")
+        return messages

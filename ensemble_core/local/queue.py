@@ -62,6 +62,10 @@ class Queue:
     def __init__(self) -> None:
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether jobs wait that may start some time."""
+        return bool(self._lines)
+
     def add(self, entry: Waiting) -> None:
         job = entry.job
         if job.urgency == 0:

@@ -31,10 +31,9 @@ from typing import Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
-from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, decode, line, to_job
+from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, line, to_job
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
-from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Run
 
 __all__ = ["main", "peer"]
@@ -77,8 +76,8 @@ class Connection:
             if not piece:
                 return False
             try:
-                for text in self._splitter.feed(piece):
-                    self._heard(self, decode(text))
+                for message in self._splitter.feed(piece):
+                    self._heard(self, message)
             except (ValueError, LookupError, TypeError):
                 return False  # nothing that a controller of ours would say
 
@@ -120,7 +119,7 @@ class Supervisor:
         self._ledger = None if self._state is None else Ledger(self._state, self._tag, run.clock())
         self._loop = SupervisorLoop(
             run,
-            self._deliver,
+            self._send,
             slots,
             hello["grace"],
             _environment(hello),
@@ -223,9 +222,6 @@ class Supervisor:
         if self._controller is not None and self._controller.send(texts):
             self._wait_for(self._controller, True)
 
-    def _deliver(self, _events: Sequence[Event], texts: Sequence[bytes]) -> None:
-        self._send(texts)
-
     def _welcome(self, guest: Connection, hello: Mapping[str, Any]) -> None:
         """Take a controller in, once all that an earlier one asked before it died is done."""
         if self._controller is not None and not self._controller.read():
@@ -244,7 +240,7 @@ class Supervisor:
         self._guests.pop(guest, None)
         self._controller = guest
         loop = self._loop
-        loop.serve(_run(hello), _environment(hello), hello["folder"], hello["grace"], self._deliver)
+        loop.serve(_run(hello), _environment(hello), hello["folder"], hello["grace"], self._send)
         if not first:
             self._resize(hello)
         self._watch_controller(guest)
@@ -365,8 +361,8 @@ def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
             piece = sock.recv(_PIECE)
             if not piece:
                 return None
-            for text in splitter.feed(piece):
-                hello: Mapping[str, Any] = decode(text)[1]
+            for message in splitter.feed(piece):
+                hello: Mapping[str, Any] = message[1]
                 return hello
     except OSError:
         return None

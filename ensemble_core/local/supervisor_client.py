@@ -16,12 +16,12 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.protocol import Splitter, decode, encode_job, line, to_event
+from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run
@@ -69,7 +69,7 @@ class SupervisorClient:
         self._name = address(run.tag)
         self._splitter = Splitter()
         #: What came in one piece with the greeting.
-        self._early: list[str] = []
+        self._early: list[Any] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
         self._said: _StartupErrors | None = None
@@ -216,13 +216,13 @@ class SupervisorClient:
                 piece = self._sock.recv(_PIECE)
                 if not piece:
                     break
-                texts = list(self._splitter.feed(piece))
-                if texts:
-                    what, answer = decode(texts[0])
+                messages = self._splitter.feed(piece)
+                if messages:
+                    what, answer = messages[0]
                     if what == "refused":
                         fields = ("what", "cause", "hint", "code", "transient")
                         raise ExecutorError(**{name: answer[name] for name in fields})
-                    self._early = texts[1:]
+                    self._early = messages[1:]
                     fields_of: Mapping[str, Any] = answer
                     return fields_of
         except (BrokenPipeError, ConnectionResetError):
@@ -296,11 +296,10 @@ class SupervisorClient:
 
     def _listen(self) -> None:
         reason, told = "its supervisor has ended", False
-        texts: Iterable[str] = self._early
+        messages = self._early
         while True:
             events: list[Event] = []
-            for text in texts:
-                message = decode(text)
+            for message in messages:
                 what = message[0]
                 if what == "e":
                     if message[3] == "clean":
@@ -324,7 +323,7 @@ class SupervisorClient:
                 piece = b""
             if not piece:
                 break
-            texts = self._splitter.feed(piece)
+            messages = self._splitter.feed(piece)
         self.lost = reason
         if not self._leaving and not told:
             self._emit([ExecutorLost(self._run.clock(), "local", reason, self._hint())])

@@ -17,8 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from ensemble_core.local.event_log import Deliver, EventLog
 from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
@@ -26,7 +25,7 @@ from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
 from ensemble_core.local.poller import Poller, Timer
 from ensemble_core.local.process_tree import ProcessTree
-from ensemble_core.local.protocol import encode_job
+from ensemble_core.local.protocol import encode_context, encode_job
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.recovery import past_records, why_lost
 from ensemble_core.local.slots import Slots
@@ -54,10 +53,15 @@ Request = (
 _INTAKE = 500
 #: Seconds between looks for dead orphans of jobs that go on running.
 _TIDY = 30.0
+#: Seconds for which events are gathered into one message while slots are what jobs wait for.
+_GATHER = 0.002
 #: Seconds for which one who leaves waits for jobs that are being killed.
 _CLOSE_WAIT = 5.0
 
-_RELEASE: Mapping[str, Any] = MappingProxyType({"ranks": "all", "final": True})
+#: Events that are the same for each job.
+_VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
+_RELEASE = encode_context("release", {"ranks": "all", "final": True})
+_FREE, _CLEAN = encode_context("free"), encode_context("clean")
 
 
 class SupervisorLoop:
@@ -113,6 +117,8 @@ class SupervisorLoop:
         self._numbers = itertools.count()
         self._tidying = False
         self._retrying = False
+        self._publish_due = False
+        self._next_publish = 0.0
         self._thread = threading.Thread(target=self.run, name="ensemble-loop", daemon=True)
 
     def start(self) -> None:
@@ -182,12 +188,29 @@ class SupervisorLoop:
         self._terminator.turn()
         self._starter.turn()
         self.log.tell_gauges()
-        self.log.publish()
+        self._publish()
         if self._left is not None and all(record.over for record in self._leaving):
             self._gone()
         if self.log.failing and not self._retrying:
             self._retrying = True
             self.poller.at(time.monotonic() + RETRY, self._retry)
+
+    def _publish(self) -> None:
+        """Hand on what was told, unless it can wait for more: while jobs wait for slots, nothing
+        that the controller could answer would start one sooner."""
+        if self._queue and not self._arrivals and self.log.unpublished:
+            now = time.monotonic()
+            if now < self._next_publish:
+                if not self._publish_due:
+                    self._publish_due = True
+                    self.poller.at(self._next_publish, self._publish_now)
+                return
+            self._next_publish = now + _GATHER
+        self.log.publish()
+
+    def _publish_now(self) -> None:
+        self._publish_due = False
+        self._next_publish = 0.0  # the turn itself does
 
     def _retry(self) -> None:
         self._retrying = False  # the turn itself tries
@@ -265,13 +288,16 @@ class SupervisorLoop:
             record = JobRecord(job, next(self._numbers))
             self.active.records[job.id] = record
             extra = () if self._ledger is None else (encode_job(job),)
-            self.log.tell(record, "submit", {"urgency": job.urgency}, *extra)
-            self._wait(record, frozenset())
+            submit = encode_context("submit", {"urgency": job.urgency}, *extra)
+            self._wait(record, frozenset(), submit)
 
-    def _wait(self, record: JobRecord, told: Set[str]) -> None:
-        """Put a job into the queue, unless it can never run; ``told`` are its events so far."""
-        job, tell = record.job, self.log.tell
+    def _wait(self, record: JobRecord, told: Set[str], *first: str) -> None:
+        """Put a job into the queue, unless it can never run; ``told`` are its events so far, and
+        ``first`` those that are to be told before others."""
+        job = record.job
         if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
+            if first:
+                self.log.tell(record, *first)
             self.log.tell_exception(
                 record,
                 "validate",
@@ -280,12 +306,14 @@ class SupervisorLoop:
             )
             self._clean(record)
             return
-        if not told or "validate" not in told:
-            tell(record, "validate")
-        if not told or "depend" not in told:
-            tell(record, "depend")
-        if not told or "priority" not in told:
-            tell(record, "priority", {"priority": job.urgency})
+        priority = encode_context("priority", {"priority": job.urgency})
+        if told:
+            steps = {"validate": _VALIDATE, "depend": _DEPEND, "priority": priority}
+            first += tuple(text for name, text in steps.items() if name not in told)
+        else:
+            first += (_VALIDATE, _DEPEND, priority)
+        if first:
+            self.log.tell(record, *first)
         never = self.slots.never(job)
         if never is not None:
             self.log.tell_exception(record, "alloc", never)
@@ -348,7 +376,7 @@ class SupervisorLoop:
         answer(known)
         if ledger is not None:
             wanted = {name: since for name, since in jobs.items() if known[name]}
-            self.log.deliver((), list(ledger.replay(wanted)))
+            self.log.deliver(list(ledger.replay(wanted)))
         for name in jobs:
             if name in records:
                 records[name].told = True
@@ -387,7 +415,7 @@ class SupervisorLoop:
     def controller_gone(self) -> None:
         """The controller is gone: nobody hears of any job."""
         self.log.publish()
-        self.log.deliver = lambda events, lines: None
+        self.log.deliver = lambda lines: None
         for record in self.active.records.values():
             record.told = False
 
@@ -449,7 +477,7 @@ class SupervisorLoop:
             self._terminator.task_ended(record)
 
     def _tasks_over(self, record: JobRecord) -> None:
-        self.log.tell(record, "finish", {"status": record.status()})
+        self.log.tell(record, encode_context("finish", {"status": record.status()}))
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
@@ -494,18 +522,16 @@ class SupervisorLoop:
             prepared.close()
             for path in prepared.kept:
                 _remove_if_empty(path)
-        if record.started:
-            self.log.tell(record, "release", _RELEASE)
-        if record.allotted:
-            self.log.tell(record, "free")
-        self._clean(record)
+        released = (_RELEASE,) if record.started else ()
+        self._clean(record, *released, *((_FREE,) if record.allotted else ()))
 
-    def _clean(self, record: JobRecord) -> None:
+    def _clean(self, record: JobRecord, *first: str) -> None:
+        """A job is over; ``first`` are its events before that."""
         record.over = True
         record.stop_timers()
         name = record.job.id
         self.active.records.pop(name, None)
-        self.log.tell(record, "clean")
+        self.log.tell(record, *first, _CLEAN)
 
 
 def _remove_if_empty(path: str) -> None:

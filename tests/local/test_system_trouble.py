@@ -15,6 +15,7 @@ import pytest
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import become_subreaper
+from ensemble_core.local.protocol import Splitter, to_event
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
@@ -38,7 +39,7 @@ class InProcess(Executor):
         assert become_subreaper()
         self.loop = SupervisorLoop(
             run,
-            lambda events, lines: emit(events),
+            lambda lines: emit([to_event(data) for data in Splitter().feed(b"".join(lines))]),
             self._slots,
             self._grace,
             dict(os.environb),
