@@ -15,11 +15,11 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.durations import seconds
 from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.conditions import EVENT_FIELDS
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import expression
 from ensemble_core.model.jobs import FIELD_PLACEHOLDER
 from ensemble_core.model.rules import BoundAction, BoundSpec

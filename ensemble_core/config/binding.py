@@ -14,12 +14,12 @@ from typing import Any
 from ensemble_core.config.actions import Occasion, bind_action, not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.durations import seconds
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import OCCASIONS, meant_occasion

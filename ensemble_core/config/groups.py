@@ -16,9 +16,9 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.durations import seconds
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import BUILTIN_PLACEHOLDERS, PLACEHOLDER, JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]

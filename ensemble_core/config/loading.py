@@ -20,7 +20,6 @@ from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known, cannot_be_built
 from ensemble_core.config.custom import functions_of
 from ensemble_core.config.document import Document, Path, plain
-from ensemble_core.config.durations import seconds
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.reader import read_text
@@ -30,6 +29,7 @@ from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Binder, Ensemble, Limits
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule

@@ -195,7 +195,7 @@ class Series:
         """Let one statistic take what it has not taken of the buffer."""
         done, buffer, update = cell.done, self._buffer, cell.update
         cell.done = len(buffer)
-        if cell.broken:
+        if cell.broken or done == len(buffer):
             return
         try:
             if cell.timed:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import random
 import statistics as exact
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
+from river import stats as river
 
 from ensemble_core import Row
 from ensemble_core.builtin import actions, observers, triggers
@@ -245,3 +249,70 @@ def test_cancel_takes_the_event_job_where_no_group_is_named() -> None:
     plan = ACTIONS["cancel"].plan
     assert plan is not None
     assert [decision.to_dict()["jobs"] for decision in plan(suite.firing(), {})] == [["sim.0"]]
+
+
+RIVER: Mapping[str, Any] = {
+    "variance": river.Var,
+    "mean": river.Mean,
+    "max": river.Max,
+    "min": river.Min,
+    "sum": river.Sum,
+    "iqr": river.IQR,
+    "mad": river.MAD,
+    "median": lambda: river.Quantile(0.5),
+    "p90": lambda: river.Quantile(0.9),
+    "quantile": lambda: river.Quantile(0.5),
+    "ewma": lambda: river.EWMean(0.3),
+}
+
+
+@pytest.mark.parametrize("name", RIVER)
+def test_over_all_values_a_statistic_is_rivers_to_the_last_bit(name: str) -> None:
+    chance = random.Random(3)
+    values = [
+        chance.choice((chance.gauss(1e3, 1), chance.lognormvariate(0, 9), 3, -1e9))
+        for _ in range(EXACT + 500)
+    ]
+    theirs, by_one, by_many = RIVER[name](), STATISTICS[name].build({}), STATISTICS[name].build({})
+    update_all = getattr(by_many, "update_all", None)
+    for number, value in enumerate(values):
+        theirs.update(value)
+        by_one.update(value)
+        if number % 7 == 0:
+            found = by_one.get()  # which must not alter what comes of later values
+            if number >= EXACT or not hasattr(by_one, "update_all") or name in ("max", "min"):
+                assert found == theirs.get()
+    for begin in range(0, len(values), 77):
+        part = values[begin : begin + 77]
+        if update_all is not None:
+            update_all(part)
+        else:
+            for value in part:
+                by_many.update(value)
+    assert by_one.get() == by_many.get() == theirs.get()
+
+
+@pytest.mark.parametrize("name", ["iqr", "mad", "p90", "ewma"])
+def test_another_version_of_river_serves_as_well(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classes that load fast are no public names of river's."""
+    values = [float(number * 7 % 1009) for number in range(EXACT + 100)]
+    expected = feed(name, values)
+    monkeypatch.setitem(sys.modules, "river._river_rust", None)
+    assert feed(name, values) == expected
+
+
+def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:
+    for size in (10, EXACT + 10):
+        statistic: Any = STATISTICS["mad"].build({})
+        for number in range(size):
+            statistic.update(float(number))
+        for twin in (copy.deepcopy(statistic), pickle.loads(pickle.dumps(statistic))):  # noqa: S301  (ours)
+            before = twin.get()
+            assert before == statistic.get()
+            for _ in range(500):
+                statistic.update(1e6)
+            assert twin.get() == before
+            assert statistic.get() != before
+            statistic = twin

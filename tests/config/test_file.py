@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from ensemble_core.config import load, load_text, schema
-from ensemble_core.config.durations import seconds
+from ensemble_core.model.durations import seconds
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import RFC21_EVENTS

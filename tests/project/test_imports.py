@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ HEAVY = (
     "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "grpc",
     "kubernetes", "flux", "pytest", "inotify_simple",
 )  # fmt: skip
+EXAMPLES = Path(__file__).parents[2] / "examples"
 REPORT = "; import sys, json; print(json.dumps([m for m in sys.modules if '.' not in m]))"
 
 
@@ -56,6 +58,37 @@ def test_discovery_does_not_load_river() -> None:
         "grpc",
         "pytest",
     }
+
+
+#: Does as ``ensemble`` does, and says at the end which modules were loaded.
+MAIN = (
+    "import sys\nsys.argv = ['ensemble', *{!r}]\nfrom ensemble_core.cli.main import main\n"
+    "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\nprint()"
+)
+
+
+def test_a_plain_run_loads_neither_river_nor_numpy() -> None:
+    run = ["run", "--executor", "local", "--no-journal", str(EXAMPLES / "hello-world.yaml")]
+    assert not loaded(MAIN.format(run)) & {"river", "numpy", "narwhals", "scipy", "pandas", "grpc"}
+
+
+QUANTILES = """
+jobs: [{name: quick, command: "true", count: 30}]
+rules:
+  - {trigger: start, action: {name: submit, label: quick}}
+  - {trigger: job-finish, name: quick, action: {name: custom, label: look}}
+  - {trigger: metric, name: p90.quick-duration, when: "> 1e9", action: {name: terminate}}
+custom: |
+  def look(metrics, **kwargs):
+      metrics["iqr.quick-duration"], metrics["ewma.quick-pending"]
+"""
+
+
+def test_quantiles_and_functions_load_no_numpy_either(tmp_path: Path) -> None:
+    file = tmp_path / "quantiles.yaml"
+    file.write_text(QUANTILES, encoding="utf-8")
+    run = ["run", "--executor", "local", "--no-journal", str(file)]
+    assert not loaded(MAIN.format(run)) & {"numpy", "narwhals", "scipy", "pandas"}
 
 
 def test_import_installs_no_signal_handler() -> None:

@@ -1,0 +1,385 @@
+"""The reducers behind the built-in statistics: over all values, the first, the last, a window.
+
+Made by ``statistics``, which has their names and options. river is imported where an estimate of
+its is first needed, after ``EXACT`` values of one variable: most runs never come to that.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ensemble_core.metrics.series import Statistic
+
+__all__ = [
+    "EXACT",
+    "LONGEST",
+    "CountWindow",
+    "ExactFirst",
+    "Last",
+    "Mad",
+    "Max",
+    "Mean",
+    "Min",
+    "Rate",
+    "Reduce",
+    "Sum",
+    "TimeWindow",
+    "Variance",
+    "in_order",
+    "iqr",
+    "mad",
+    "mean",
+    "quantile",
+    "river",
+    "variance",
+]
+
+#: Values up to which quantiles without a window are exact.
+EXACT = 1000
+#: Values that a window keeps at most.
+LONGEST = 10_000
+#: Parts of the window of ``rate``; its value is that exact.
+_BUCKETS = 60
+
+Reduce = Callable[[Sequence[float]], float]
+
+
+def river(name: str, *arguments: float) -> Statistic:
+    """A statistic of river's. Those asked for here are thin shells around classes in Rust, which
+    load in a millisecond; with all of ``river.stats`` come numpy and more, in a third of a second.
+    """
+    try:
+        from river._river_rust import stats as rust
+
+        made: Statistic = getattr(rust, f"Rs{name}")(*arguments)
+    except (ImportError, AttributeError):  # no public names: other versions have them elsewhere
+        from river import stats
+
+        made = getattr(stats, name)(*arguments)
+    return made
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean."""
+    return math.fsum(values) / len(values)
+
+
+def variance(values: Sequence[float]) -> float:
+    """Sample variance."""
+    if len(values) < 2:
+        return 0.0
+    middle = mean(values)
+    return math.fsum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
+
+
+def in_order(reduce: Reduce, values: Sequence[float]) -> float:
+    """A reduction that needs ordered values, of values in any order."""
+    return reduce(sorted(values))
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Of ordered values, with linear interpolation between neighbours."""
+    place = q * (len(ordered) - 1)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return ordered[-1]
+    return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
+
+
+def iqr(ordered: Sequence[float]) -> float:
+    """Interquartile range."""
+    return quantile(ordered, 0.75) - quantile(ordered, 0.25)
+
+
+def mad(ordered: Sequence[float]) -> float:
+    """Median absolute deviation."""
+    median = quantile(ordered, 0.5)
+    return quantile(sorted(abs(value - median) for value in ordered), 0.5)
+
+
+def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
+    """The value over these; ``None`` for none of them, or where it is too large for a float."""
+    if not values:
+        return None
+    try:
+        result = reduce(values)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+class Sum:
+    """The sum of all values."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+
+    def update(self, value: float) -> None:
+        self._sum += value
+
+    def get(self) -> float:
+        return self._sum
+
+
+class Max:
+    """The largest of all values."""
+
+    __slots__ = ("_max",)
+
+    def __init__(self) -> None:
+        self._max = -math.inf
+
+    def update(self, value: float) -> None:
+        if value > self._max:
+            self._max = value
+
+    def update_all(self, values: Sequence[float]) -> None:
+        self.update(max(values))
+
+    def get(self) -> float:
+        return self._max
+
+
+class Min:
+    """The smallest of all values."""
+
+    __slots__ = ("_min",)
+
+    def __init__(self) -> None:
+        self._min = math.inf
+
+    def update(self, value: float) -> None:
+        if value < self._min:
+            self._min = value
+
+    def update_all(self, values: Sequence[float]) -> None:
+        self.update(min(values))
+
+    def get(self) -> float:
+        return self._min
+
+
+class Mean:
+    """The mean of all values, by Welford's algorithm."""
+
+    __slots__ = ("_count", "_mean")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._mean = 0.0
+
+    def update(self, value: float) -> None:
+        self._count += 1.0
+        self._mean += (1.0 / self._count) * (value - self._mean)
+
+    def get(self) -> float:
+        return self._mean
+
+
+class Variance:
+    """The sample variance of all values, by Welford's algorithm."""
+
+    __slots__ = ("_count", "_mean", "_squares")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._mean = 0.0
+        self._squares = 0.0
+
+    def update(self, value: float) -> None:
+        before = self._mean
+        self._count += 1.0
+        self._mean = mean = before + (1.0 / self._count) * (value - before)
+        self._squares += (value - before) * (value - mean)
+
+    def get(self) -> float:
+        return self._squares / (self._count - 1.0) if self._count > 1.0 else 0.0
+
+
+class Mad:
+    """river's estimate of the median absolute deviation: the median of the distances to what the
+    median was then."""
+
+    __slots__ = ("_distance", "_median")
+
+    def __init__(self) -> None:
+        self._median: Any = river("Quantile", 0.5)
+        self._distance = river("Quantile", 0.5)
+
+    def update(self, value: float) -> None:
+        self._median.update(value)
+        self._distance.update(abs(value - self._median.get()))
+
+    def get(self) -> float | None:
+        return self._distance.get()
+
+
+class ExactFirst:
+    """Exact over the first values, an estimate from then on."""
+
+    __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
+
+    def __init__(self, estimate: Callable[[], Statistic], reduce: Reduce) -> None:
+        self._estimate = estimate
+        self._reduce = reduce
+        self._model: Statistic | None = None
+        #: The values as they came, for an estimate depends on that; and in order, as far as read.
+        self._kept: list[float] = []
+        self._ordered: list[float] = []
+
+    def update(self, value: float) -> None:
+        if self._model is None and len(self._kept) < EXACT:
+            self._kept.append(value)
+        else:
+            self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        if self._model is None:
+            self._kept.extend(values)
+            if len(self._kept) <= EXACT:
+                return
+            self._model = self._estimate()
+            values, self._kept, self._ordered = self._kept, [], []
+        update = self._model.update
+        for value in values:
+            update(value)
+
+    def get(self) -> float | None:
+        if self._model is not None:
+            return self._model.get()
+        kept, ordered = self._kept, self._ordered
+        if len(ordered) + 1 == len(kept):
+            insort(ordered, kept[-1])
+        elif len(ordered) < len(kept):
+            self._ordered = ordered = sorted(kept)
+        return _reduced(ordered, self._reduce)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExactFirst:
+        twin = ExactFirst(self._estimate, self._reduce)
+        twin._model = copy.deepcopy(self._model, memo)
+        twin._kept, twin._ordered = self._kept.copy(), self._ordered.copy()
+        return twin
+
+
+class CountWindow:
+    """Exact over the last so many values."""
+
+    __slots__ = ("_reduce", "_values")
+
+    def __init__(self, size: int, reduce: Reduce) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+        self._reduce = reduce
+
+    def update(self, value: float) -> None:
+        self._values.append(value)
+
+    def get(self) -> float | None:
+        return _reduced(self._values, self._reduce)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CountWindow:
+        twin = CountWindow(1, self._reduce)
+        twin._values = self._values.copy()
+        return twin
+
+
+class TimeWindow:
+    """Exact over the values of the last ``seconds``, as far as they fit.
+
+    A value that comes late, with an earlier timestamp than the one before it, counts as if it came
+    with that one.
+    """
+
+    __slots__ = ("_reduce", "_seconds", "_stamps", "_values")
+
+    def __init__(self, seconds: float, reduce: Reduce) -> None:
+        self._seconds = seconds
+        self._reduce = reduce
+        self._values: deque[float] = deque(maxlen=LONGEST)
+        self._stamps: deque[float] = deque(maxlen=LONGEST)
+
+    def update(self, value: float, timestamp: float) -> None:
+        stamps = self._stamps
+        if stamps and timestamp < stamps[-1]:
+            timestamp = stamps[-1]
+        self._values.append(value)
+        stamps.append(timestamp)
+        while stamps[0] <= timestamp - self._seconds:
+            stamps.popleft()
+            self._values.popleft()
+
+    def get(self, now: float) -> float | None:
+        # Reading changes nothing: who looks, and when, must not alter what rules see later.
+        first = bisect_right(self._stamps, now - self._seconds)
+        return _reduced(list(self._values)[first:], self._reduce)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimeWindow:
+        twin = TimeWindow(self._seconds, self._reduce)
+        twin._values = self._values.copy()
+        twin._stamps = self._stamps.copy()
+        return twin
+
+
+class Last:
+    """The latest value."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+
+    def update(self, value: float) -> None:
+        self._value = value
+
+    def get(self) -> float | None:
+        return self._value
+
+
+class Rate:
+    """Values per second over the trailing window, to within one sixtieth of it.
+
+    The first value starts the watch and is not counted itself. There is no rate before a tenth of
+    the window has passed, as the first moments say little; until the window is full, the rate is
+    over the time that has passed. Counts in at most ``_BUCKETS`` + 1 parts of the window are kept.
+    """
+
+    __slots__ = ("_buckets", "_first", "_width", "_window")
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._width = window / _BUCKETS
+        self._first: float | None = None
+        self._buckets: deque[list[int]] = deque()  # [index of the part, values in it], ascending
+
+    def update(self, value: float, timestamp: float) -> None:
+        if self._first is None:
+            self._first = timestamp
+            return
+        # A part includes its end, not its beginning, as the window does.
+        part = math.ceil((timestamp - self._first) / self._width - 1e-9) - 1
+        buckets = self._buckets
+        if buckets and part <= buckets[-1][0]:
+            buckets[-1][1] += 1  # a late one counts as if it came with the latest
+        else:
+            buckets.append([max(part, 0), 1])
+            while buckets[0][0] < part - _BUCKETS:
+                buckets.popleft()
+
+    def get(self, now: float) -> float | None:
+        if self._first is None:
+            return None
+        passed = now - self._first
+        if passed < self._window / 10:
+            return None
+        begin = (passed - self._window) / self._width
+        count = 0.0
+        for part, values in self._buckets:
+            # The part in which the window begins counts as far as it lies within.
+            count += values * min(1.0, max(0.0, part + 1 - begin))
+        return count / min(passed, self._window)
