@@ -159,16 +159,10 @@ def build() -> None:
         print(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
 
 
-def once() -> None:
-    """What the plugins' tests on wheels leave out."""
-    built()
-    # Few and long: one file of them would keep the others waiting.
-    pytest("plugins", BIN, ROOT, "--dist", "worksteal", "-m", "once", "plugins")
-
-
-def everything() -> None:
+def checkout() -> None:
+    """What tests on wheels leave out."""
     built()  # the tests look into the distributions where there are any
-    pytest("tests", BIN, ROOT, "tests")
+    pytest("checkout", BIN, ROOT, "-m", "checkout", "tests", "plugins")
 
 
 def wheel(distribution: str) -> Path:
@@ -205,8 +199,7 @@ def alone(name: str, plugin: Path | None) -> None:
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
     if plugin is not None:
         shutil.copy(plugin / "README.md", folder / tests.parent)
-    # Long tests of what no installation changes ran with everything installed.
-    pytest(name, venv / "bin", folder, "-m", "not once", str(tests))
+    pytest(name, venv / "bin", folder, "-m", "not checkout", str(tests))
 
 
 def extras(plugin: Path) -> str:
@@ -234,13 +227,9 @@ def parts() -> dict[str, tuple[str, Callable[[], object]]]:
             partial(run, BIN / "lint-imports", "--no-cache", "--no-logo"),
         ),
         "build": ("the distributions are built", build),
-        "tests": (
-            "tests of the core, with everything installed",
-            everything,
-        ),
-        "plugins": (
-            "tests of plugins that need more than their own wheel, with everything installed",
-            once,
+        "checkout": (
+            "tests of more than one distribution, in the checkout, with everything installed",
+            checkout,
         ),
         "core": (
             "tests of the core, from its wheel, with no plugin installed",
@@ -310,11 +299,11 @@ def last_section() -> None:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
     else:
         print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
-    if RESULTS.closing.keys() & {"plugins", "ensemble-flux"}:
+    if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
         print(flux())
-    if RESULTS.closing.keys() & {"plugins", "ensemble-slurm"}:
+    if RESULTS.closing.keys() & {"checkout", "ensemble-slurm"}:
         print(slurm())
-    for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "tests"):
+    for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "core"):
         print(f"{name}: {line}")
 
 

@@ -29,9 +29,6 @@ from ensemble_core.journal import reader as journal_module
 from ensemble_core.journal.reader import MIGRATIONS, NAME, PERFORMED, Journal
 from ensemble_core.journal.run_store import Lock, folders
 
-pytestmark = pytest.mark.once
-
-
 CRASH = Path(__file__).parents[1] / "journal" / "crash"
 YAML = """
 jobs:

@@ -13,9 +13,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 
-pytestmark = pytest.mark.once
-
-
 SETTINGS = settings(
     max_examples=150, deadline=4000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

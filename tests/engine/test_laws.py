@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,9 +19,6 @@ from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Call, Resize
 from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome
 from ensemble_core.testing import Story
-
-pytestmark = pytest.mark.once
-
 
 GROUPS = ("a", "b", "c-d")
 PATHS = [f"count.{group}.{counter}" for group in GROUPS for counter in ("success", "submitted")]

@@ -31,9 +31,6 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 from ensemble_core.testing import FakeExecutor
 
-pytestmark = pytest.mark.once
-
-
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"
 #: Long commands, so that each decision needs pages of its own.

@@ -46,9 +46,6 @@ from ensemble_core.runtime.controller import Runtime
 from ensemble_core.runtime.tail import Follower
 from ensemble_core.testing import FakeExecutor, Story
 
-pytestmark = pytest.mark.once
-
-
 REGISTRY = discover()
 START = "{trigger: start, action: {name: submit, label: work}}"
 

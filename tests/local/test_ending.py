@@ -19,9 +19,6 @@ from ensemble_core.local.poller import Poller
 from ensemble_core.model.jobs import Job
 from ensemble_core.testing.executor import Session, wait_until
 
-pytestmark = pytest.mark.once
-
-
 #: A daemon of the old school: two forks, a session of its own, and an environment of its own.
 DAEMON = """
 import os, sys, time

@@ -27,9 +27,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 from ensemble_core.testing.executor import Session, wait_until
 
-pytestmark = pytest.mark.once
-
-
 #: A controller to be killed: submits jobs and writes down what it hears.
 CONTROLLER = """
 import json, sys, time

@@ -22,10 +22,13 @@ UV = os.environ.get("UV") or shutil.which("uv")
 WHEELS = sorted(DIST.glob("*.whl"))
 PLUGINS = [wheel for wheel in WHEELS if not wheel.name.startswith("ensemble_core-")]
 
-pytestmark = pytest.mark.skipif(
-    not _DIST,
-    reason="ENSEMBLE_DIST is not set: no distributions to look into (make test builds them)",
-)
+pytestmark = [
+    pytest.mark.checkout,
+    pytest.mark.skipif(
+        not _DIST,
+        reason="ENSEMBLE_DIST is not set: no distributions to look into (make test builds them)",
+    ),
+]
 needs_uv = pytest.mark.skipif(not UV, reason="uv is not on the PATH")
 
 
@@ -73,7 +76,8 @@ def satisfy_others(folder: Path, wheel: Path) -> None:
     for line in metadata(wheel).get_all("Requires-Dist", []):
         (name,) = re.findall(r"^[\w-]+", line)
         if name != "ensemble-core" and "extra ==" not in line:
-            stand_in(folder, name, "999")
+            at_least = re.search(r">=([\d.]+)", line)
+            stand_in(folder, name, at_least[1] if at_least else "999")
 
 
 def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
@@ -122,7 +126,7 @@ def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
     (core,) = (line for line in needed if line.startswith("ensemble-core"))
     versions = core.removeprefix("ensemble-core").removeprefix("[service]")
     assert set(versions.strip(" ()").split(",")) == {">=1.0", "<2"}
-    assert "[ensemble]" in read(wheel, "entry_points.txt")
+    assert re.search(r"^\[ensemble(\.commands)?\]$", read(wheel, "entry_points.txt"), re.M)
 
 
 @needs_uv

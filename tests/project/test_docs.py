@@ -66,10 +66,7 @@ def test_the_readmes_plugin_loads_and_its_options_are_checked(tmp_path: Path) ->
         load_text(text % "ulr", registry)
 
 
-@pytest.mark.skipif(
-    not (ROOT / "CONTRIBUTING.md").exists(),
-    reason="the sources are not here: this is a run on wheels",
-)
+@pytest.mark.checkout
 def test_the_map_for_contributors_names_files_and_rooms_that_there_are() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     paths = set(re.findall(r"`((?:ensemble_core|plugins|tests|docs|scripts)/[a-z_\d./*-]+)`", page))

@@ -6,6 +6,7 @@ Every ``*.yaml`` of ``examples/`` is found by itself; one without a promise here
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -14,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 #: What an environment's own programs are found by, as after activating it.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
-needs_plugin = pytest.mark.skipif(
+needs_lammps_plugin = pytest.mark.skipif(
     importlib.util.find_spec("ensemble_lammps") is None,
     reason="no plugin: pip install ensemble-lammps to test this example",
 )
@@ -48,6 +48,7 @@ needs_mpiexec = pytest.mark.skipif(
     shutil.which("mpiexec", path=PATH) is None,
     reason="no mpiexec on the PATH: pip install 'lammps[mpi]' to test this example",
 )
+LAMMPS = (pytest.mark.checkout, needs_lammps_plugin, needs_lammps)
 
 
 @dataclass
@@ -143,6 +144,8 @@ class Promise:
     code: int = 0
     litter: Iterable[str] = ()
     marks: Sequence[pytest.MarkDecorator] = field(default_factory=tuple)
+    #: Whether its run is also killed and resumed: where more is kept than jobs and counts.
+    killed: bool = False
 
 
 def surroundings(folder: Path, path: str = PATH) -> dict[str, Any]:
@@ -166,20 +169,15 @@ def run(
     return subprocess.run(
         [*COMMAND, "run", *flags, "--output", str(folder / "kept"), *options, str(file)],
         capture_output=True,
-        timeout=60,
+        timeout=240,
         **surroundings(folder, path),
     )
-
-
-def made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command about the run that was started there."""
     return subprocess.run(
-        [*COMMAND, *words], capture_output=True, timeout=60, **surroundings(folder)
+        [*COMMAND, *words], capture_output=True, timeout=240, **surroundings(folder)
     )
 
 
@@ -208,7 +206,6 @@ def terminate(ran: Ran) -> None:
     end = ran.lines[ran.place("terminate")]
     assert (end["cancel"], end["exit_code"], end["natural"]) == (["watch.0"], 0, False)
     assert ran.events("watch.0")[-1] == "clean"
-    assert ran.summary["seconds"] < 30
 
 
 def backoff(ran: Ran) -> None:
@@ -238,7 +235,10 @@ def backoff(ran: Ran) -> None:
 
 
 def heartbeat(ran: Ran) -> None:
-    assert ran.fired == {"rule-1": 1, "beat": 3, "waited-too-long": 1}
+    # A machine that is slow may have it waited long enough by the second.
+    beats = ran.fired.pop("beat")
+    assert beats in (2, 3)
+    assert ran.fired == {"rule-1": 1, "waited-too-long": 1}
     assert ran.submits == [("held", 1), ("instead", 1)]
     assert ran.groups == {"held": (0, 0, 1), "instead": (1, 0, 0)}
     assert ran.cancelled() == ["held.0"]
@@ -247,7 +247,7 @@ def heartbeat(ran: Ran) -> None:
     assert ran.lines[late]["value"] > 0.6
     before = ran.lines[late - 1]
     assert (before["type"], before["timer"]) == ("timer", "heartbeat")
-    assert ran.messages == ["beat"] * 3
+    assert ran.messages == ["beat"] * beats
 
 
 def grow_shrink(ran: Ran) -> None:
@@ -447,7 +447,6 @@ def lammps_bisect(ran: Ran) -> None:
 def lammps_restart(ran: Ran) -> None:
     links = len(ran.jobs)
     assert ran.fired == {"begin": 1, "next": links}
-    assert links > 1 or ran.summary["seconds"] < 2, "a second is not enough, but on a quick machine"
     assert ran.groups == {"chain": (links, 0, 0)}
     assert ran.messages[-1] == f"chain.{links - 1} has completed the chain at step 12000"
     reached = 0.0
@@ -489,24 +488,27 @@ def two_members(ran: Ran) -> None:
 
 
 PROMISES: Mapping[str, Promise] = {
-    "backoff": Promise(backoff),
-    "custom-action": Promise(custom_action),
-    "failure-handling": Promise(failure_handling, code=3),
+    "backoff": Promise(backoff, killed=True),
+    "custom-action": Promise(custom_action, killed=True),
+    "failure-handling": Promise(failure_handling, code=3, killed=True),
     "grow-shrink": Promise(
-        grow_shrink, options=("--slots", "1", "--min-slots", "1", "--max-slots", "4")
+        grow_shrink,
+        options=("--slots", "1", "--min-slots", "1", "--max-slots", "4"),
+        killed=True,
     ),
-    "heartbeat": Promise(heartbeat),
+    "heartbeat": Promise(heartbeat, killed=True),
     "hello-world": Promise(hello_world),
-    "json-lines": Promise(json_lines),
+    "json-lines": Promise(json_lines, killed=True),
     "lammps-melt": Promise(
         lammps_melt,
         litter=[*(f"runs/melt/{n}/log.lammps" for n in range(4)), "runs/cool/0/log.lammps"],
-        marks=[needs_plugin, needs_lammps],
+        marks=LAMMPS,
     ),
     "lammps-bisect": Promise(
         lammps_bisect,
         litter=["runs/probe/0.?/log.lammps", "runs/probe/0.?5/log.lammps"],
-        marks=[needs_plugin, needs_lammps],
+        killed=True,
+        marks=LAMMPS,
     ),
     "lammps-converge": Promise(
         lammps_converge,
@@ -516,70 +518,80 @@ PROMISES: Mapping[str, Promise] = {
             for n in range(4)
             for file in ("log.lammps", "state.[ab]")
         ],
-        marks=[needs_plugin, needs_lammps],
+        killed=True,
+        marks=LAMMPS,
     ),
     "lammps-restart": Promise(
         lammps_restart,
         litter=[f"runs/chain/*/{file}" for file in ("log.lammps", "chain.[ab]", "chain.end")],
-        marks=[needs_plugin, needs_lammps],
+        marks=LAMMPS,
     ),
     "lammps-shape": Promise(
         lammps_shape,
         litter=["runs/trial-*/log.lammps", *(f"runs/melt/{n}/log.lammps" for n in range(6))],
-        marks=[needs_plugin, needs_lammps, needs_mpiexec],
+        marks=[*LAMMPS, needs_mpiexec],
     ),
     "lammps-sweep": Promise(
         lammps_sweep,
         litter=[f"runs/md/{n}/log.lammps" for n in range(5)],
-        marks=[needs_plugin, needs_lammps],
+        marks=LAMMPS,
     ),
     "minicluster": Promise(
         minicluster,
         options=("--executor", "minicluster", "--mock"),
-        marks=[needs_minicluster],
+        marks=[pytest.mark.checkout, needs_minicluster],
+        killed=True,
     ),
     "parameter-sweep": Promise(
         parameter_sweep, litter=[f"runs/sweep/{n}/result.txt" for n in range(8)]
     ),
-    "terminate": Promise(terminate),
-    "two-members": Promise(
-        two_members,
-        options=("--executor", "remote"),
-        marks=[
-            pytest.mark.skip(
-                reason="needs two members: ensemble-service/tests/test_member.py runs it"
-            )
-        ],
-    ),
+    "terminate": Promise(terminate, killed=True),
+    # Needs two members: ensemble-service/tests/test_member.py runs it.
+    "two-members": Promise(two_members, options=("--executor", "remote")),
 }
+
+
+def examples(*, killed: bool = False) -> list[Any]:
+    return [
+        pytest.param(EXAMPLES / f"{name}.yaml", id=name, marks=promise.marks)
+        for name, promise in PROMISES.items()
+        if name != "two-members" and (promise.killed or not killed)
+    ]
 
 
 def test_each_example_has_a_promise_and_each_promise_an_example() -> None:
     assert {file.stem for file in FILES} == set(PROMISES)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(f, id=f.stem, marks=[needs_plugin] if "lammps" in f.stem else []) for f in FILES],
-)
-def test_an_example_is_valid(file: Path) -> None:
-    result = subprocess.run([*COMMAND, "validate", str(file)], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{file}: valid")
+@pytest.mark.checkout
+@needs_lammps_plugin
+def test_every_example_is_valid() -> None:
+    done = subprocess.run([*COMMAND, "validate", *map(str, FILES)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for file in FILES:
+        assert f"{file}: valid" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(f, id=f.stem, marks=PROMISES[f.stem].marks) for f in FILES if f.stem in PROMISES],
-)
-def test_an_example_does_what_it_promises(file: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def lengths() -> dict[str, int]:
+    """How many lines each example printed when nobody killed it."""
+    return {}
+
+
+def parsed(result: subprocess.CompletedProcess[str], folder: Path) -> Ran:
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return Ran(result.returncode, lines, result.stderr, folder / "here")
+
+
+@pytest.mark.parametrize("file", examples())
+def test_an_example_does_what_it_promises(
+    file: Path, tmp_path: Path, lengths: dict[str, int]
+) -> None:
     promise = PROMISES[file.stem]
     before = {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")}
-    began = time.monotonic()
     result = run(file, tmp_path, *promise.options)
-    took = time.monotonic() - began
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    ran = parsed(result, tmp_path)
+    lengths[file.stem] = len(ran.lines)
 
     assert ran.code == promise.code, result.stderr
     assert ran.summary["exit_code"] == promise.code
@@ -592,52 +604,51 @@ def test_an_example_does_what_it_promises(file: Path, tmp_path: Path) -> None:
     assert {file for file in left if not any(fnmatch(file, p) for p in promise.litter)} == set()
     assert {p for p in promise.litter if not any(fnmatch(file, p) for file in left)} == set()
     assert {path: path.stat().st_mtime_ns for path in EXAMPLES.rglob("*")} == before
-    assert took < 30
     replay = command(tmp_path, "replay", "last", "--json")
     assert replay.returncode == 0, replay.stdout + replay.stderr
 
 
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(f, id=f.stem, marks=PROMISES[f.stem].marks) for f in FILES if f.stem in PROMISES],
-)
+@pytest.mark.parametrize("file", examples(killed=True))
 def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_resumed(
-    file: Path, tmp_path: Path
+    file: Path, tmp_path: Path, lengths: dict[str, int]
 ) -> None:
-    moment = random.random()
+    """It is killed when it has printed a part of its lines, which part is chance."""
     promise = PROMISES[file.stem]
-    whole = run(file, made(tmp_path / "whole"), *promise.options)
-    length = json.loads(whole.stdout.splitlines()[-1])["seconds"]
-    folder = made(tmp_path / "killed")
+    enough = random.randint(2, lengths.get(file.stem, 30))
     first = subprocess.Popen(
-        [*COMMAND, "run", "--json", "--output", str(folder / "kept"), *promise.options, str(file)],
+        [
+            *COMMAND,
+            "run",
+            "--json",
+            "--output",
+            str(tmp_path / "kept"),
+            *promise.options,
+            str(file),
+        ],
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "errors").open("w"),
-        **surroundings(folder),
+        **surroundings(tmp_path),
     )
     assert first.stdout is not None
-    first.stdout.readline()
-    first.stdout.readline()  # it began
-    time.sleep(moment * length)
+    told = "".join(itertools.islice(first.stdout, enough))
     first.kill()
-    told, _ = first.communicate()
+    told += first.communicate()[0]
     errors = (tmp_path / "errors").read_text()
     if first.returncode == -signal.SIGKILL:
-        second = command(folder, "resume", "last", "--json")
+        second = command(tmp_path, "resume", "last", "--json")
         if "run-ended" in second.stdout:  # killed when all but its process was over
             assert f"with exit code {promise.code}" in second.stdout
             return
         code, told, errors = second.returncode, second.stdout, errors + second.stderr
     else:  # it was over already
         code = first.returncode
-    events = command(folder, "events", "last", "--json").stdout
+    events = command(tmp_path, "events", "last", "--json").stdout
     lines = [json.loads(line) for line in events.splitlines()]
     lines.append(json.loads(told.splitlines()[-1]))
-    ran = Ran(code, lines, errors, folder / "here")
-    assert ran.code == promise.code, f"killed at {moment}: {told}{errors}"
+    ran = Ran(code, lines, errors, tmp_path / "here")
+    assert ran.code == promise.code, f"killed after {enough} lines: {told}{errors}"
     promise.check(ran)
-    replay = command(folder, "replay", "last", "--json")
+    replay = command(tmp_path, "replay", "last", "--json")
     assert replay.returncode == 0, replay.stdout + replay.stderr
 
 
@@ -676,73 +687,34 @@ def test_hello_world_begins_as_it_did_in_the_first_implementation(tmp_path: Path
     assert result.stderr == ""
 
 
-@pytest.mark.once
-def test_the_same_example_decides_the_same_twice(tmp_path: Path) -> None:
-    def decisions(folder: Path) -> list[tuple[object, ...]]:
-        folder.mkdir()
-        result = run(EXAMPLES / "hello-world.yaml", folder)
-        lines = [json.loads(line) for line in result.stdout.splitlines()]
-        keys = ("type", "rule", "firing", "label", "value", "group", "jobs")
-        return [
-            tuple(json.dumps(line.get(key)) for key in keys)
-            for line in lines
-            if line["type"] in ("fired", "submit", "terminate")
-        ]
-
-    first = decisions(tmp_path / "one")
-    assert len(first) == 5
-    assert decisions(tmp_path / "two") == first
-
-
 def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_path: Path) -> None:
     result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, "--slots", "1", "--max-slots", "1")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    ran = parsed(result, tmp_path)
     assert ran.code == 0
     assert ran.fired["denied"] == 3
     assert ran.never == {"granted"}
     assert ran.groups == {"sleep": (8, 0, 0)}
 
 
-@pytest.mark.once
+@pytest.mark.checkout
 @needs_minicluster
 def test_growing_and_shrinking_is_the_same_with_a_minicluster_that_is_made_up(
     tmp_path: Path,
 ) -> None:
     options = ("--executor", "minicluster", "--mock", "--name", "default/ensemble")
     result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, *options)
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    ran = parsed(result, tmp_path)
     assert ran.code == 0
     grow_shrink(ran)
 
 
-@pytest.mark.parametrize("name", ["terminate", "failure-handling", "json-lines"])
-def test_an_example_keeps_its_promise_on_a_single_core(name: str, tmp_path: Path) -> None:
-    result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "1")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
-    assert ran.code == PROMISES[name].code
-    PROMISES[name].check(ran)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", ["hello-world", "backoff", "custom-action"])
-def test_an_example_keeps_its_promise_on_many_cores(name: str, tmp_path: Path) -> None:
-    result = run(EXAMPLES / f"{name}.yaml", tmp_path, "--slots", "16")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
-    assert ran.code == PROMISES[name].code
-    PROMISES[name].check(ran)
-
-
-@needs_plugin
+@pytest.mark.checkout
+@needs_lammps_plugin
 def test_without_lammps_its_example_says_so_and_ends_at_once(tmp_path: Path) -> None:
     result = run(EXAMPLES / "lammps-melt.yaml", tmp_path, path=str(tmp_path))
     assert result.returncode == 1
     assert "lmp: command not found" in result.stderr
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    ran = Ran(result.returncode, lines, result.stderr, tmp_path / "here")
+    ran = parsed(result, tmp_path)
     assert ran.fired == {"begin": 1, "failed": 1}
     assert ran.submits == [("melt", 4)]
     assert not any("{" in message for message in ran.messages)

@@ -23,6 +23,8 @@ PAGES = sorted(
     for page in ROOT.glob(pattern)
     if page.is_file()
 )
+
+pytestmark = pytest.mark.checkout
 _INSTALL = re.compile(r"pip install[^`#\n]*")
 
 

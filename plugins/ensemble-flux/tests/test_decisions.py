@@ -55,7 +55,7 @@ class TestFlux(DecisionSuite):
             assert kept.read_text() == same.read_text() != ""
 
 
-@pytest.mark.plugins
+@pytest.mark.checkout
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("instance")
 class TestFluxWithLammps(DecisionSuite):

@@ -10,7 +10,7 @@ import pytest
 from ensemble_core import Executor
 from ensemble_core.testing.executor import ExecutorContract
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.checkout
 
 
 class TestOverFlux(ExecutorContract):

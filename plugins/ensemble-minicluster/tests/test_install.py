@@ -63,7 +63,7 @@ def test_what_is_promised_is_what_the_executor_can_do() -> None:
     assert executor.capabilities == record.capabilities
 
 
-@pytest.mark.once
+@pytest.mark.checkout
 def test_options_of_flux_that_are_passed_on_are_those_that_flux_has() -> None:
     registry = discover()
     if "flux" not in registry.executors:

@@ -11,7 +11,8 @@ import pytest
 from ensemble_core import ResizeOutcome
 from ensemble_core.testing.executor import Session, wait_until
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.checkout
+
 
 Over = Callable[..., tuple[Any, Any]]
 

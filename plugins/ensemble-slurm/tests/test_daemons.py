@@ -19,8 +19,6 @@ from ensemble_core.testing.executor import Session, wait_until
 if TYPE_CHECKING:
     from conftest import Cluster
 
-pytestmark = pytest.mark.once
-
 
 def check(session: Session) -> None:
     """Each job that is over was told so once."""

@@ -39,7 +39,7 @@ class TestSlurm(DecisionSuite):
     timed = ("backoff.yaml", "heartbeat.yaml")
 
 
-@pytest.mark.plugins
+@pytest.mark.checkout
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("cluster")
 class TestSlurmWithLammps(DecisionSuite):

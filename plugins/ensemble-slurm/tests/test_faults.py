@@ -18,8 +18,6 @@ from ensemble_core.testing.executor import Session, wait_until
 if TYPE_CHECKING:
     from conftest import Cluster
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def session(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:

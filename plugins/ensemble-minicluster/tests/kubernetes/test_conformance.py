@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 from talk import JSON_PATCH, Place, Talk
 
-pytestmark = pytest.mark.once
-
-
 Make = Callable[..., dict[str, Any]]
 
 _numbers = itertools.count(1)

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 from talk import Place
 
-pytestmark = pytest.mark.once
-
-
 Make = Callable[..., str]
 
 INDEX = "batch.kubernetes.io/job-completion-index"
