@@ -250,7 +250,9 @@ class Engine:
             index.touched.clear()
             return
         if index.touched:
-            rules.metric_rules(Occasion(event, record))
+            satisfied = rules.satisfied()
+            if satisfied:
+                rules.consider_each(satisfied, Occasion(event, record))
         by_name = index.occasions.by_name
         if by_name:
             for occasion in occasions:
@@ -260,7 +262,7 @@ class Engine:
         if index.touched or state.withdrawn:
             rules.settle(event)
         if event.name == "clean":
-            state.look_for_end = True
+            state.look_for_end = state.look_for_end or not state.table.records
             if (
                 record.outcome == "failed"
                 and not record.concern

@@ -1,8 +1,7 @@
-"""The engine's job table: the jobs that are not over yet, and each group's standing.
+"""Job table of the engine: the jobs that are not over yet, and each group's standing.
 
 A job is in the table from the decision to submit it until its ``clean`` event; of one that is over
-nothing is kept but the counts. That a late event belongs to such a job is known from its index.
-Written by the engine alone.
+nothing is kept but the counts. Written by the engine alone.
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-_DURATION = {"success": "duration.success", "failed": "duration.failed"}
-_OUTCOME_OCCASION = {"success": "job-success", "failed": "job-fail", "cancelled": "job-cancel"}
 #: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
 _STATE_OCCASION = {
     JobState.SCHED: "job-sched",
@@ -59,21 +56,33 @@ _STATE_OCCASION = {
     JobState.CLEANUP: "job-cleanup",
     JobState.INACTIVE: "job-inactive",
 }
-#: What an event does: its bit, the state it leads to, and the occasions it makes without and with
-#: the change of state.
-_STEPS: dict[str, tuple[int, JobState | None, tuple[str, ...], tuple[str, ...]]] = {
-    name: (
-        _ONCE.get(name, 0),
-        _STATE_AFTER.get(name),
-        (f"job-{name}",),
-        (f"job-{name}", _STATE_OCCASION[_STATE_AFTER[name]])
-        if _STATE_AFTER.get(name) in _STATE_OCCASION
-        else (f"job-{name}",),
-    )
-    for name in RFC21_EVENTS
-    if name != "exception"
-}
-_QUEUE = {state: f"queue.{state.name.lower()}" for state in JobState}
+
+
+class _Step(NamedTuple):
+    """What an event of one name does to a job.
+
+    ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
+    its state; ``state`` is the one that it leads to (0: none). It makes the occasions ``moving``
+    if the job's state changes by it, ``occasions`` otherwise.
+    """
+
+    once: int
+    changes: bool
+    state: int
+    occasions: tuple[str, ...]
+    moving: tuple[str, ...]
+
+
+def _step(name: str) -> _Step:
+    state = _STATE_AFTER.get(name, JobState.NEW)
+    changes = name in ("submit", "start", "exception", "finish", "clean")
+    own = (f"job-{name}",)
+    moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
+    return _Step(_ONCE.get(name, 0), changes, state.value, own, moving)
+
+
+_STEPS = {name: _step(name) for name in RFC21_EVENTS}
+_QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 
 
 class Link(NamedTuple):
@@ -123,7 +132,7 @@ class JobRecord:
 
     def __init__(self, job: Job, submitted: float, link: Link | None) -> None:
         self.job = job
-        self.state = JobState.NEW
+        self.state: int = JobState.NEW.value
         self.submitted = submitted
         self.started: float | None = None
         self.finished: float | None = None
@@ -149,12 +158,15 @@ class JobRecord:
 
 
 class GroupState:
-    """One group's standing. ``waiting`` are its jobs without resources, oldest first."""
+    """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
+    are the metric store's own."""
 
-    __slots__ = ("group", "next_index", "running", "waiting")
+    __slots__ = ("counts", "group", "name", "next_index", "running", "waiting")
 
-    def __init__(self, group: JobGroup) -> None:
+    def __init__(self, group: JobGroup, counts: dict[str, int]) -> None:
+        self.name = group.name
         self.group = group
+        self.counts = counts
         self.next_index = 0
         self.waiting: dict[str, JobRecord] = {}
         self.running = 0
@@ -174,7 +186,9 @@ class JobTable:
     def __init__(
         self, groups: Mapping[str, JobGroup], metrics: MetricStore, index: RuleIndex
     ) -> None:
-        self.groups = {name: GroupState(group) for name, group in groups.items()}
+        self.groups = {
+            name: GroupState(group, metrics.counts[name]) for name, group in groups.items()
+        }
         self.records: dict[str, JobRecord] = {}
         self.submitted = 0
         self.finishes = 0
@@ -193,7 +207,7 @@ class JobTable:
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:
-                self.groups[name] = GroupState(group)
+                self.groups[name] = GroupState(group, self._metrics.counts[name])
             elif before.get(name) != group:
                 state.group = group
 
@@ -201,18 +215,13 @@ class JobTable:
         """These jobs are about to be submitted."""
         for job in jobs:
             record = self.records[job.id] = JobRecord(job, now, link)
-            self.groups[job.group].waiting[job.id] = record
+            group = self.groups[job.group]
+            group.waiting[job.id] = record
             self.submitted += 1
-            self._count(job.group, "submitted")
+            self._count(group, "submitted")
             self._states[JobState.NEW] += 1
             self._waiting_nodes += job.nodes
         self._touch("waiting.nodes", self._waiting_nodes)
-
-    def knows(self, job: str) -> bool:
-        """Whether this was ever a job of ours, so that its event is late and not a stranger's."""
-        group, _, index = job.rpartition(".")
-        state = self.groups.get(group)
-        return state is not None and index.isdecimal() and int(index) < state.next_index
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
@@ -220,36 +229,48 @@ class JobTable:
         record.newest = event.timestamp
         step = _STEPS.get(name)
         if step is None:
-            if name == "exception":
-                self._except(record, event)
             return (f"job-{name}",)
-        bit, state, occasions, moving = step
-        if bit:
-            if record.seen & bit:
+        once, changes, state, occasions, moving = step
+        if once:
+            if record.seen & once:
                 return None
-            record.seen |= bit
-        if name == "start":
-            self._start(record, event.timestamp)
-            record.files = event.context
-        elif name == "submit":
+            record.seen |= once
+        outcome = self._change(record, event) if changes else None
+        before = record.state
+        if state > before:
+            occasions = moving
+            record.state = state
+            states = self._states
+            states[before] -= 1
+            states[state] += 1
+            if self._index.gauges:
+                self._touch(_QUEUE[before], states[before])
+                self._touch(_QUEUE[state], states[state])
+        return occasions if outcome is None else (*occasions, outcome)
+
+    def _change(self, record: JobRecord, event: JobEvent) -> str | None:
+        """What an event changes beside a job's state; the occasion of its outcome, if that is known
+        by it."""
+        name = event.name
+        if name == "submit":
             record.submitted = event.timestamp
             record.queue_id = event.context.get("queue_id")
+        elif name == "start":
+            record.files = event.context
+            self._start(record, event.timestamp)
+        elif name == "exception":
+            self._except(record, event)
         elif name == "finish":
             status = event.context.get("status", 0)
             record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
             self.finishes += 1
-            occasions = (*occasions, self._outcome(record))
-            moving = (*moving, occasions[-1])
-        elif name == "clean":
-            if record.outcome is None:
-                occasions = (*occasions, self._outcome(record))
-                moving = (*moving, occasions[-1])
+            return self._outcome(record)
+        else:  # clean
             del self.records[record.job.id]
-        if state is not None and state > record.state:
-            self._move(record, state)
-            return moving
-        return occasions
+            if record.outcome is None:
+                return self._outcome(record)
+        return None
 
     def _except(self, record: JobRecord, event: JobEvent) -> None:
         if event.context.get("severity", 0) == 0 and record.exception is None:
@@ -261,54 +282,48 @@ class JobTable:
 
     def _start(self, record: JobRecord, now: float) -> None:
         record.started = now
-        group = self.groups[record.job.group]
-        if group.waiting.pop(record.job.id, None) is not None:
+        job = record.job
+        group = self.groups[job.group]
+        if group.waiting.pop(job.id, None) is not None:
             group.running += 1
-            self._waiting_nodes -= record.job.nodes
-            self._touch("waiting.nodes", self._waiting_nodes)
+            self._waiting_nodes -= job.nodes
+            if self._index.gauges:
+                self._touch("waiting.nodes", self._waiting_nodes)
             if now >= record.submitted:
-                self._record(record.job.group, "pending", now - record.submitted, now)
+                self._record(job.group, "pending", now - record.submitted, now)
 
     def _outcome(self, record: JobRecord) -> str:
         """Decide and count how a job ended; the occasion that this is."""
-        name = record.job.group
-        group = self.groups[name]
-        if group.waiting.pop(record.job.id, None) is not None:
-            self._waiting_nodes -= record.job.nodes
-            self._touch("waiting.nodes", self._waiting_nodes)
-        else:
+        job = record.job
+        group = self.groups[job.group]
+        if group.waiting.pop(job.id, None) is None:
             group.running -= 1
+        else:
+            self._waiting_nodes -= job.nodes
+            self._touch("waiting.nodes", self._waiting_nodes)
         if record.exception == "cancel":
             record.outcome = "cancelled"
-            self._count(name, "cancelled")
-        else:
-            good = record.exception is None and record.status == 0
-            record.outcome = "success" if good else "failed"
-            self._count(name, "finished")
-            self._count(name, record.outcome)
-            if record.started is not None and record.finished is not None:
-                duration = record.finished - record.started
-                if duration >= 0:
-                    self._record(name, "duration", duration, record.finished)
-                    told_apart = _DURATION[record.outcome]
-                    self._record(name, told_apart, duration, record.finished)
-        return _OUTCOME_OCCASION[record.outcome]
+            self._count(group, "cancelled")
+            return "job-cancel"
+        good = record.exception is None and record.status == 0
+        record.outcome = outcome = "success" if good else "failed"
+        self._count(group, "finished")
+        self._count(group, outcome)
+        if record.started is not None and record.finished is not None:
+            duration = record.finished - record.started
+            if duration >= 0:
+                self._record(job.group, "duration", duration, record.finished)
+                by_outcome = "duration.success" if good else "duration.failed"
+                self._record(job.group, by_outcome, duration, record.finished)
+        return "job-success" if good else "job-fail"
 
-    def _move(self, record: JobRecord, state: JobState) -> None:
-        states = self._states
-        before = record.state
-        states[before] -= 1
-        states[state] += 1
-        record.state = state
-        if self._index.gauges and not self.queue_reported:
-            self._touch(_QUEUE[before], states[before])
-            self._touch(_QUEUE[state], states[state])
-
-    def _count(self, group: str, counter: str) -> None:
-        self._metrics.counts[group][counter] += 1
-        watch = self._index.counts.get((group, counter))
-        if watch is not None:
-            self._index.touched.append(watch)
+    def _count(self, group: GroupState, counter: str) -> None:
+        group.counts[counter] += 1
+        watches = self._index.counts
+        if watches:
+            watch = watches.get((group.name, counter))
+            if watch is not None:
+                self._index.touched.append(watch)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
@@ -324,9 +339,7 @@ class JobTable:
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
         record.exception = "cancel"
-        self._outcome(record)
-        self._move(record, JobState.INACTIVE)
-        del self.records[record.job.id]
+        self.take(record, JobEvent(record.newest, record.job.id, "clean"))
 
     def observe(
         self, record: JobRecord, observer: str, values: Mapping[str, float], now: float
@@ -448,10 +461,10 @@ class Strangers:
         if name in ("finish", "clean") and not job.ended:
             job.ended = True
             if job.exception == "cancel":
-                occasions.append(_OUTCOME_OCCASION["cancelled"])
+                occasions.append("job-cancel")
             else:
                 good = job.exception is None and job.status == 0
-                occasions.append(_OUTCOME_OCCASION["success" if good else "failed"])
+                occasions.append("job-success" if good else "job-fail")
         if name == "clean":
             del self._jobs[event.job]
         fields: dict[str, Any] = {**context, "name": name, "job": event.job}

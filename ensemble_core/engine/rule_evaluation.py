@@ -63,7 +63,7 @@ class RuleEvaluation:
 
     def react(self, names: Sequence[str], group: str | None, occasion: Occasion) -> None:
         """Work in an event that touched metrics and makes an occasion of these names."""
-        self.metric_rules(occasion)
+        self.consider_each(self.satisfied(), occasion)
         if names:
             self._report_occasion(names, group)
             self.event_rules(names, group, occasion)
@@ -75,7 +75,7 @@ class RuleEvaluation:
         state = self.state
         while (state.rules.index.touched or state.withdrawn) and state.ended is None:
             state.link = state.deepest
-            self.metric_rules(Occasion(event))
+            self.consider_each(self.satisfied(), Occasion(event))
             withdrawn, state.withdrawn = state.withdrawn, []
             for record, link in withdrawn:
                 state.link = link
@@ -86,15 +86,15 @@ class RuleEvaluation:
         if self.observer is not None:
             self.observer.occurred(names, group, stranger=False)
 
-    def metric_rules(self, occasion: Occasion) -> None:
-        """Consider the rules that metrics which were updated may satisfy now."""
+    def satisfied(self) -> list[RuleState]:
+        """The rules that metrics which were updated satisfy now, or may satisfy, in order."""
+        found: list[RuleState] = []
         state, observer = self.state, self.observer
         index = state.rules.index
         touched = index.touched
         if not touched:
-            return
+            return found
         index.touched = []
-        found: list[RuleState] = []
         now, beating = state.now, state.beating
         for watch in touched if len(touched) == 1 else dict.fromkeys(touched):
             watch.updates += 1
@@ -112,8 +112,12 @@ class RuleEvaluation:
             watch.last = value
             if value is not None:
                 watch.match(value, found)
-        for rule_state in in_order(found):
-            if state.ended is not None:
+        return in_order(found)
+
+    def consider_each(self, found: Iterable[RuleState], occasion: Occasion) -> None:
+        """Consider these rules, one after the other, while the run goes on."""
+        for rule_state in found:
+            if self.state.ended is not None:
                 return
             self.consider(rule_state, occasion)
 
