@@ -6,7 +6,6 @@ the ledger and the controller get.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -42,22 +41,26 @@ class EventLog:
         self.gauges: Mapping[str, float] = slots.gauges()
         self._slots = slots
         self._occupied = slots.occupied()
-        self._last = 0.0 if ledger is None else ledger.newest
+        # In whole microseconds, whose text costs a tenth of a float's.
+        self._last = 0 if ledger is None else int(ledger.newest * 1e6) + 1
         self._lines: list[bytes] = []
 
     def now(self) -> float:
         """The time for an event, later than that of any before it."""
-        self._last = max(self.clock(), math.nextafter(self._last, math.inf))
+        return self._tick() / 1e6
+
+    def _tick(self) -> int:
+        self._last = max(int(self.clock() * 1e6), self._last + 1)
         return self._last
 
     def tell(self, record: JobRecord, *events: str) -> None:
         """Events of a job that happen together, each as ``protocol.encode_context`` has it."""
-        head, now = record.head, self.now()
-        text = f"{head}{now!r},{events[0]}]\n"
-        for event in events[1:]:
-            now = math.nextafter(now, math.inf)
-            text += f"{head}{now!r},{event}]\n"
-        self._last = now
+        head, now = record.head, self._tick()
+        text = ""
+        for event in events:
+            text += f"{head}{now // 1_000_000}.{now % 1_000_000:06d},{event}]\n"
+            now += 1
+        self._last = now - 1
         lines = text.encode("ascii")
         if self.ledger is not None:
             self.ledger.add(record.job.id, lines)
@@ -102,7 +105,7 @@ class EventLog:
         ledger = self.ledger
         if ledger is None:
             return True
-        written = ledger.flush(self._last)
+        written = ledger.flush(self._last / 1e6)
         if written is self.failing:
             self.failing = not written
             if written:

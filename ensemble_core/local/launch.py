@@ -29,6 +29,8 @@ LINEAGE = b"ENSEMBLE_LINEAGE"
 
 #: Seconds by which a file server's clock may be behind.
 _SKEW = 60.0
+#: Programs that are remembered: jobs may each have one of their own.
+_MOST_FOUND = 1000
 #: Errors of a system that is short of something for now.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: What Python changes for itself and what a job must find as it was.
@@ -109,7 +111,7 @@ class Launcher:
     ) -> None:
         self._began = began
         self._written: set[int] = set()
-        self._found: dict[tuple[str, bytes, str], bytes] = {}
+        self._found: dict[tuple[str, bytes], bytes] = {}
         self.serve(run, environment, folder)
         self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -124,7 +126,7 @@ class Launcher:
         }
         self._base[b"ENSEMBLE_RUN"] = os.fsencode(run.tag)
         self._lineage = (self._base.get(LINEAGE, b"") + b" " + os.fsencode(run.tag)).lstrip() + b":"
-        self._kept_folder_made = False
+        self._kept: str | None = None
         self._here: str | None = None
 
     def close(self) -> None:
@@ -147,17 +149,16 @@ class Launcher:
             words = [os.fsencode(word) for word in job.command]
         except ValueError as error:  # a character that the file system's encoding does not have
             raise LaunchError(f"the command or environment cannot be encoded: {error}") from None
-        out_path, out_kept = self._output_path(job, job.stdout, "out", workdir)
-        err_path, err_kept = self._output_path(job, job.stderr, "err", workdir)
+        out_kept, err_kept = job.stdout is None, job.stderr is None
+        out_path = self._output_path(job, job.stdout, "out", workdir)
+        err_path = self._output_path(job, job.stderr, "err", workdir)
         out = self._open(out_path, out_kept)
         try:
             err = out if err_path == out_path else self._open(err_path, err_kept)
         except BaseException:
             os.close(out)
             raise
-        kept = tuple(
-            path for path, is_kept in ((out_path, out_kept), (err_path, err_kept)) if is_kept
-        )
+        kept = (out_path,) * out_kept + (err_path,) * err_kept
         return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
 
     def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
@@ -173,7 +174,7 @@ class Launcher:
         try:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):
                 # The file that was found before may have gone, and another be next on the PATH.
                 self._found.clear()
                 path = self._resolve(job.command[0], environment, prepared.workdir)
@@ -280,11 +281,10 @@ class Launcher:
     def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:
         """The file that ``name`` means, found as a shell finds it on the job's own ``PATH``."""
         search = environment.get(b"PATH", os.fsencode(os.defpath))
-        in_workdir = "/" in name
-        key = (name, search, workdir if in_workdir else "")
-        found = self._found.get(key)
+        found = self._found.get((name, search))
         if found is not None:
             return found
+        in_workdir = "/" in name
         folders = [""] if in_workdir else os.fsdecode(search).split(os.pathsep)
         refused: str | None = None
         for folder in folders:
@@ -302,9 +302,11 @@ class Launcher:
                 refused = refused or f"{path} is not executable (chmod +x makes it so)"
             else:
                 encoded = os.fsencode(path)
-                # What depends on the job's folder is not remembered: it would grow with the jobs.
-                if not in_workdir and all(os.path.isabs(item) for item in folders):
-                    self._found[key] = encoded
+                # What depends on the job's folder is not remembered.
+                if all(os.path.isabs(item) for item in ([name] if in_workdir else folders)):
+                    if len(self._found) >= _MOST_FOUND:
+                        self._found.clear()
+                    self._found[name, search] = encoded
                 return encoded
         if refused is not None:
             raise LaunchError(f"{name}: {refused}", code=126)
@@ -316,17 +318,16 @@ class Launcher:
                 note += f"; the job's folder has one: write ./{name}"
         raise LaunchError(note, code=127)
 
-    def _output_path(
-        self, job: Job, wanted: str | None, kind: str, workdir: str
-    ) -> tuple[str, bool]:
+    def _output_path(self, job: Job, wanted: str | None, kind: str, workdir: str) -> str:
         if wanted is not None:
-            return os.path.normpath(os.path.join(workdir, wanted)), False
+            return os.path.normpath(os.path.join(workdir, wanted))
         name = job.id.replace("/", "_").replace("\0", "_")
-        return f"{self._kept_folder()}/{name}.{kind}", True
+        return f"{self._kept or self._kept_folder()}/{name}.{kind}"
 
     def _kept_folder(self) -> str:
+        """The folder of output that no file is named for; it is made."""
         folder = os.path.join(self._folder, self._run.folder)
-        if not self._kept_folder_made:
+        if self._kept is None:
             try:
                 Path(folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -335,7 +336,7 @@ class Launcher:
                 raise LaunchError(
                     f"the run's folder {folder} cannot be made: {_reason(error)}", "output"
                 ) from error
-            self._kept_folder_made = True
+            self._kept = folder
         return folder
 
     def _open(self, path: str, kept: bool) -> int:

@@ -14,8 +14,10 @@ import json
 import json.decoder
 import json.encoder
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import isfinite
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from ensemble_core.model.codec import dumps, layout
 from ensemble_core.model.events import Event, JobEvent
@@ -29,6 +31,7 @@ __all__ = [
     "encode_context",
     "encode_event",
     "encode_job",
+    "encode_value",
     "event_head",
     "line",
     "line_job",
@@ -103,11 +106,22 @@ def encode_context(name: str, context: Mapping[str, Any] = _NOTHING, *extra: obj
     return text
 
 
+@lru_cache(maxsize=1024)
+def encode_value(name: str, key: str, value: int) -> str:
+    """:func:`encode_context` where there is one value, which mostly is the same for each job."""
+    return encode_context(name, {key: value})
+
+
 def _plain(value: object) -> str:
     """What contexts mostly hold, without the cost of an encoder for each."""
-    if type(value) is str:
-        return _quote(value)
-    return str(value) if type(value) is int else dumps(value)
+    kind = type(value)
+    if kind is str:
+        return _quote(cast(str, value))
+    if kind is int or (kind is float and isfinite(cast(float, value))):
+        return repr(value)
+    if kind is list:
+        return f"[{','.join(map(_plain, cast(list[object], value)))}]"
+    return dumps(value)
 
 
 def to_event(message: list[Any]) -> Event:

@@ -16,7 +16,7 @@ from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describ
 from ensemble_core.local.launch import Busy, Launcher, LaunchError
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process
-from ensemble_core.local.protocol import encode_context
+from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.terminator import Terminator, Token
@@ -91,8 +91,11 @@ class Starter:
                 self._about_to_spawn(record)
                 continue
             record.allotted = True
-            held = {"cores": job.cores, "gpus": record.gpus} if job.gpus else {"cores": job.cores}
-            self._log.tell(record, encode_context("alloc", held))
+            if job.gpus:
+                alloc = encode_context("alloc", {"cores": job.cores, "gpus": record.gpus})
+            else:
+                alloc = encode_value("alloc", "cores", job.cores)
+            self._log.tell(record, alloc)
 
     def _about_to_spawn(self, record: JobRecord) -> None:
         if self._log.ledger is not None:
@@ -131,7 +134,7 @@ class Starter:
         prepared.close()
         record.started = True
         where = {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr}
-        self._log.tell(record, encode_context("start", where, uptime(), record.pids))
+        self._log.tell(record, encode_context("start", where, round(uptime(), 2), record.pids))
         self._started(record)
 
     def _put_off(self, record: JobRecord, why: str) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -392,6 +393,9 @@ def main() -> None:
                 hint="run on Linux 3.4 or later, with prctl allowed",
                 code="no-subreaper",
             )
+        # Thousands of jobs may wait, and nothing of them is garbage.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         supervisor = Supervisor(hello, listener)
     except ExecutorError as error:
         with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
 from ensemble_core.local.poller import Poller, Timer
 from ensemble_core.local.process_tree import ProcessTree
-from ensemble_core.local.protocol import encode_context, encode_job
+from ensemble_core.local.protocol import encode_context, encode_job, encode_value
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.recovery import past_records, why_lost
 from ensemble_core.local.slots import Slots
@@ -306,7 +306,7 @@ class SupervisorLoop:
             )
             self._clean(record)
             return
-        priority = encode_context("priority", {"priority": job.urgency})
+        priority = encode_value("priority", "priority", job.urgency)
         if told:
             steps = {"validate": _VALIDATE, "depend": _DEPEND, "priority": priority}
             first += tuple(text for name, text in steps.items() if name not in told)
@@ -477,10 +477,10 @@ class SupervisorLoop:
             self._terminator.task_ended(record)
 
     def _tasks_over(self, record: JobRecord) -> None:
-        self.log.tell(record, encode_context("finish", {"status": record.status()}))
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
+            self.log.tell(record, _finish(record))
             self._terminator.task_ended(record)
 
     def _look_behind(self) -> None:
@@ -491,10 +491,11 @@ class SupervisorLoop:
         left = self._tree.left_behind(ended)
         for record in ended:
             if record in left:
+                self.log.tell(record, _finish(record))
                 record.reason = record.reason or "leftover"
                 self._terminator.end(record)
             else:
-                self._leave(record)
+                self._leave(record, "", _finish(record))
 
     def _tidy(self) -> None:
         self._tidying = bool(self.active.running)
@@ -502,8 +503,8 @@ class SupervisorLoop:
             self._tree.left_behind(())
             self.poller.at(time.monotonic() + _TIDY, self._tidy)
 
-    def _leave(self, record: JobRecord, note: str = "") -> None:
-        """Nothing of this job runs any more: free what it held."""
+    def _leave(self, record: JobRecord, note: str = "", *first: str) -> None:
+        """Nothing of this job runs any more: free what it held. ``first`` are its events before."""
         lost = self._lost.pop(record, "")
         if record.inherited:
             self._tree.forget(record.job.id)
@@ -522,8 +523,11 @@ class SupervisorLoop:
             prepared.close()
             for path in prepared.kept:
                 _remove_if_empty(path)
-        released = (_RELEASE,) if record.started else ()
-        self._clean(record, *released, *((_FREE,) if record.allotted else ()))
+        if record.started:
+            first += (_RELEASE,)
+        if record.allotted:
+            first += (_FREE,)
+        self._clean(record, *first)
 
     def _clean(self, record: JobRecord, *first: str) -> None:
         """A job is over; ``first`` are its events before that."""
@@ -532,6 +536,10 @@ class SupervisorLoop:
         name = record.job.id
         self.active.records.pop(name, None)
         self.log.tell(record, *first, _CLEAN)
+
+
+def _finish(record: JobRecord) -> str:
+    return encode_value("finish", "status", record.status())
 
 
 def _remove_if_empty(path: str) -> None:
