@@ -1,4 +1,4 @@
-"""Who may do what: names of members, identities, and the file of tokens.
+"""Authentication and authorisation: tokens and their file, the roles, and names of members.
 
 A token is shown once, when it is made; the file keeps its SHA-256. The command line writes the file
 and a running service reads it again when it changes. Loads neither gRPC nor protobuf.
@@ -29,7 +29,7 @@ __all__ = [
     "Role",
     "Token",
     "TokenFile",
-    "Unknown",
+    "Unauthenticated",
     "is_tag",
     "member_name",
     "namespace_name",
@@ -167,7 +167,7 @@ class Token:
         return bool(self.expires) and now >= self.expires
 
 
-class Unknown(EnsembleError):
+class Unauthenticated(EnsembleError):
     """A credential that stands for nobody: missing, wrong, removed or expired."""
 
 
@@ -191,7 +191,7 @@ class TokenFile:
     # -- asked by the service -------------------------------------------------------------------
 
     def identify(self, text: str) -> Identity:
-        """Whom the token stands for. Raises :class:`Unknown`, which never shows the token."""
+        """Whom the token stands for. Raises :class:`Unauthenticated`, without the token."""
         now = self._clock()
         self._glance()
         match = _TOKEN.fullmatch(text)
@@ -201,20 +201,20 @@ class TokenFile:
             self._glance()
             token, right = self._compare(text, match)
         if match is None:
-            raise Unknown(
+            raise Unauthenticated(
                 "this is not a token of the ensemble service",
                 cause="tokens begin with 'ensemble-'",
                 hint="'ensemble-server token add' makes one",
                 code="bad-token",
             )
         if token is None or not right:
-            raise Unknown(
+            raise Unauthenticated(
                 "the token is wrong, or was removed",
                 hint="'ensemble-server token list' shows which there are",
                 code="wrong-token",
             )
         if token.expired(now):
-            raise Unknown(
+            raise Unauthenticated(
                 f"the token {token.id} has expired",
                 cause=f"it was good until {_when(token.expires)}",
                 hint="'ensemble-server token add' makes a new one",

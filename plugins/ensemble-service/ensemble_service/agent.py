@@ -1,7 +1,7 @@
 """The member agent: runs executors beside a queue, for runs whose controllers are elsewhere.
 
 ``ensemble member start`` runs one. It connects to the service, tells how it stands, and hosts each
-run that asks for it (``hosting``). While the service is away, jobs go on and events are kept.
+run that asks for it (``hosted_run``). While the service is away, jobs go on and events are kept.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ensemble_service.access import is_tag
 from ensemble_service.channel import MISMATCHED
 from ensemble_service.connection import Connection
 from ensemble_service.folder_lock import claim
-from ensemble_service.hosted_run import Hosted
-from ensemble_service.member_stats import Tally
+from ensemble_service.hosted_run import HostedRun
+from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ class Agent:
             capabilities=sorted(first.capabilities),
             host=socket.gethostname(),
         )
-        self._tally = Tally()
+        self._stats = MemberStats()
         # Not every queue can tell before it is opened.
         with contextlib.suppress(EnsembleError, OSError, TypeError, ValueError):
-            self._tally.gauges(first.resources())
+            self._stats.gauges(first.resources())
         self._lock = threading.Lock()
-        self._hosted: dict[str, Hosted] = {}
+        self._hosted: dict[str, HostedRun] = {}
         self._news = threading.Event()
         self._ended = threading.Event()
         self._welcome = threading.Event()
@@ -192,19 +192,19 @@ class Agent:
                     answer.fault.CopyFrom(refusal)
                     self._answer(answer)
                     return
-                hosted = self._hosted[call.run] = Hosted(
+                hosted = self._hosted[call.run] = HostedRun(
                     call.run,
                     self.name,
                     self._build,
                     self._folder / "runs" / call.run,
-                    self._tally,
+                    self._stats,
                     answer=self._answer,
                     news=self._news.set,
                     over=self._over,
                 )
             hosted.take(call)
 
-    def _over(self, hosted: Hosted) -> bool:
+    def _over(self, hosted: HostedRun) -> bool:
         """Whether a run that is closed may be forgotten: not where calls wait for it."""
         with self._lock:
             if not hosted.idle:
@@ -232,13 +232,13 @@ class Agent:
         while not self._ended.is_set():
             now = time.monotonic()
             wait = last_beat + _BEAT - now
-            if self._tally.changes != changes:
+            if self._stats.changes != changes:
                 wait = min(wait, last_beat + _SOONEST - now)
             self._news.wait(max(0.0, wait))
             if self._ended.is_set():
                 return
             if self._news.is_set():
-                if sum(run.spool.pending for run in list(self._hosted.values())) < _ENOUGH:
+                if sum(run.unacked.pending for run in list(self._hosted.values())) < _ENOUGH:
                     self._ended.wait(_LINGER)
                 # Looked at after this, so that what is not seen here is news again.
                 self._news.clear()
@@ -247,12 +247,12 @@ class Agent:
                         self._connection.send(pb.FromMember(batch=batch))
             now = time.monotonic()
             since = now - last_beat
-            if since >= _BEAT or (since >= _SOONEST and self._tally.changes != changes):
-                changes, last_beat = self._tally.changes, now
+            if since >= _BEAT or (since >= _SOONEST and self._stats.changes != changes):
+                changes, last_beat = self._stats.changes, now
                 for run in list(self._hosted.values()):
-                    if run.spool.look(now):
+                    if run.unacked.look(now):
                         self._news.set()
-                self._connection.send(pb.FromMember(beat=self._tally.beat()))
+                self._connection.send(pb.FromMember(beat=self._stats.beat()))
 
 
 def _answer_to(call: pb.Call) -> pb.Answer:

@@ -1,4 +1,4 @@
-"""Channels to the ensemble service, and what it means when a call on one fails.
+"""gRPC channels to the ensemble service: TLS and tokens, and the errors that users see.
 
 Every part that connects opens its channel here: clients, member agents, the executor ``remote``.
 gRPC is loaded when a channel is opened, not before.

@@ -1,4 +1,4 @@
-"""The client that asks the ensemble service for things.
+"""The client of the ensemble service: resize, cancel and status, with retries.
 
 :class:`ServiceClient` is what plugins use, under the name ``ensemble_core.ServiceClient``, and what
 ``ensemble-server status`` uses. gRPC is loaded when one is made, not before.

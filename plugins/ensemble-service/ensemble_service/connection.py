@@ -1,4 +1,4 @@
-"""A stream to the service that is made again for as long as it is wanted.
+"""Reconnecting stream to the service, with backoff, for as long as it is wanted.
 
 The member agent has one (``Member``), and so has each controller with the executor ``remote``
 (``Steer``). What was under way when the stream broke may or may not have arrived: the two ends find

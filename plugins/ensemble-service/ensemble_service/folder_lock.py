@@ -1,4 +1,4 @@
-"""A folder for one process alone: two services, or two agents, on one would undo each other's work.
+"""Lock on a state folder: two services, or two agents, on one would undo each other's work.
 
 Used by ``server`` for the service's state and by ``agent`` for a member's.
 """

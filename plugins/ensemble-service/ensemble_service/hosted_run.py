@@ -1,4 +1,4 @@
-"""One run at a member agent: its executor, its events, and the calls of its controller.
+"""Hosted run: one run at a member agent, with its executor, events and its controller's calls.
 
 The executor is opened anew, as for a run that is resumed, with each controller of the run (its
 *epoch*) and after the agent was restarted: each time a *life* begins, with events numbered from 1.
@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
-from ensemble_service.member_stats import Tally
+from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.unacked_events import Spool
+from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import from_error, from_event, to_jobs
 
-__all__ = ["BLIND", "HOME", "STRANGERS", "Hosted"]
+__all__ = ["BLIND", "HOME", "STRANGERS", "HostedRun"]
 
 #: A capability that is told of an executor that hears of others' jobs.
 STRANGERS = "strangers"
@@ -46,7 +46,7 @@ _MOST_ROOM = 16
 _log = logging.getLogger("ensemble.member")
 
 
-class Hosted:
+class HostedRun:
     """A run on this member.
 
     ``build`` makes an executor, ``folder`` keeps what belongs to the run. ``answer`` sends an
@@ -60,23 +60,23 @@ class Hosted:
         member: str,
         build: Callable[[], Executor],
         folder: Path,
-        tally: Tally,
+        stats: MemberStats,
         *,
         answer: Callable[[pb.Answer], None],
         news: Callable[[], None],
-        over: Callable[[Hosted], bool],
+        over: Callable[[HostedRun], bool],
     ) -> None:
         self.tag = tag
         self._member = member
         self._build = build
         self._folder = folder
-        self._tally = tally
+        self._stats = stats
         self._answer = answer
         self._news = news
         self._over = over
         self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
         #: The life there is: its events and its executor. Where there is none, nothing is added.
-        self.spool = Spool("")
+        self.unacked = UnackedEvents("")
         self._executor: Executor | None = None
         #: Whether it must not go on: the queue was lost, or events were.
         self._broken = False
@@ -106,24 +106,24 @@ class Hosted:
 
     def acknowledge(self, life: str, number: int) -> None:
         """The run has received the events of this life up to this number."""
-        spool = self.spool
-        if life == spool.life:
-            spool.acknowledge(number)
+        unacked = self.unacked
+        if life == unacked.life:
+            unacked.acknowledge(number)
             self._news()
 
     def disconnected(self) -> None:
         """The service is away: what is sent now is lost."""
-        self.spool.stop()
+        self.unacked.stop()
 
     def batch(self) -> pb.Batch | None:
         """The next events to send, if there are any that may be sent."""
-        spool = self.spool
-        taken = spool.take()
+        unacked = self.unacked
+        taken = unacked.take()
         if taken is None:
             return None
         first, events = taken
         return pb.Batch(
-            run=self.tag, member=self._member, life=spool.life, first=first, events=events
+            run=self.tag, member=self._member, life=unacked.life, first=first, events=events
         )
 
     def leave(self, timeout: float) -> None:
@@ -273,23 +273,23 @@ class Hosted:
         answer.opened.CopyFrom(opened)
         self._answer(answer)
         # Not before: a run does not know this life yet.
-        self.spool.rewind()
+        self.unacked.rewind()
         self._news()
 
     def _tell_opened(self, opened: pb.Opened) -> None:
         executor = self._executor
         assert executor is not None
-        opened.life, opened.kept_from = self.spool.life, self.spool.kept_from
+        opened.life, opened.kept_from = self.unacked.life, self.unacked.kept_from
         strangers = (STRANGERS,) if executor.sees_strangers else ()
         home = (HOME + self._home,) if self._home else ()
         opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
         gauges = dict(executor.resources())
         opened.resources.update(gauges)
-        self._tally.gauges(gauges)
+        self._stats.gauges(gauges)
 
     def _begin_life(self) -> None:
-        spool = Spool(secrets.token_hex(8))
-        spool.widen(self._room)
+        unacked = UnackedEvents(secrets.token_hex(8))
+        unacked.widen(self._room)
         executor = self._build()
         output, state = self._folder / "output", self._folder / "executor"
         try:
@@ -302,7 +302,7 @@ class Hosted:
                 code="no-folder",
             ) from None
         self._home = self._read_home()
-        self.spool, self._broken = spool, False
+        self.unacked, self._broken = unacked, False
         self._answers.clear()
         self._handed, self._active = set(), set()
         self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
@@ -310,14 +310,14 @@ class Hosted:
         # another's.
         tag = f"{self.tag}.{self._member.replace('/', '.')}"
         run = Run(tag=tag, folder=output, clock=self._clock, state=state)
-        executor.open(run, lambda events: self._emit(spool, events))
+        executor.open(run, lambda events: self._emit(unacked, events))
         self._executor = executor
         _log.info("run %s is open (epoch %d)", self.tag, self._epoch)
 
     def _end_life(self) -> None:
         executor, self._executor = self._executor, None
-        self.spool = Spool("")  # from here on nothing that it emits is kept
-        self._tally.leave(self.tag)
+        self.unacked = UnackedEvents("")  # from here on nothing that it emits is kept
+        self._stats.leave(self.tag)
         if executor is None:
             return
         try:
@@ -328,9 +328,9 @@ class Hosted:
             (self._folder / "output").rmdir()  # an empty one is of no use to anybody
         _log.info("run %s is closed", self.tag)
 
-    def _emit(self, spool: Spool, events: Sequence[Event]) -> None:
+    def _emit(self, unacked: UnackedEvents, events: Sequence[Event]) -> None:
         """Events of the executor, on any of its threads."""
-        if spool is not self.spool:
+        if unacked is not self.unacked:
             return
         messages, sent = [], []
         for event in events:
@@ -346,10 +346,10 @@ class Hosted:
                 _log.error("run %s: an event cannot be sent on: %r: %s", self.tag, event, error)
             else:
                 sent.append(event)
-        self._tally.add(self.tag, sent)
-        if not spool.add(messages):
+        self._stats.add(self.tag, sent)
+        if not unacked.add(messages):
             _log.error("run %s: too many events wait, it is closed until it is back", self.tag)
-            self.spool, self._broken = Spool(""), True
+            self.unacked, self._broken = UnackedEvents(""), True
             self._room = min(self._room * 2, _MOST_ROOM)
             self._calls.put(self._overflow)
         self._news()
@@ -357,7 +357,7 @@ class Hosted:
     def _overflow(self) -> None:
         """No more events could be kept: the run must find its jobs again. It is told, if it is
         there, with an answer to no call."""
-        if self._broken and not self.spool.life:
+        if self._broken and not self.unacked.life:
             self._end_life()
             self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._epoch))
 

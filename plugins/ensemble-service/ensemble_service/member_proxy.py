@@ -1,11 +1,11 @@
-"""One member as the controller of a run sees it: calls that wait for answers, and its jobs.
+"""Member proxy: one member as a run's controller sees it; retries, acknowledgements, its jobs.
 
-The executor ``remote`` has one :class:`Steered` for each member, and calls it with its lock held.
-Calls are sent in order and sent again until they are answered; the member answers each once and
-carries it out once. Within a *life* of the member's agent nothing is lost and nothing comes twice,
-for events are numbered. Where another life has begun, the member is first asked which jobs it
-knows: what it never received is submitted again, events follow from the newest that was seen, and
-what has vanished is reported as lost. Only then does what waited go on.
+The executor ``remote`` has one :class:`MemberProxy` for each member, and calls it with its lock
+held. Calls are sent in order and sent again until they are answered; the member answers each once
+and carries it out once. Within a *life* of the member's agent nothing is lost and nothing comes
+twice, for events are numbered. Where another life has begun, the member is first asked which jobs
+it knows: what it never received is submitted again, events follow from the newest that was seen,
+and what has vanished is reported as lost. Only then does what waited go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ensemble_service.pending_calls import Kind, MemberJob, Waiting, fill
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import MOST_IDS, in_parts, to_error, to_event
 
-__all__ = ["Steered", "Surroundings"]
+__all__ = ["MemberProxy", "RunContext"]
 
 #: Calls that may wait for their answers at once.
 _WINDOW = 16
@@ -36,8 +36,8 @@ _UNANSWERED = 60.0
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What a member's steering needs of the executor around it."""
+class RunContext:
+    """What a member's proxy needs of the executor and its run."""
 
     run: str
     epoch: int
@@ -51,12 +51,12 @@ class Surroundings:
     stale: Callable[[str], None]
 
 
-class Steered:
+class MemberProxy:
     """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, run: RunContext) -> None:
         self.name = name
-        self._around = around
+        self._run = run
         self.present = False
         self.state: Literal["away", "opening", "asking", "open"] = "away"
         #: Why it could not be opened, the last time.
@@ -132,7 +132,7 @@ class Steered:
                 if not waiting.jobs:
                     del self._waiting[waiting.id]
         events: list[Event] = []
-        now = self._around.clock()
+        now = self._run.clock()
         context = {
             "type": "cancel",
             "severity": 0,
@@ -143,7 +143,7 @@ class Steered:
             events.append(JobEvent(now, job, "submit"))
             events.append(JobEvent(now, job, "exception", context))
             events.append(JobEvent(now, job, "clean"))
-        self._around.tell(events)
+        self._run.tell(events)
 
     def resize(self, request: str, delta: int, when_busy: str) -> None:
         """Ask for another size; the outcome comes as an event."""
@@ -174,7 +174,7 @@ class Steered:
             self._pump()
 
     def _put(self, kind: Kind, jobs: list[str] | None = None) -> Waiting:
-        waiting = Waiting(self._around.number(), kind, jobs or [])
+        waiting = Waiting(self._run.number(), kind, jobs or [])
         self._waiting[waiting.id] = waiting
         return waiting
 
@@ -194,20 +194,20 @@ class Steered:
                 under_way += 1
                 call = self._call(waiting.id)
                 fill(call, waiting, self.jobs)
-                self._around.send(pb.FromRun(call=call))
+                self._run.send(pb.FromRun(call=call))
 
     def _call(self, number: int) -> pb.Call:
-        around = self._around
-        return pb.Call(run=around.run, member=self.name, epoch=around.epoch, id=number)
+        run = self._run
+        return pb.Call(run=run.run, member=self.name, epoch=run.epoch, id=number)
 
     def ask_to_open(self) -> None:
         """Take part, or say that one is back. What waits goes on with the answer."""
         self.state = "opening"
         self._again = time.monotonic() + _UNANSWERED
-        self._opening = self._around.number()
+        self._opening = self._run.number()
         call = self._call(self._opening)
         call.open.SetInParent()
-        self._around.send(pb.FromRun(call=call))
+        self._run.send(pb.FromRun(call=call))
 
     # -- coming and going ----------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class Steered:
             )
 
     def _warn(self, message: str) -> None:
-        self._around.tell([Problem(self._around.clock(), message)])
+        self._run.tell([Problem(self._run.clock(), message)])
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class Steered:
         """Whether a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
-            self._around.stale(fault.message)
+            self._run.stale(fault.message)
             return True
         if code == "away":
             waiting.sent = False  # its presence is told when it is back
@@ -314,7 +314,7 @@ class Steered:
 
     def _refused(self, waiting: Waiting, fault: pb.Fault) -> None:
         error = to_error(fault, self.name)
-        now = self._around.clock()
+        now = self._run.clock()
         if waiting.kind == "submit":
             self._give_up(
                 [job for job in waiting.jobs if job in self.jobs and not self.jobs[job].newest],
@@ -323,7 +323,7 @@ class Steered:
             )
         elif waiting.kind == "cancel":
             message = f"{len(waiting.jobs)} jobs could not be cancelled: {error}"
-            self._around.tell([Problem(now, message, "error", tuple(waiting.jobs))])
+            self._run.tell([Problem(now, message, "error", tuple(waiting.jobs))])
         elif waiting.kind == "resize":
             assert waiting.resize is not None
             request = waiting.resize.request
@@ -331,7 +331,7 @@ class Steered:
             outcome: Literal["undelivered", "denied"] = (
                 "undelivered" if error.transient else "denied"
             )
-            self._around.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
+            self._run.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
         elif waiting.kind == "reattach":
             self._blind(waiting, error)
 
@@ -347,7 +347,7 @@ class Steered:
 
     def _give_up(self, jobs: Iterable[str], kind: str, note: str) -> None:
         """These jobs are over, and this is the last that is heard of them."""
-        now = self._around.clock()
+        now = self._run.clock()
         context = {"type": kind, "severity": 0, "note": note}
         events: list[Event] = []
         for job in jobs:
@@ -356,13 +356,13 @@ class Steered:
             events.append(JobEvent(when, job, "exception", context))
             events.append(JobEvent(when, job, "clean"))
         if events:
-            self._around.tell(events)
+            self._run.tell(events)
 
     # -- lives ---------------------------------------------------------------------------------
 
     def _not_opened(self, fault: pb.Fault, now: float) -> None:
         if fault.code == "stale":
-            self._around.stale(fault.message)
+            self._run.stale(fault.message)
             return
         self.state = "away"
         if fault.code == "away":
@@ -378,7 +378,7 @@ class Steered:
         homes = [name for name in opened.capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(opened.capabilities).difference(homes)
         earlier, self._life = self._life, opened.life
-        self._gauges(opened.resources, self._around.clock())
+        self._gauges(opened.resources, self._run.clock())
         # What was acknowledged while nobody listened is acknowledged again.
         self._acknowledged = opened.kept_from - 1
         if earlier != opened.life:
@@ -489,7 +489,7 @@ class Steered:
                     continue
             elif isinstance(event, Resources):
                 if events:
-                    self._around.tell(events)
+                    self._run.tell(events)
                     events = []
                 self._gauges(event.values, event.timestamp)
                 continue
@@ -497,7 +497,7 @@ class Steered:
                 self._resizes.pop(event.request, None)
             events.append(event)
         if events:
-            self._around.tell(events)
+            self._run.tell(events)
         if self._next - 1 - self._acknowledged >= _ACK_AT_ONCE:
             self._acknowledge()
 
@@ -516,15 +516,13 @@ class Steered:
         changed = [path for path, value in values.items() if self.gauges.get(path) != value]
         self.gauges.update(values)
         if changed:
-            self._around.gauges(changed, when)
+            self._run.gauges(changed, when)
 
     def _acknowledge(self) -> bool:
         """Whether there was something to acknowledge."""
         if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
             return False
         self._acknowledged = self._next - 1
-        ack = pb.Ack(
-            run=self._around.run, member=self.name, life=self._life, seq=self._acknowledged
-        )
-        self._around.send(pb.FromRun(ack=ack))
+        ack = pb.Ack(run=self._run.run, member=self.name, life=self._life, seq=self._acknowledged)
+        self._run.send(pb.FromRun(ack=ack))
         return True

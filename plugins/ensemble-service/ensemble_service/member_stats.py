@@ -1,4 +1,4 @@
-"""What a member tells of itself: its gauges, and how its jobs stand, from what passes through.
+"""Member statistics: gauges, and counts of jobs by group and state, from passing events.
 
 The member agent adds the events of all its runs here and asks for a beat.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from ensemble_core import Event, JobEvent, JobState, Resources
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["Tally"]
+__all__ = ["MemberStats"]
 
 #: Groups that are told of; more are left out, the oldest first.
 _MOST_GROUPS = 200
@@ -48,7 +48,7 @@ class _Group:
         self.finished = self.began = 0
 
 
-class Tally:
+class MemberStats:
     """Counts jobs and remembers gauges. Safe from any thread.
 
     ``changes`` grows whenever a gauge has changed.

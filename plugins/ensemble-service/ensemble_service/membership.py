@@ -1,4 +1,4 @@
-"""What a run keeps of its members between controllers, and what is said where they are missing.
+"""Membership of a run: members on record between controllers, and errors for absent ones.
 
 For the executor ``remote``. Loads neither gRPC nor protobuf.
 """

@@ -1,6 +1,6 @@
-"""Calls of a run to a member that wait for their answers, and the jobs they are about.
+"""Pending calls of a run to a member: those without an answer yet, and the jobs they are about.
 
-``steering`` keeps them, and has them written into messages here.
+``member_proxy`` keeps them, and has them written into messages here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Waiting:
     resize: pb.Resize | None = None
     sent: bool = False
     when: float = 0.0
-    #: A question of the steering itself, and not of the run: which jobs another life knows.
+    #: A question of the proxy itself, and not of the run: which jobs another life knows.
     own: bool = False
 
 

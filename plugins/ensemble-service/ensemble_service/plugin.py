@@ -1,6 +1,6 @@
-"""The record of the executor ``remote``, a plugin loaded by the entry point of that name.
+"""Plugin record of the executor ``remote``, loaded by the entry point of that name.
 
-What it builds is in ``remote``, which is imported when a run uses it: gRPC with it.
+What it builds is in ``remote_executor``, which is imported when a run uses it: gRPC with it.
 """
 
 from __future__ import annotations

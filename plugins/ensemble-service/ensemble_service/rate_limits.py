@@ -1,19 +1,16 @@
-"""How often somebody may ask, and how long a request may take; the guard looks at each request."""
+"""Rate limits (token buckets) and deadlines, as ``rpc_guard`` holds them for each request."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections import OrderedDict
-from typing import Any
 
-from ensemble_service.send_queue import Refused
-
-__all__ = ["Buckets", "Deadlines"]
+__all__ = ["Deadline", "RateLimiter"]
 
 
-class Buckets:
-    """For each key so many turns a second, and ``burst`` at once; bounded memory."""
+class RateLimiter:
+    """A token bucket for each key: ``rate`` turns a second, ``burst`` at once; bounded memory."""
 
     def __init__(self, rate: float, burst: float, most: int = 20_000) -> None:
         self._rate, self._burst, self._most = rate, max(1.0, burst), most
@@ -31,50 +28,27 @@ class Buckets:
         return allowed
 
 
-class Deadlines:
-    """Cancels what takes longer than ``seconds``: one timer for all requests that are under way.
+class Deadline:
+    """Cancels the current task after so many seconds (``asyncio.timeout``, which 3.10 has not).
 
     An earlier deadline of the caller's own is gRPC's to hold: it cancels the request itself.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = max(0.0, seconds)
-        #: When the time of each is over, by the event loop's clock, the earliest first.
-        self._due: dict[asyncio.Task[Any], float] = {}
-        self._over: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+    __slots__ = ("_exceeded", "_task", "_timer")
 
-    def begin(self) -> asyncio.Task[Any]:
-        """The time of the current task runs from now, until :meth:`end`."""
+    def __init__(self, seconds: float) -> None:
         task = asyncio.current_task()
         assert task is not None
-        loop = task.get_loop()
-        self._due[task] = loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._look)
-        return task
+        self._task, self._exceeded = task, False
+        self._timer = task.get_loop().call_later(max(0.0, seconds), self._exceed)
 
-    def end(self, task: asyncio.Task[Any]) -> bool:
-        """It is over; whether it was cancelled for its time."""
-        self._due.pop(task, None)
-        if task not in self._over:
-            return False
-        self._over.discard(task)
-        if sys.version_info >= (3, 11):
-            task.uncancel()
-        return True
+    def _exceed(self) -> None:
+        self._exceeded = True
+        self._task.cancel()
 
-    def refusal(self) -> Refused:
-        """What is said of what took too long."""
-        return Refused("DEADLINE_EXCEEDED", f"it took longer than {self._seconds:.3g} s")
-
-    def _look(self) -> None:
-        self._timer = None
-        for task, due in list(self._due.items()):
-            loop = task.get_loop()
-            if due > loop.time():
-                self._timer = loop.call_at(due, self._look)
-                return
-            del self._due[task]
-            self._over.add(task)
-            task.cancel()
+    def end(self) -> bool:
+        """The request is over; whether it was cancelled for its time."""
+        self._timer.cancel()
+        if self._exceeded and sys.version_info >= (3, 11):
+            self._task.uncancel()
+        return self._exceeded

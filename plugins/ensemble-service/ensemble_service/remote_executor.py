@@ -1,8 +1,8 @@
 """The executor ``remote``: steers members of the ensemble service, each with a queue of its own.
 
 A job goes to the member that its group's ``executor`` names, or to the default one. Each member has
-a :class:`~ensemble_service.member_proxy.Steered`, which knows its jobs and what it was asked; here
-is what they share: the connection, the epoch, the lock, and what the run is told.
+a :class:`~ensemble_service.member_proxy.MemberProxy`, which knows its jobs and what it was asked;
+here is what they share: the connection, the epoch, the lock, and what the run is told.
 
 One lock is held wherever a member's state is touched. What comes is handled on the connection's
 thread, and a second one looks at the time.
@@ -54,7 +54,7 @@ from ensemble_service.plugin import CAPABILITIES
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
     from ensemble_service.connection import Connection
-    from ensemble_service.member_proxy import Steered, Surroundings
+    from ensemble_service.member_proxy import MemberProxy, RunContext
     from ensemble_service.proto import ensemble_pb2 as pb
 
 __all__ = ["RemoteExecutor"]
@@ -119,7 +119,7 @@ class RemoteExecutor(Executor):
         )
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
-        self._members: dict[str, Steered] = {}
+        self._members: dict[str, MemberProxy] = {}
         self._present: set[str] = set()
         self._run: Run | None = None
         self._emit: Emit | None = None
@@ -133,7 +133,7 @@ class RemoteExecutor(Executor):
         self._away_since: float | None = None
         self._told_away = False
         self._over = threading.Event()
-        self._around: Surroundings
+        self._context: RunContext
         self._connection: Connection[pb.FromRun, pb.ToRun]
         self._clockwork: threading.Thread
 
@@ -148,7 +148,7 @@ class RemoteExecutor(Executor):
 
     def open(self, run: Run, emit: Emit) -> None:
         from ensemble_service.connection import Connection
-        from ensemble_service.member_proxy import Surroundings
+        from ensemble_service.member_proxy import RunContext
         from ensemble_service.proto import ensemble_pb2 as pb
 
         if self._run is not None:
@@ -170,7 +170,7 @@ class RemoteExecutor(Executor):
             down=self._down,
             away=self._why_away,
         )
-        self._around = Surroundings(
+        self._context = RunContext(
             run=run.tag,
             epoch=self._epoch,
             number=lambda: next(self._numbers),
@@ -216,10 +216,10 @@ class RemoteExecutor(Executor):
             if absent:
                 raise no_such_member(absent, self._present, self._target, self._namespace)
         names.update(self._state.get("members", ()))
-        steered = [self._steered(name) for name in sorted(names)]
+        proxies = [self._proxy(name) for name in sorted(names)]
         if self._resumed:
             return  # they are waited for when their jobs are asked for
-        self._wait_open(steered, _OPENING)
+        self._wait_open(proxies, _OPENING)
 
     def _wait_for_members(self) -> None:
         """After a restart of the service its members come back one by one, within seconds."""
@@ -265,17 +265,17 @@ class RemoteExecutor(Executor):
             )
         return None
 
-    def _wait_open(self, steered: Sequence[Steered], seconds: float) -> None:
+    def _wait_open(self, proxies: Sequence[MemberProxy], seconds: float) -> None:
         """Wait until all are open, unless one cannot be."""
 
         def settled() -> bool:
             if self._over.is_set():
                 return True
-            refused = any(each.refusal is not None for each in steered)
-            return refused or all(each.open for each in steered)
+            refused = any(each.refusal is not None for each in proxies)
+            return refused or all(each.open for each in proxies)
 
         self._news.wait_for(settled, seconds)
-        for each in steered:
+        for each in proxies:
             if each.open:
                 continue
             if self._over.is_set():
@@ -305,12 +305,12 @@ class RemoteExecutor(Executor):
             transient=trouble.transient,
         )
 
-    def _steered(self, name: str) -> Steered:
+    def _proxy(self, name: str) -> MemberProxy:
         """The member of this name, from now on one of the run's."""
-        from ensemble_service.member_proxy import Steered
+        from ensemble_service.member_proxy import MemberProxy
 
-        steered = self._members.get(name)
-        if steered is None:
+        proxy = self._members.get(name)
+        if proxy is None:
             known = self._state.setdefault("members", [])
             if name not in known:
                 # Before anything is submitted there: a later controller must ask it. Where that
@@ -321,12 +321,12 @@ class RemoteExecutor(Executor):
                 except BaseException:
                     known.remove(name)
                     raise
-            steered = self._members[name] = Steered(name, self._around)
+            proxy = self._members[name] = MemberProxy(name, self._context)
             if name in self._present:
-                steered.came()
+                proxy.came()
             else:
-                steered.went(time.monotonic())
-        return steered
+                proxy.went(time.monotonic())
+        return proxy
 
     # -- what the run wants --------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class RemoteExecutor(Executor):
             self._opened()
             names = {job.id for job in jobs}
             if len(names) < len(jobs) or any(
-                name in steered.jobs for name in names for steered in self._members.values()
+                name in proxy.jobs for name in names for proxy in self._members.values()
             ):
                 raise ExecutorError(
                     "a job was submitted already",
@@ -362,7 +362,7 @@ class RemoteExecutor(Executor):
                             hint="put long arguments and environments into files",
                             code="too-large",
                         )
-                self._steered(name).submit(messages, [job.id for job in some])
+                self._proxy(name).submit(messages, [job.id for job in some])
 
     def _member_of(self, job: Job) -> str:
         if self._is_member(job.executor):
@@ -378,8 +378,8 @@ class RemoteExecutor(Executor):
     def cancel(self, jobs: Sequence[str]) -> None:
         with self._lock:
             self._opened()
-            for steered in self._members.values():
-                steered.cancel(jobs)
+            for proxy in self._members.values():
+                proxy.cancel(jobs)
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         with self._lock:
@@ -393,27 +393,27 @@ class RemoteExecutor(Executor):
                     hint="choose one: --option default=MEMBER",
                     code="no-default",
                 )
-            steered = self._steered(name)
-            if not steered.open:
+            proxy = self._proxy(name)
+            if not proxy.open:
                 raise ExecutorError(f"member {name} is away", code="away", transient=True)
-            if "resize" not in steered.capabilities:
+            if "resize" not in proxy.capabilities:
                 raise ExecutorError(f"member {name} cannot resize", code="cannot-resize")
-            steered.resize(request, delta, when_busy)
+            proxy.resize(request, delta, when_busy)
 
     def forget(self, jobs: Sequence[str]) -> None:
         with self._lock:
             self._opened()
-            for steered in self._members.values():
-                steered.forget(jobs)
+            for proxy in self._members.values():
+                proxy.forget(jobs)
 
     def resources(self) -> Mapping[str, float]:
         with self._lock:
-            paths = {path for steered in self._members.values() for path in steered.gauges}
+            paths = {path for proxy in self._members.values() for path in proxy.gauges}
             return self._sums(sorted(paths))
 
     def _sums(self, paths: Iterable[str]) -> dict[str, float]:
         return {
-            path: sum(steered.gauges.get(path, 0) for steered in self._members.values())
+            path: sum(proxy.gauges.get(path, 0) for proxy in self._members.values())
             for path in paths
         }
 
@@ -429,10 +429,10 @@ class RemoteExecutor(Executor):
         with self._lock:
             self._opened()
             members = list(self._members.values())
-            for steered in members:
-                steered.reattach(jobs)
+            for proxy in members:
+                proxy.reattach(jobs)
 
-            def waiting() -> list[Steered]:
+            def waiting() -> list[MemberProxy]:
                 return [each for each in members if each.waits("reattach")]
 
             self._news.wait_for(lambda: self._over.is_set() or not waiting(), self._patience)
@@ -443,14 +443,14 @@ class RemoteExecutor(Executor):
                 raise refused[0]
             if waiting():
                 raise away(self._run, [each.name for each in waiting()], self._patience)
-            blind = any(steered.blind for steered in members)
+            blind = any(proxy.blind for proxy in members)
             found = {}
             for job in jobs:
-                known = any(steered.found.get(job) for steered in members)
+                known = any(proxy.found.get(job) for proxy in members)
                 if known or not blind:
                     found[job] = known
-            for steered in members:
-                steered.found.clear()
+            for proxy in members:
+                proxy.found.clear()
             return found
 
     def close(self) -> None:
@@ -461,8 +461,8 @@ class RemoteExecutor(Executor):
             self._emit = None  # from here on nothing is told
             if not self._over.is_set():
                 members = list(self._members.values())
-                for steered in members:
-                    steered.close()
+                for proxy in members:
+                    proxy.close()
                 self._news.wait_for(
                     lambda: not any(each.present and each.waits("close") for each in members),
                     _LEAVING,
@@ -477,13 +477,13 @@ class RemoteExecutor(Executor):
         what = message.WhichOneof("what")
         with self._lock:
             if what == "batch":
-                steered = self._members.get(message.batch.member)
-                if steered is not None:
-                    steered.received(message.batch)
+                proxy = self._members.get(message.batch.member)
+                if proxy is not None:
+                    proxy.received(message.batch)
             elif what == "answer":
-                steered = self._members.get(message.answer.member)
-                if steered is not None:
-                    steered.answered(message.answer, time.monotonic())
+                proxy = self._members.get(message.answer.member)
+                if proxy is not None:
+                    proxy.answered(message.answer, time.monotonic())
             elif what == "presence":
                 self._came_or_went(message.presence.member, message.presence.present)
             elif what == "welcome":
@@ -494,15 +494,15 @@ class RemoteExecutor(Executor):
             self._news.notify_all()
 
     def _came_or_went(self, member: str, present: bool) -> None:
-        steered = self._members.get(member)
+        proxy = self._members.get(member)
         if present:
             self._present.add(member)
-            if steered is not None:
-                steered.came()
+            if proxy is not None:
+                proxy.came()
         else:
             self._present.discard(member)
-            if steered is not None:
-                steered.went(time.monotonic())
+            if proxy is not None:
+                proxy.went(time.monotonic())
 
     def _down(self, error: EnsembleError) -> None:
         with self._lock:
@@ -511,8 +511,8 @@ class RemoteExecutor(Executor):
             if self._away_since is None:
                 self._away_since = now
             self._present.clear()
-            for steered in self._members.values():
-                steered.went(now)
+            for proxy in self._members.values():
+                proxy.went(now)
             if error.code == "failed-precondition" and self._members:
                 self._stale(error.cause or error.what)
             self._news.notify_all()
@@ -527,8 +527,8 @@ class RemoteExecutor(Executor):
 
     def _look(self, now: float) -> None:
         if self._away_since is None:
-            for steered in list(self._members.values()):
-                steered.tick(now)
+            for proxy in list(self._members.values()):
+                proxy.tick(now)
         elif now - self._away_since > _AWAY and not self._told_away and self._members:
             self._told_away = True
             cause = self._trouble.cause or self._trouble.what if self._trouble else ""

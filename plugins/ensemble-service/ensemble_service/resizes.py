@@ -20,10 +20,10 @@ from typing import TypeVar
 
 from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_service.access import Identity
+from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
+from ensemble_service.refusal import Refused
 from ensemble_service.resize_log import ResizeLog
-from ensemble_service.rpc_guard import Tally as Counters
-from ensemble_service.send_queue import Refused
 from ensemble_service.serial_threads import SerialThreads
 
 __all__ = ["Resizes", "check_delta"]

@@ -1,4 +1,4 @@
-"""Who is connected to the service, members and runs, and what goes between them.
+"""Router: the members and runs that are connected to the service, and the messages between them.
 
 The handlers of the two streams (``streams``) and of the requests call it, all on one thread of one
 event loop: nothing here waits, looks at a clock or knows gRPC. Nothing is kept for who is away: a
@@ -16,20 +16,21 @@ from typing import Generic, Protocol, TypeVar
 
 from ensemble_service.access import is_tag
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.send_queue import Outbox, Refused, RunOutbox
+from ensemble_service.refusal import Refused
+from ensemble_service.send_queue import RunSendQueue, SendQueue
 
-__all__ = ["SILENCE", "Hub", "Link", "MemberLink", "MemberState", "RunLink", "RunState", "Who"]
+__all__ = ["SILENCE", "Link", "MemberLink", "MemberState", "Router", "RunLink", "RunState", "Who"]
 
 #: Seconds without a word after which a member counts as gone.
 SILENCE = 10.0
 #: Runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
-_O = TypeVar("_O", bound="Outbox[pb.ToMember] | RunOutbox")
+_O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
 class Who(Protocol):
-    """What the hub asks of a credential (``access.Identity``)."""
+    """What the router asks of a credential (``access.Identity``)."""
 
     @property
     def namespace(self) -> str: ...
@@ -44,12 +45,12 @@ class Link(Generic[_O]):
 
     name: str
     who: Who
-    outbox: _O
+    send_queue: _O
 
 
 #: A member's connection, and a run's.
-MemberLink = Link[Outbox[pb.ToMember]]
-RunLink = Link[RunOutbox]
+MemberLink = Link[SendQueue[pb.ToMember]]
+RunLink = Link[RunSendQueue]
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +88,7 @@ class RunState:
     link: RunLink | None = None
 
 
-class Hub:
+class Router:
     """Members and runs, and what goes between them.
 
     ``version`` is what the service says of itself. ``relayed`` counts events that were handed to
@@ -124,19 +125,19 @@ class Hub:
                     "ALREADY_EXISTS", f"member {name} is connected already, from {state.host}"
                 )
             self.leave(state.link)
-        link: MemberLink = Link(name, who, Outbox())
+        link: MemberLink = Link(name, who, SendQueue())
         state.link = link
         state.executor, state.host, state.version = hello.executor, hello.host, hello.version
         state.capabilities = tuple(hello.capabilities)
         state.last_beat = now
-        link.outbox.put(pb.ToMember(welcome=pb.Welcome(service=self.version)))
+        link.send_queue.put(pb.ToMember(welcome=pb.Welcome(service=self.version)))
         self._tell_presence(name, True)
         self._changed(name)
         return link
 
     def leave(self, link: MemberLink, end: Refused | None = None) -> None:
         """A member's connection is over. Called again, it does nothing."""
-        link.outbox.close(end)
+        link.send_queue.close(end)
         state = self.members.get(link.name)
         if state is not None and state.link is link:
             state.link = None
@@ -154,16 +155,16 @@ class Hub:
             batch = message.batch
             run = self._run_for(link, batch.member, batch.run)
             count = len(batch.events)
-            if run is None or run.link is None or run.link.outbox.closed:
+            if run is None or run.link is None or run.link.send_queue.closed:
                 self.dropped += count
                 return
             self.relayed += count
-            run.link.outbox.put_batch(batch)
+            run.link.send_queue.put_batch(batch)
         elif what == "answer":
             answer = message.answer
             run = self._run_for(link, answer.member, answer.run)
             if run is not None and run.link is not None and run.epoch == answer.epoch:
-                run.link.outbox.put_about(link.name, pb.ToRun(answer=answer))
+                run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             state.gauges = dict(message.beat.gauges)
             state.groups = tuple(message.beat.groups)
@@ -182,9 +183,9 @@ class Hub:
     def send(self, member: str, message: pb.ToMember) -> bool:
         """Hand a message to a member; whether it is connected. That it arrives is not known."""
         state = self.members.get(member)
-        if state is None or state.link is None or state.link.outbox.closed:
+        if state is None or state.link is None or state.link.send_queue.closed:
             return False
-        state.link.outbox.put(message)
+        state.link.send_queue.put(message)
         return True
 
     def cancel(self, member: str, run: str, jobs: Sequence[str] = ()) -> bool:
@@ -222,12 +223,12 @@ class Hub:
             why = f"another controller steers run {tag} now"
             same = earlier.epoch == begin.epoch
             self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
-        link: RunLink = Link(tag, who, RunOutbox())
+        link: RunLink = Link(tag, who, RunSendQueue())
         self.runs[tag] = RunState(tag, owner, begin.ensemble, begin.epoch, link=link)
         for name, state in self.members.items():
             if state.link is not None and who.may_steer(name):
-                link.outbox.put(pb.ToRun(presence=pb.Presence(member=name, present=True)))
-        link.outbox.put(pb.ToRun(welcome=pb.Welcome(service=self.version)))
+                link.send_queue.put(pb.ToRun(presence=pb.Presence(member=name, present=True)))
+        link.send_queue.put(pb.ToRun(welcome=pb.Welcome(service=self.version)))
         return link
 
     def _forget_epochs(self) -> None:
@@ -238,7 +239,7 @@ class Hub:
 
     def end(self, link: RunLink, end: Refused | None = None) -> None:
         """A run's connection is over. Called again, it does nothing."""
-        link.outbox.close(end)
+        link.send_queue.close(end)
         run = self.runs.get(link.name)
         if run is None or run.link is not link:
             return
@@ -283,19 +284,19 @@ class Hub:
             run.members.add(name)
             state.runs.add(run.tag)
             self._changed(name)
-        state.link.outbox.put(pb.ToMember(call=call))
+        state.link.send_queue.put(pb.ToMember(call=call))
 
     def _answer(self, link: RunLink, call: pb.Call, fault: pb.Fault) -> None:
         answer = pb.Answer(
             run=call.run, member=call.member, epoch=call.epoch, id=call.id, fault=fault
         )
-        link.outbox.put_about(call.member, pb.ToRun(answer=answer))
+        link.send_queue.put_about(call.member, pb.ToRun(answer=answer))
 
     def _tell_presence(self, member: str, present: bool) -> None:
         message = pb.ToRun(presence=pb.Presence(member=member, present=present))
         for run in self.runs.values():
             if run.link is not None and run.link.who.may_steer(member):
-                run.link.outbox.put_about(member, message)
+                run.link.send_queue.put_about(member, message)
 
     # -- who watches ---------------------------------------------------------------------------
 
@@ -329,7 +330,7 @@ class Hub:
 
     async def changes(self) -> AsyncIterator[str]:
         """Names of members whose state has changed, as it changes; a name once, however often its
-        member changed since it was last given. Ends when the hub is closed."""
+        member changed since it was last given. Ends when the router is closed."""
         watch = _Watch()
         self._watchers.add(watch)
         try:

@@ -1,8 +1,8 @@
-"""What stands before every request: who asks, how often, how long it may take, and what is said
-when it is refused.
+"""Authentication, rate limits, deadlines and error mapping for every RPC: a gRPC interceptor.
 
-The server wraps each handler in a :class:`Guard`. Messages are decoded only after their sender is
-known. A refusal ends one call with a status and a reason; nothing else notices.
+Messages are decoded only after their sender is known; whom the call comes from is then
+:func:`caller` for the servicer. A refusal, or a fault, ends one call with a status and a reason;
+nothing else notices.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+import grpc.aio
+from google.protobuf.message import DecodeError
 
 from ensemble_core import EnsembleError
-from ensemble_service.access import Identity, TokenFile, Unknown
+from ensemble_service.access import Identity, TokenFile, Unauthenticated
+from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
-from ensemble_service.rate_limits import Buckets, Deadlines
-from ensemble_service.send_queue import Refused
+from ensemble_service.rate_limits import Deadline, RateLimiter
+from ensemble_service.refusal import Refused
 
-__all__ = ["Guard", "Tally"]
+__all__ = ["RpcGuard", "StandIn", "caller"]
 
-_Q = TypeVar("_Q", bound=Message)
+#: Says who asks where there is no credential, by the request; ``None`` for nobody.
+StandIn = Callable[[Any], Identity | None]
 
 #: Streams that one credential may have open at a time.
 _STREAMS = 1_000
@@ -35,17 +39,16 @@ _STREAMS = 1_000
 _LOGGED = 20
 _LONGEST = 1_000
 
+_CALLER: ContextVar[Identity] = ContextVar("ensemble_service_caller")
 
-class Tally:
-    """What was counted since the start; read by the metrics."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str]] = Counter()  # method, name of the status
-        self.resizes: Counter[str] = Counter()  # outcome
+def caller() -> Identity:
+    """Whom the RPC comes from that is under way."""
+    return _CALLER.get()
 
 
 @dataclass(eq=False, slots=True)
-class _Live:
+class _Stream:
     """A stream that is open. ``end`` says why it was ended by us; ``since`` when, by a clock of its
     own, it was first answered, 0 for not yet."""
 
@@ -55,11 +58,12 @@ class _Live:
     since: float = 0.0
 
 
-class Guard:
-    """Wraps handlers for gRPC.
+class RpcGuard(grpc.aio.ServerInterceptor):
+    """Stands before every method of the server.
 
     ``rate`` is how many requests a second a credential may make (twice that at once), 0 for any
-    number; ``deadline`` how many seconds a request may take.
+    number; ``deadline`` how many seconds a single request may take. ``open_services`` need no
+    credential; ``stand_ins`` are for methods whose callers may have none.
     """
 
     def __init__(
@@ -68,171 +72,175 @@ class Guard:
         *,
         rate: float,
         deadline: float,
-        tally: Tally,
+        counters: Counters,
+        open_services: frozenset[str] = frozenset(),
+        stand_ins: Mapping[str, StandIn] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokens = tokens
-        self._deadlines = Deadlines(deadline)
-        self._tally = tally
+        self._deadline = deadline
+        self._counters = counters
+        self._open = open_services
+        self._stand_ins = stand_ins or {}
         self._monotonic = monotonic
-        self._buckets = Buckets(rate, 2 * rate) if rate else None
-        self._failures = Buckets(20, 100)
-        self._live: dict[asyncio.Task[Any], _Live] = {}
+        self._rates = RateLimiter(rate, 2 * rate) if rate else None
+        self._failures = RateLimiter(20, 100)
+        self._handlers: dict[str, Any] = {}
+        self._live: dict[asyncio.Task[Any], _Stream] = {}
         self._streams: Counter[Identity] = Counter()
-        self._logs = Buckets(_LOGGED, _LOGGED)
+        self._logs = RateLimiter(_LOGGED, _LOGGED)
         self._unlogged = 0
         self._trouble = ""
 
-    # -- handlers -------------------------------------------------------------------------------
-
-    def unary(
-        self,
-        method: str,
-        request: type[_Q],
-        answer: Callable[[Identity, _Q], Awaitable[Message]],
-        *,
-        stand_in: Callable[[_Q], Identity | None] | None = None,
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """A handler for single requests. ``stand_in`` says who asks when there is no credential."""
-        codes, deadlines = self._tally.requests, self._deadlines
-        ok = (method, "OK")
+        """The method's handler behind the guard; gRPC calls this for every RPC."""
+        path: str = handler_call_details.method
+        guarded = self._handlers.get(path)
+        if guarded is None:
+            guarded = await continuation(handler_call_details)
+            service, _, method = path.lstrip("/").rpartition("/")
+            if guarded is None or service in self._open:
+                return guarded
+            guarded = self._handlers[path] = self._guarded(path, method, guarded)
+        return guarded
 
-        async def handle(data: bytes, context: Any) -> Message:
+    def _guarded(self, path: str, method: str, handler: Any) -> Any:
+        if not handler.response_streaming:
+            return self._unary(method, handler, self._stand_ins.get(path))
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(method, handler.stream_stream, _decoded, handler),
+                response_serializer=handler.response_serializer,
+            )
+        return grpc.unary_stream_rpc_method_handler(
+            self._streaming(method, handler.unary_stream, _decode, handler),
+            response_serializer=handler.response_serializer,
+        )
+
+    def _unary(self, method: str, handler: Any, stand_in: StandIn | None) -> Any:
+        decode, behaviour = handler.request_deserializer, handler.unary_unary
+        codes, ok = self._counters.requests, (method, "OK")
+
+        async def handle(data: bytes, context: Any) -> Any:
             identity: Identity | None = None
-            task = deadlines.begin()
+            deadline = Deadline(self._deadline)
             try:
-                identity = self._identity(context)
+                identity = self._authenticate(context)
                 if identity is None:
-                    identity = stand_in(_decode(request, data)) if stand_in else None
+                    identity = stand_in(_decode(decode, data)) if stand_in else None
                     if identity is None:
-                        raise _NOBODY_OLD if stand_in else _NOBODY
-                self._turn(identity)
-                reply = await answer(identity, _decode(request, data))
+                        raise _NOBODY_LEGACY if stand_in else _NOBODY
+                self._take_turn(identity)
+                _CALLER.set(identity)
+                reply = await behaviour(_decode(decode, data), context)
             except asyncio.CancelledError:
-                if not deadlines.end(task):
+                if not deadline.end():
                     codes[method, "CANCELLED"] += 1
                     raise
-                refused = self._refuse(method, identity, context, deadlines.refusal())
+                late = Refused("DEADLINE_EXCEEDED", f"it took longer than {self._deadline:.3g} s")
+                refused = self._refuse(method, identity, context, late)
             except Exception as error:  # whatever it is, it ends this call and no other
-                deadlines.end(task)
+                deadline.end()
                 refused = self._refuse(method, identity, context, error)
             else:
-                deadlines.end(task)
+                deadline.end()
                 codes[ok] += 1
                 return reply
             await _abort(context, refused)
             raise AssertionError("abort raises")
 
-        return grpc.unary_unary_rpc_method_handler(handle, response_serializer=_encode)
-
-    def unary_stream(
-        self,
-        method: str,
-        request: type[_Q],
-        answers: Callable[[Identity, _Q], AsyncIterator[Message]],
-    ) -> Any:
-        """A handler for a request with a stream of answers."""
-
-        async def handle(data: bytes, context: Any) -> None:
-            def start(identity: Identity) -> AsyncIterator[Message]:
-                self._turn(identity)
-                return answers(identity, _decode(request, data))
-
-            await self._stream(method, context, start)
-
-        return grpc.unary_stream_rpc_method_handler(handle, response_serializer=_encode)
-
-    def stream_stream(
-        self,
-        method: str,
-        request: type[_Q],
-        answers: Callable[[Identity, AsyncIterator[_Q]], AsyncIterator[Message]],
-    ) -> Any:
-        """A handler for streams in both directions."""
-
-        async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            def start(identity: Identity) -> AsyncIterator[Message]:
-                self._turn(identity)
-                return answers(identity, _decoded(request, requests))
-
-            await self._stream(method, context, start)
-
-        return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_encode)
-
-    def closed(self, handler: Any) -> Any:
-        """A handler of someone else's service (reflection), for those with a credential only."""
-        inner = handler.stream_stream
-
-        async def handle(requests: Any, context: Any) -> Any:
-            try:
-                identity = self._identity(context)
-                if identity is None:
-                    raise _NOBODY
-                self._turn(identity)
-            except Exception as error:
-                await _abort(context, self._refuse("Reflection", None, context, error))
-            async for reply in inner(requests, context):
-                yield reply
-
-        return grpc.stream_stream_rpc_method_handler(
-            handle, handler.request_deserializer, handler.response_serializer
+        return grpc.unary_unary_rpc_method_handler(
+            handle, response_serializer=handler.response_serializer
         )
 
-    async def _stream(
-        self, method: str, context: Any, start: Callable[[Identity], AsyncIterator[Message]]
-    ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        identity: Identity | None = None
-        live: _Live | None = None
-        replies: Any = None
-        try:
-            identity = self._identity(context)
-            if identity is None:
-                raise _NOBODY
-            if self._streams[identity] >= _STREAMS:
-                raise Refused("RESOURCE_EXHAUSTED", f"{_STREAMS} streams are open already")
-            self._streams[identity] += 1
-            live = self._live[task] = _Live(identity, task)
-            replies = start(identity)
-            async for reply in replies:
-                await context.write(reply)
-                if not live.since:  # what was said at first was taken: it takes part
-                    live.since = self._monotonic()
-                    tell("connected", method=method, who=identity, peer=_host(context))
-            self._tally.requests[method, "OK"] += 1
-            return
-        except asyncio.CancelledError:
-            if live is None or live.end is None:
-                self._tally.requests[method, "CANCELLED"] += 1
-                raise
-            if sys.version_info >= (3, 11):
-                task.uncancel()
-            refused = self._refuse(method, identity, context, live.end)
-        except Exception as error:  # whatever it is, it ends this call and no other
-            refused = self._refuse(method, identity, context, error)
-        finally:
-            if live is not None:
-                self._live.pop(task, None)
-                self._streams[live.identity] -= 1
-                if not self._streams[live.identity]:
-                    del self._streams[live.identity]
-                if live.since:
-                    seconds = round(self._monotonic() - live.since, 1)
-                    tell("disconnected", method=method, who=identity, seconds=seconds)
-            if replies is not None:
-                await replies.aclose()
-        await _abort(context, refused)
+    def _streaming(
+        self,
+        method: str,
+        behaviour: Callable[[Any, Any], AsyncIterator[Any]],
+        decoded: Callable[[Any, Any], Any],
+        handler: Any,
+    ) -> Callable[[Any, Any], Awaitable[None]]:
+        """A method that answers with a stream; ``decoded`` is for what it is asked with."""
 
-    # -- who asks -------------------------------------------------------------------------------
+        async def handle(asked: Any, context: Any) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            identity: Identity | None = None
+            stream: _Stream | None = None
+            replies: Any = None
+            try:
+                identity = self._authenticate(context)
+                if identity is None:
+                    raise _NOBODY
+                stream = self._open_stream(identity, task)
+                self._take_turn(identity)
+                _CALLER.set(identity)
+                replies = behaviour(decoded(handler.request_deserializer, asked), context)
+                async for reply in replies:
+                    await context.write(reply)
+                    if not stream.since:  # what was said at first was taken: it takes part
+                        stream.since = self._monotonic()
+                        tell("connected", method=method, who=identity, peer=_host(context))
+                self._counters.requests[method, "OK"] += 1
+                return
+            except asyncio.CancelledError:
+                if stream is None or stream.end is None:
+                    self._counters.requests[method, "CANCELLED"] += 1
+                    raise
+                if sys.version_info >= (3, 11):
+                    task.uncancel()
+                refused = self._refuse(method, identity, context, stream.end)
+            except Exception as error:  # whatever it is, it ends this call and no other
+                refused = self._refuse(method, identity, context, error)
+            finally:
+                if stream is not None:
+                    self._close_stream(method, stream)
+                if replies is not None:
+                    await replies.aclose()
+            await _abort(context, refused)
 
-    def _identity(self, context: Any) -> Identity | None:
-        """Whom the call comes from; ``None`` without a credential. Raises :class:`Unknown`."""
+        return handle
+
+    # -- streams --------------------------------------------------------------------------------
+
+    def _open_stream(self, identity: Identity, task: asyncio.Task[Any]) -> _Stream:
+        if self._streams[identity] >= _STREAMS:
+            raise Refused("RESOURCE_EXHAUSTED", f"{_STREAMS} streams are open already")
+        self._streams[identity] += 1
+        stream = self._live[task] = _Stream(identity, task)
+        return stream
+
+    def _close_stream(self, method: str, stream: _Stream) -> None:
+        self._live.pop(stream.task, None)
+        self._streams[stream.identity] -= 1
+        if not self._streams[stream.identity]:
+            del self._streams[stream.identity]
+        if stream.since:
+            seconds = round(self._monotonic() - stream.since, 1)
+            tell("disconnected", method=method, who=stream.identity, seconds=seconds)
+
+    def end_streams_of_removed(self) -> int:
+        """End the streams whose token was removed or has expired; how many they were."""
+        ended = 0
+        for stream in list(self._live.values()):
+            if stream.end is None and not self._tokens.stands(stream.identity):
+                stream.end = Refused("UNAUTHENTICATED", "the token was removed, or has expired")
+                stream.task.cancel()
+                ended += 1
+        return ended
+
+    # -- authentication and rate limits ---------------------------------------------------------
+
+    def _authenticate(self, context: Any) -> Identity | None:
+        """Whom the call comes from; ``None`` without a credential. Raises
+        :class:`Unauthenticated`."""
         for key, value in context.invocation_metadata():
             if key == "authorization":
                 scheme, _, token = str(value).partition(" ")
                 if scheme.lower() != "bearer":
-                    raise Unknown(
+                    raise Unauthenticated(
                         "the credential is not of the form 'Bearer TOKEN'", code="bad-token"
                     )
                 identity = self._tokens.identify(token.strip())
@@ -246,21 +254,21 @@ class Guard:
         if self._trouble:
             tell("tokens cannot be read; those known before are used", "error", why=self._trouble)
 
-    def _turn(self, identity: Identity) -> None:
+    def _take_turn(self, identity: Identity) -> None:
         key = identity.id or str(identity)
-        if self._buckets is not None and not self._buckets.take(key, self._monotonic()):
+        if self._rates is not None and not self._rates.take(key, self._monotonic()):
             raise Refused("RESOURCE_EXHAUSTED", "too many requests with this credential; wait")
 
-    # -- what is refused ------------------------------------------------------------------------
+    # -- error mapping --------------------------------------------------------------------------
 
     def _refuse(
         self, method: str, identity: Identity | None, context: Any, error: Exception
     ) -> Refused:
-        """What the caller is told, counted and logged."""
+        """The status that the caller gets for an error; counted and logged."""
         peer = _host(context)
         if isinstance(error, Refused):
             refused = error
-        elif isinstance(error, Unknown):
+        elif isinstance(error, Unauthenticated):
             refused = Refused("UNAUTHENTICATED", _sentence(error))
             # Who guesses gets ever less of our time.
             if not self._failures.take(peer, self._monotonic()):
@@ -273,7 +281,7 @@ class Guard:
             refused = Refused("INTERNAL", "a fault in the service; its log says more")
             words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             tell("fault", "error", method=method, who=str(identity or ""), trace=words)
-        self._tally.requests[method, refused.code] += 1
+        self._counters.requests[method, refused.code] += 1
         self._log_refusal(method, identity, peer, refused)
         return refused
 
@@ -285,7 +293,6 @@ class Guard:
             return
         more = {"unlogged": self._unlogged} if self._unlogged else {}
         self._unlogged = 0
-        ident = identity.id if identity else ""
         tell(
             "refused",
             # That the service stops, or a member is away, is nobody's doing who asks.
@@ -294,30 +301,20 @@ class Guard:
             code=refused.code,
             why=refused.message[:_LONGEST],
             who=str(identity or ""),
-            token=ident,
+            token=identity.id if identity else "",
             peer=peer,
             **more,
         )
 
-    def end_streams_of_removed(self) -> int:
-        """End the streams whose token was removed or has expired; how many they were."""
-        ended = 0
-        for live in list(self._live.values()):
-            if live.end is None and not self._tokens.stands(live.identity):
-                live.end = Refused("UNAUTHENTICATED", "the token was removed, or has expired")
-                live.task.cancel()
-                ended += 1
-        return ended
 
-
-_NOBODY = Unknown(
+_NOBODY = Unauthenticated(
     "there is no credential",
     cause="the call has no 'authorization: Bearer TOKEN'",
     hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
     code="no-token",
 )
 
-_NOBODY_OLD = Unknown(
+_NOBODY_LEGACY = Unauthenticated(
     "there is no credential",
     cause="the call has no 'authorization: Bearer TOKEN', and the member is none of those that "
     "need none",
@@ -343,19 +340,15 @@ def _host(context: Any) -> str:
     return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
 
 
-def _encode(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _decode(kind: type[_Q], data: bytes) -> _Q:
-    message = kind()
+def _decode(deserializer: Callable[[bytes], Any], data: bytes) -> Any:
     try:
-        message.ParseFromString(data)
+        return deserializer(data)
     except DecodeError:
         raise Refused("INVALID_ARGUMENT", "the message cannot be decoded") from None
-    return message
 
 
-async def _decoded(kind: type[_Q], messages: AsyncIterator[bytes]) -> AsyncIterator[_Q]:
+async def _decoded(
+    deserializer: Callable[[bytes], Any], messages: AsyncIterator[bytes]
+) -> AsyncIterator[Any]:
     async for data in messages:
-        yield _decode(kind, data)
+        yield _decode(deserializer, data)

@@ -1,4 +1,4 @@
-"""What waits to be sent to one connection, in order. The hub puts, the stream's handler takes."""
+"""Send queue of one connection, bounded in bytes: the router puts, the stream's handler takes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.refusal import Refused
 from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
-__all__ = ["Outbox", "Refused", "RunOutbox", "Sized"]
+__all__ = ["RunSendQueue", "SendQueue", "Sized"]
 
 #: Bytes that may wait for one connection.
 _MOST_WAITING = 64_000_000
@@ -18,18 +19,9 @@ _M = TypeVar("_M", bound="Sized")
 
 
 class Sized(Protocol):
-    """A message, as far as an outbox is concerned."""
+    """A message, as far as a queue is concerned."""
 
     def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
-
-
-class Refused(Exception):
-    """The connection or the request is not allowed; ``code`` is a name of ``grpc.StatusCode``."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 class _Waiting(Generic[_M]):
@@ -41,7 +33,7 @@ class _Waiting(Generic[_M]):
         self.message, self.size, self.member = message, size, member
 
 
-class Outbox(Generic[_M]):
+class SendQueue(Generic[_M]):
     """Messages that wait to be sent to one connection, in order."""
 
     def __init__(self) -> None:
@@ -98,7 +90,7 @@ class Outbox(Generic[_M]):
         await self._news.wait()
 
 
-class RunOutbox(Outbox[pb.ToRun]):
+class RunSendQueue(SendQueue[pb.ToRun]):
     """What waits for a run: of batches that wait, those of a member that follow one another are
     one. Who is behind catches up the faster for it, and nothing waits for others to come."""
 

@@ -1,4 +1,4 @@
-"""The running service: one event loop that listens, and stops as it should.
+"""Server: listens on one event loop, wires the parts together, and shuts down gracefully.
 
 The command line calls :func:`run`; tests and benchmarks use :func:`serving`, which runs it in a
 thread. What it may be told is a :class:`Settings`.
@@ -19,30 +19,29 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection
 
 from ensemble_core import EnsembleError, Resizer, UsageError
-from ensemble_service import streams
 from ensemble_service.access import TokenFile, member_name
 from ensemble_service.channel import address, is_loopback
+from ensemble_service.counters import Counters
 from ensemble_service.folder_lock import claim
-from ensemble_service.legacy_service import Operator
+from ensemble_service.legacy_protocol import LegacyServicer
 from ensemble_service.logs import tell
 from ensemble_service.prometheus import MetricsServer
-from ensemble_service.proto import ensemble_operator_pb2 as old
-from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.requests import Requests
+from ensemble_service.proto import ensemble_operator_pb2_grpc, ensemble_pb2_grpc
 from ensemble_service.resize_log import ResizeLog
 from ensemble_service.resizes import Resizes
-from ensemble_service.router import Hub
-from ensemble_service.rpc_guard import Guard, Tally
+from ensemble_service.router import Router
+from ensemble_service.rpc_guard import RpcGuard
+from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import Settings, grpc_options, raise_file_limit
 from ensemble_service.tls import has_certificates, server_credentials
 
 __all__ = ["Service", "Settings", "run", "serving"]
 
 _V1 = "ensemble.v1.Ensemble"
-_OLD = "convergedcomputing.org.grpc.v1.EnsembleOperator"
+_LEGACY = "convergedcomputing.org.grpc.v1.EnsembleOperator"
 #: Seconds between looks at tokens that were removed and members that say nothing.
 _SWEEP = 1.0
 _SOON = 30.0  # days
@@ -62,8 +61,8 @@ class Service:
         self.metrics_port: int | None = None
         self.secure = False
         self.tokens = TokenFile(settings.token_path, clock)
-        self.tally = Tally()
-        self.hub = Hub(_version())
+        self.counters = Counters()
+        self.router = Router(_version())
         self._resizer = resizer
         self._clock = clock
         self._serving = False
@@ -72,7 +71,7 @@ class Service:
     async def start(self) -> None:
         """Listen. Raises :class:`EnsembleError` where that cannot be, before anybody connects."""
         settings = self.settings
-        legacy = [member_name(name) for name in settings.legacy]
+        self._legacy = [member_name(name) for name in settings.legacy]
         credentials = self._credentials()
         taken = UsageError(
             f"another service uses the state folder {settings.state}",
@@ -84,17 +83,15 @@ class Service:
         try:
             self.tokens.tokens()  # a file that cannot be used is told now
             log = ResizeLog(settings.state / "resizes.sqlite")
-            self._resizes = Resizes(self._resizer, log, self.tally, self._clock)
-            self._server = grpc.aio.server(options=grpc_options(settings))
-            self._health = health.aio.HealthServicer()
-            self._add_handlers(Requests(self.hub, self._resizes), legacy)
+            self._resizes = Resizes(self._resizer, log, self.counters, self._clock)
+            self._make_server()
             self._listen(credentials)
             if settings.metrics_port is not None:
                 metrics = MetricsServer(
                     settings.metrics_host,
                     settings.metrics_port,
-                    self.hub,
-                    self.tally,
+                    self.router,
+                    self.counters,
                     lambda: self._serving,
                 )
                 self._closing.append(metrics.close)
@@ -103,7 +100,7 @@ class Service:
         except BaseException:
             self._close()
             raise
-        for name in ("", _V1, _OLD):
+        for name in ("", _V1, _LEGACY):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
         self._sweeper = asyncio.create_task(self._sweep())
@@ -162,65 +159,31 @@ class Service:
             tell("plaintext: everyone on the way can read the tokens", "warning")
         return None
 
-    def _add_handlers(self, requests: Requests, legacy: list[str]) -> None:
-        settings = self.settings
-        guard = self._guard = Guard(
-            self.tokens, rate=settings.rate, deadline=settings.deadline, tally=self.tally
+    def _make_server(self) -> None:
+        settings, names = self.settings, (_V1, _LEGACY, health.SERVICE_NAME)
+        servicer = EnsembleServicer(self.router, self._resizes, self._clock)
+        legacy = LegacyServicer(servicer, self._resizes, self._legacy)
+        self._guard = RpcGuard(
+            self.tokens,
+            rate=settings.rate,
+            deadline=settings.deadline,
+            counters=self.counters,
+            # Whether it serves may be asked without a credential: probes have none.
+            open_services=frozenset((health.SERVICE_NAME,)),
+            stand_ins={
+                f"/{_LEGACY}/{method}": legacy.stand_in
+                for method in ("RequestStatus", "RequestAction")
+            },
         )
-        hub, clock = self.hub, self._clock
-        operator = Operator(requests, self._resizes, legacy)
-        handlers = {
-            _V1: {
-                "Member": guard.stream_stream(
-                    "Member",
-                    pb.FromMember,
-                    lambda who, messages: streams.member_stream(hub, who, messages, clock),
-                ),
-                "Steer": guard.stream_stream(
-                    "Steer",
-                    pb.FromRun,
-                    lambda who, messages: streams.steer_stream(hub, who, messages, clock),
-                ),
-                "Resize": guard.unary("Resize", pb.ResizeRequest, requests.resize),
-                "Cancel": guard.unary("Cancel", pb.CancelRequest, requests.cancel),
-                "GetStatus": guard.unary("GetStatus", pb.StatusRequest, requests.get_status),
-                "Watch": guard.unary_stream("Watch", pb.WatchRequest, requests.watch),
-            },
-            _OLD: {
-                "RequestStatus": guard.unary(
-                    "RequestStatus",
-                    old.StatusRequest,
-                    operator.request_status,
-                    stand_in=operator.stand_in,
-                ),
-                "RequestAction": guard.unary(
-                    "RequestAction",
-                    old.ActionRequest,
-                    operator.request_action,
-                    stand_in=operator.stand_in,
-                ),
-            },
-        }
-        for name, methods in handlers.items():
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(name, methods),)
-            )
-        # Whether it serves may be asked without a credential: probes have none.
+        options = grpc_options(settings)
+        self._server = grpc.aio.server(options=options, interceptors=(self._guard,))
+        self._health = health.aio.HealthServicer()
+        add: Any = ensemble_pb2_grpc.add_EnsembleServicer_to_server
+        add(servicer, self._server)
+        add = ensemble_operator_pb2_grpc.add_EnsembleOperatorServicer_to_server
+        add(legacy, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (_V1, _OLD, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflected = reflection.aio.ReflectionServicer(names)
-        about = grpc.stream_stream_rpc_method_handler(
-            reflected.ServerReflectionInfo,
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    reflection.SERVICE_NAME, {"ServerReflectionInfo": guard.closed(about)}
-                ),
-            )
-        )
+        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
 
     def _listen(self, credentials: Any) -> None:
         target = address(self.settings.host, self.settings.port)
@@ -242,7 +205,7 @@ class Service:
         while True:
             await asyncio.sleep(_SWEEP)
             try:
-                self.hub.sweep(self._clock())
+                self.router.sweep(self._clock())
                 self._guard.end_streams_of_removed()
             except Exception as error:  # a fault here must not end the looking
                 tell("fault", "error", why=f"{type(error).__name__}: {error}")
@@ -254,7 +217,7 @@ class Service:
         self._serving = False
         await self._health.enter_graceful_shutdown()
         self._sweeper.cancel()
-        self.hub.close()
+        self.router.close()
         await self._server.stop(grace)
         await self._resizes.close(grace)
         self._close()

@@ -1,4 +1,4 @@
-"""What a service may be told, and what it tells gRPC of that. Made by the command line."""
+"""Settings of the service, and the gRPC options they imply. Made by the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARE_FILES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a service may be told. Times are in seconds.
+    """Settings of the service. Times are in seconds.
 
     ``state`` is the folder of what was answered, ``tokens`` the file of tokens (else there) and
     ``tls`` the folder of the certificates (else below it). Without certificates it speaks
@@ -64,7 +64,7 @@ def raise_file_limit() -> None:
 
 
 def grpc_options(settings: Settings) -> list[tuple[str, int]]:
-    """The options of the server's side."""
+    """The gRPC options of the server."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = 1_000_000 if files == resource.RLIM_INFINITY else files
     return [

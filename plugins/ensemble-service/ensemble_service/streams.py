@@ -1,7 +1,7 @@
 """The two long-lived streams of the service, a member's and a run's, as asynchronous generators.
 
 Called by the server, which gives each a credential that it has checked and turns :class:`Refused`
-into a status. The hub decides; here messages are taken from one side and handed to the other.
+into a status. The router decides; here messages are taken from one side and handed to the other.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.router import SILENCE, Hub, Who
-from ensemble_service.send_queue import Outbox, Refused, Sized
+from ensemble_service.refusal import Refused
+from ensemble_service.router import SILENCE, Router, Who
+from ensemble_service.send_queue import SendQueue, Sized
 
 __all__ = ["member_stream", "steer_stream"]
 
@@ -24,13 +25,13 @@ _R = TypeVar("_R")
 
 
 async def member_stream(
-    hub: Hub, who: Who, requests: AsyncIterator[pb.FromMember], clock: Callable[[], float]
+    router: Router, who: Who, requests: AsyncIterator[pb.FromMember], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToMember]:
     """A member's connection. Raises :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "hello":
         raise Refused("INVALID_ARGUMENT", "hello comes first")
-    link = hub.join(who, first.hello, clock())
+    link = router.join(who, first.hello, clock())
     last = looked = clock()
     loop = asyncio.get_running_loop()
     watch: asyncio.TimerHandle
@@ -39,7 +40,7 @@ async def member_stream(
         nonlocal last
         async for message in requests:
             last = clock()
-            hub.from_member(link, message, last)
+            router.from_member(link, message, last)
 
     def look() -> None:
         nonlocal watch, last, looked
@@ -49,39 +50,39 @@ async def member_stream(
         looked = now
         if now - last > SILENCE:
             reason = f"nothing was heard of {link.name} for {SILENCE:g} s"
-            link.outbox.close(Refused("DEADLINE_EXCEEDED", reason))
+            link.send_queue.close(Refused("DEADLINE_EXCEEDED", reason))
         watch = loop.call_later(SILENCE / 4, look)
 
     watch = loop.call_later(SILENCE / 4, look)
-    reader = asyncio.create_task(_until_over(link.outbox, read()))
+    reader = asyncio.create_task(_until_over(link.send_queue, read()))
     try:
-        async for message in _sent(link.outbox):
+        async for message in _sent(link.send_queue):
             yield message
     finally:
         watch.cancel()
-        hub.leave(link)
+        router.leave(link)
         reader.cancel()
 
 
 async def steer_stream(
-    hub: Hub, who: Who, requests: AsyncIterator[pb.FromRun], clock: Callable[[], float]
+    router: Router, who: Who, requests: AsyncIterator[pb.FromRun], clock: Callable[[], float]
 ) -> AsyncIterator[pb.ToRun]:
     """A run's connection. Raises :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "begin":
         raise Refused("INVALID_ARGUMENT", "begin comes first")
-    link = hub.begin(who, first.begin)
+    link = router.begin(who, first.begin)
 
     async def read() -> None:
         async for message in requests:
-            hub.from_run(link, message)
+            router.from_run(link, message)
 
-    reader = asyncio.create_task(_until_over(link.outbox, read()))
+    reader = asyncio.create_task(_until_over(link.send_queue, read()))
     try:
-        async for message in _sent(link.outbox):
+        async for message in _sent(link.send_queue):
             yield message
     finally:
-        hub.end(link)
+        router.end(link)
         reader.cancel()
 
 
@@ -94,24 +95,24 @@ async def _first(requests: AsyncIterator[_R]) -> _R | None:
         raise Refused("DEADLINE_EXCEEDED", "nothing was said") from None
 
 
-async def _sent(outbox: Outbox[_M]) -> AsyncIterator[_M]:
+async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
     """What is to be sent, as it comes, to the end. Raises how it was ended."""
     while True:
         # One at a time: to what still waits more may be added.
-        message = outbox.take()
+        message = send_queue.take()
         if message is not None:
             yield message
-        elif outbox.closed:
+        elif send_queue.closed:
             return
         else:
-            await outbox.wait()
+            await send_queue.wait()
 
 
-async def _until_over(outbox: Outbox[_M], reading: Awaitable[None]) -> None:
+async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> None:
     """Read to the end, or to what is refused, and end the connection with it."""
     try:
         await reading
     except Refused as refused:
-        outbox.close(refused)
+        send_queue.close(refused)
     finally:
-        outbox.close()
+        send_queue.close()

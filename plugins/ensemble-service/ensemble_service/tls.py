@@ -1,4 +1,4 @@
-"""Certificates of the service: made by itself, read when it starts.
+"""TLS certificates of the service: an authority of its own, certificates, and their renewal.
 
 ``ensemble-server init-tls`` calls :func:`init`; the server calls :func:`server_credentials`. The
 folder has ``ca.crt`` and ``server.crt``, which everyone may read, and ``ca.key`` and

@@ -1,4 +1,4 @@
-"""Events that wait for their acknowledgement, numbered from 1.
+"""Unacknowledged events, numbered from 1: kept and sent again (with backoff) until acknowledged.
 
 One for each life of a run at a member agent: executors add from any thread, the agent's sender
 takes, and what the run has acknowledged goes.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
-__all__ = ["Spool"]
+__all__ = ["UnackedEvents"]
 
 #: Events that are kept.
 _MOST = 1_000_000
@@ -24,7 +24,7 @@ _WINDOW = 10_000
 _AGAIN, _LONGEST = 10.0, 120.0
 
 
-class Spool:
+class UnackedEvents:
     """The events of one life. Nothing is taken before :meth:`rewind` was called once."""
 
     def __init__(self, life: str, most: int = _MOST) -> None:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ensemble_service.access import Identity, TokenFile, Unknown, member_name
+from ensemble_service.access import Identity, TokenFile, Unauthenticated, member_name
 
 from ensemble_core import EnsembleError, UsageError
 
@@ -110,7 +110,7 @@ def test_the_file_keeps_no_token_and_belongs_to_its_owner_alone(tokens: TokenFil
 @pytest.mark.parametrize("wrong", ["", "x", "ensemble-00000000-" + "A" * 43, "\udcff", "é" * 50])
 def test_a_wrong_token_is_refused_and_never_shown(tokens: TokenFile, wrong: str) -> None:
     tokens.add("member", "lab/one")
-    with pytest.raises(Unknown) as caught:
+    with pytest.raises(Unauthenticated) as caught:
         tokens.identify(wrong)
     assert not wrong or wrong not in str(caught.value).replace("ensemble", "")
 
@@ -119,7 +119,7 @@ def test_one_wrong_character_makes_it_wrong(tokens: TokenFile) -> None:
     text, _ = tokens.add("admin")
     for place in (9, 20, len(text) - 1):
         changed = text[:place] + ("a" if text[place] != "a" else "b") + text[place + 1 :]
-        with pytest.raises(Unknown):
+        with pytest.raises(Unauthenticated):
             tokens.identify(changed)
 
 
@@ -129,13 +129,13 @@ def test_a_token_expires(tokens: TokenFile, now: list[float]) -> None:
     assert tokens.stands(identity)
     now[0] += 10
     assert not tokens.stands(identity)
-    with pytest.raises(Unknown, match="expired"):
+    with pytest.raises(Unauthenticated, match="expired"):
         tokens.identify(text)
 
 
 def test_a_running_service_sees_what_another_process_changed(tokens: TokenFile) -> None:
     running = TokenFile(tokens.path)
-    with pytest.raises(Unknown):
+    with pytest.raises(Unauthenticated):
         running.identify("ensemble-00000000-" + "A" * 43)
     text, made = tokens.add("member", "lab/one")
     running._next_glance = 0
@@ -143,7 +143,7 @@ def test_a_running_service_sees_what_another_process_changed(tokens: TokenFile) 
     tokens.remove(made.id)
     running._next_glance = 0
     assert not running.stands(identity)
-    with pytest.raises(Unknown):
+    with pytest.raises(Unauthenticated):
         running.identify(text)
 
 

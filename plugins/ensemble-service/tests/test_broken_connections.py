@@ -20,12 +20,12 @@ from ensemble_service import connection as connections
 from ensemble_service import hosted_run
 from ensemble_service.channel import Away, open_channel
 from ensemble_service.connection import Connection
-from ensemble_service.hosted_run import HOME, Hosted
-from ensemble_service.member_proxy import Steered, Surroundings
-from ensemble_service.member_stats import Tally
+from ensemble_service.hosted_run import HOME, HostedRun
+from ensemble_service.member_proxy import MemberProxy, RunContext
+from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
-from ensemble_service.unacked_events import Spool
+from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import from_event
 
 from ensemble_core import (
@@ -49,9 +49,9 @@ class Member:
         self.told: list[Event] = []
         self.acks: list[int] = []
         numbers = itertools.count(1)
-        self.steered = Steered(
+        self.steered = MemberProxy(
             "default/a",
-            Surroundings(
+            RunContext(
                 run="r",
                 epoch=1,
                 number=lambda: next(numbers),
@@ -166,13 +166,13 @@ def test_a_member_that_cannot_be_written_down_is_given_no_job_until_it_is(
     run = Run(tag="r", folder=tmp_path, clock=lambda: 1.0, state=tmp_path / "state")
     executor._run = run
     member = Member()
-    executor._around = member.steered._around
+    executor._context = member.steered._run
     (tmp_path / "state").write_text("in the way")
     for _ in range(2):
         with pytest.raises(ExecutorError, match="cannot be written down"):
-            executor._steered("default/a")
+            executor._proxy("default/a")
     (tmp_path / "state").unlink()
-    executor._steered("default/a")
+    executor._proxy("default/a")
     assert '"default/a"' in (tmp_path / "state" / "remote.json").read_text()
 
 
@@ -203,12 +203,12 @@ def test_an_agent_with_the_same_folder_says_so_and_one_with_another_too(tmp_path
     homes = []
     for folder, epoch in (("a", 1), ("a", 2), ("b", 3)):
         answers: queue.Queue[pb.Answer] = queue.Queue()
-        hosted = Hosted(
+        hosted = HostedRun(
             "r",
             "default/a",
             lambda: LocalExecutor(slots=1),
             tmp_path / folder,
-            Tally(),
+            MemberStats(),
             answer=answers.put,
             news=lambda: None,
             over=lambda hosted: True,
@@ -299,14 +299,14 @@ class Talker(LocalExecutor):
 def test_events_that_were_too_many_once_are_not_too_many_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted_run, "Spool", partial(Spool, most=2))
+    monkeypatch.setattr(hosted_run, "UnackedEvents", partial(UnackedEvents, most=2))
     answers: queue.Queue[pb.Answer] = queue.Queue()
-    hosted = Hosted(
+    hosted = HostedRun(
         "r",
         "default/a",
         lambda: Talker(slots=1),
         tmp_path,
-        Tally(),
+        MemberStats(),
         answer=answers.put,
         news=lambda: None,
         over=lambda hosted: False,
@@ -315,7 +315,7 @@ def test_events_that_were_too_many_once_are_not_too_many_for_ever(
         hosted.take(pb.Call(run="r", member="default/a", epoch=1, id=1, open=pb.Open()))
         while answers.get(timeout=20).id != 1:
             pass
-    assert len(hosted.spool) == 7
+    assert len(hosted.unacked) == 7
     hosted.leave(20)
 
 

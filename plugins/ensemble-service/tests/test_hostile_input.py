@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_service.access import TokenFile, Unknown
+from ensemble_service.access import TokenFile, Unauthenticated
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
 
@@ -34,7 +34,7 @@ def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards
         flood.setattr("builtins.open", refuse)
         assert service.identify(text).role == "admin"  # those known before go on counting
         assert "Too many open files" in service.trouble
-    with pytest.raises(Unknown):
+    with pytest.raises(Unauthenticated):
         service.identify(text)
     assert service.trouble == ""
 

@@ -22,7 +22,7 @@ from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import ServiceClient, open_channel, read_token
 from ensemble_service.connection import Connection
-from ensemble_service.member_proxy import Steered
+from ensemble_service.member_proxy import MemberProxy
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Service, Settings, serving
@@ -447,7 +447,9 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
 def test_events_beyond_what_is_kept_are_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted_run, "Spool", partial(unacked_events.Spool, most=100))
+    monkeypatch.setattr(
+        hosted_run, "UnackedEvents", partial(unacked_events.UnackedEvents, most=100)
+    )
     world.agent("a")
     world.queues["a"].pace = 0.005
     controller = world.run("run-full")
@@ -730,10 +732,10 @@ def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
     queue = world.queues["a"]
     values: dict[str, Any] = {"nodes.up": None}
     queue.listeners[0].say(Resources(time.time(), values))
-    before = world.service.hub.members["default/a"].last_beat
+    before = world.service.router.members["default/a"].last_beat
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    eventually(lambda: world.service.hub.members["default/a"].last_beat > before + 1)
+    eventually(lambda: world.service.router.members["default/a"].last_beat > before + 1)
     assert agent.wait_connected(0)
     with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
         (status,) = client.status("default/a")
@@ -745,19 +747,19 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
 ) -> None:
     agent = world.agent()
     controller = world.run()
-    tick, failed = Steered.tick, threading.Event()
+    tick, failed = MemberProxy.tick, threading.Event()
 
-    def failing(steered: Steered, now: float) -> None:
+    def failing(steered: MemberProxy, now: float) -> None:
         if not failed.is_set():
             failed.set()
             raise ValueError("nobody thought of this")
         tick(steered, now)
 
-    monkeypatch.setattr(Steered, "tick", failing)
+    monkeypatch.setattr(MemberProxy, "tick", failing)
     assert failed.wait(10)
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    eventually(lambda: not len(agent._hosted["run-1"].spool))
+    eventually(lambda: not len(agent._hosted["run-1"].unacked))
 
 
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(
@@ -782,7 +784,7 @@ def test_the_status_of_a_member_tells_what_its_jobs_do(world: World) -> None:
     controller = world.run("run-status")
     controller.executor.submit(jobs(1, 2))
     controller.over(*ids(1, 2))
-    state = world.service.hub.members["default/a"]
+    state = world.service.router.members["default/a"]
     eventually(lambda: state.groups and state.groups[0].success == 2)
     assert state.alive
     assert state.runs == {"run-status"}

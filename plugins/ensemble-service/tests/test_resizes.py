@@ -21,9 +21,9 @@ pytest.importorskip("grpc")
 
 from ensemble_service import resizes, serial_threads
 from ensemble_service.access import Identity
+from ensemble_service.counters import Counters
+from ensemble_service.refusal import Refused
 from ensemble_service.resize_log import Entry, ResizeLog
-from ensemble_service.rpc_guard import Tally
-from ensemble_service.send_queue import Refused
 
 from ensemble_core import EnsembleError, Resized, Resizer
 
@@ -88,7 +88,7 @@ def test_each_request_is_carried_out_once_whatever_comes(
 
     async def all_of_them() -> None:
         answers = ResizeLog(record)
-        line = resizes.Resizes(nodes, answers, Tally())
+        line = resizes.Resizes(nodes, answers, Counters())
         await asyncio.gather(*(one(line) for _ in range(400)))
         await line.close(5)
 
@@ -151,7 +151,7 @@ def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_tol
     held = Held(record)
 
     async def ask() -> None:
-        line = resizes.Resizes(held, ResizeLog(record), Tally())
+        line = resizes.Resizes(held, ResizeLog(record), Counters())
         asked = [
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
         ]
@@ -164,7 +164,7 @@ def test_of_requests_in_a_row_each_is_on_record_before_it_is_carried_out_and_tol
         assert not asked[1].done()
         # A service that is killed now, and its successor: the first is answered again, the second
         # may have taken effect and is not carried out again, the third was never begun.
-        again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Tally())
+        again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Counters())
         assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
         assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
         assert (await again.ask(ADMIN, "lab/one", "c", 1)).code == "resizer-failed"
@@ -205,7 +205,7 @@ def test_where_the_disk_is_full_the_next_in_a_row_is_refused_and_what_has_ended_
     held = Held(record)
 
     async def ask() -> None:
-        line = resizes.Resizes(held, ResizeLog(record), Tally())
+        line = resizes.Resizes(held, ResizeLog(record), Counters())
         first, second = (
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b")
         )
@@ -245,7 +245,7 @@ def test_an_answer_that_is_none_is_told_as_the_resizers_fault(answer: Any, tmp_p
             return told
 
     async def ask() -> list[Resized]:
-        line = resizes.Resizes(Odd(), ResizeLog(tmp_path / "record"), Tally())
+        line = resizes.Resizes(Odd(), ResizeLog(tmp_path / "record"), Counters())
         told = [await asyncio.wait_for(line.ask(ADMIN, "lab/one", "a", 1), PATIENCE)]
         told.append(await asyncio.wait_for(line.ask(ADMIN, "lab/one", "b", 1), PATIENCE))
         await line.close(1)
@@ -280,7 +280,7 @@ def test_a_resizer_that_never_waits_is_called_without_a_thread_and_answers_as_ot
     counting = Counting()
 
     async def ask() -> None:
-        line = resizes.Resizes(counting, ResizeLog(record), Tally())
+        line = resizes.Resizes(counting, ResizeLog(record), Counters())
         assert await line.look("lab/one") == 1
         asked = [("a", 1), ("b", 2), ("a", 1), ("c", 13), ("d", 4)]
         told = await asyncio.gather(*(line.ask(ADMIN, "lab/one", *each) for each in asked))
@@ -308,7 +308,7 @@ def test_that_a_size_cannot_be_known_is_not_asked_at_every_look() -> None:
     resizer, now = Unknown(), [100.0]
 
     async def look() -> None:
-        line = resizes.Resizes(resizer, ResizeLog(None), Tally(), lambda: now[0])
+        line = resizes.Resizes(resizer, ResizeLog(None), Counters(), lambda: now[0])
         for _ in range(3):
             assert await line.look("lab/one") is None
         assert resizer.looks == 1
@@ -335,7 +335,7 @@ def test_a_request_waits_for_a_thread_where_the_system_has_none_at_the_moment(
 
     async def ask() -> tuple[Resized, Resized]:
         nodes = Nodes(random.Random(5))
-        line = resizes.Resizes(nodes, ResizeLog(None), Tally())
+        line = resizes.Resizes(nodes, ResizeLog(None), Counters())
         monkeypatch.setattr(threading.Thread, "start", scarce)
         answers = await asyncio.wait_for(
             asyncio.gather(*(line.ask(ADMIN, name, "a", 1) for name in ("lab/one", "lab/two"))),
@@ -364,7 +364,7 @@ def test_a_resizer_that_exits_is_a_fault_of_its_own_and_the_next_request_is_answ
             raise SystemExit("no configuration")
 
     async def ask() -> list[str]:
-        line = resizes.Resizes(Exits(), ResizeLog(tmp_path / "record"), Tally())
+        line = resizes.Resizes(Exits(), ResizeLog(tmp_path / "record"), Counters())
         told = [
             (await asyncio.wait_for(line.ask(ADMIN, "lab/one", name, 1), PATIENCE)).code
             for name in ("a", "b")
@@ -443,7 +443,7 @@ def test_a_service_that_stops_does_not_wait_for_a_disk_that_does_not_answer(
             return super().begin(member, request, delta)
 
     async def stop() -> None:
-        line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Tally())
+        line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Counters())
         asked = asyncio.ensure_future(line.ask(ADMIN, "lab/one", "a", 1))
         await until(writing.is_set)
         await line.close(0.1)
@@ -460,7 +460,7 @@ def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
             raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
 
     async def ask() -> Resized:
-        line = resizes.Resizes(Failing(), ResizeLog(None), Tally())
+        line = resizes.Resizes(Failing(), ResizeLog(None), Counters())
         answer = await line.ask(ADMIN, "lab/one", "a", 1)
         await line.close(1)
         return answer

@@ -1,4 +1,4 @@
-"""The hub: who is connected, what goes where, and what is refused."""
+"""The router: who is connected, what goes where, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble
 
 from ensemble_service import send_queue as outbox_module
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.router import SILENCE, Hub, MemberLink, RunLink
-from ensemble_service.send_queue import Refused
+from ensemble_service.refusal import Refused
+from ensemble_service.router import SILENCE, MemberLink, Router, RunLink
 from ensemble_service.streams import member_stream, steer_stream
 
 
@@ -39,12 +39,12 @@ class Who:
 A, B = Who(member="ns/a"), Who(member="ns/b")
 
 
-def join(hub: Hub, who: Who, now: float = 0.0) -> MemberLink:
-    return hub.join(who, pb.Hello(member=who.member, executor="local", host="h"), now)
+def join(router: Router, who: Who, now: float = 0.0) -> MemberLink:
+    return router.join(who, pb.Hello(member=who.member, executor="local", host="h"), now)
 
 
-def begin(hub: Hub, tag: str = "run", epoch: int = 1, who: Who | None = None) -> RunLink:
-    return hub.begin(who or Who(), pb.Begin(run=tag, epoch=epoch))
+def begin(router: Router, tag: str = "run", epoch: int = 1, who: Who | None = None) -> RunLink:
+    return router.begin(who or Who(), pb.Begin(run=tag, epoch=epoch))
 
 
 def call(member: str, run: str = "run", epoch: int = 1, number: int = 5) -> pb.FromRun:
@@ -63,7 +63,7 @@ def batch(
 def drained(link: MemberLink | RunLink) -> list[Any]:
     """All that waits for a connection."""
     messages: list[Any] = []
-    while (message := link.outbox.take()) is not None:
+    while (message := link.send_queue.take()) is not None:
         messages.append(message)
     return messages
 
@@ -73,14 +73,14 @@ def kinds(link: RunLink) -> list[str | None]:
 
 
 def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_after_that() -> None:
-    hub = Hub()
-    there = join(hub, A)
-    run = begin(hub)
+    router = Router()
+    there = join(router, A)
+    run = begin(router)
     taken = drained(run)
     assert [message.WhichOneof("what") for message in taken] == ["presence", "welcome"]
     assert taken[0].presence == pb.Presence(member="ns/a", present=True)
-    join(hub, B)
-    hub.leave(there)
+    join(router, B)
+    router.leave(there)
     told = [message.presence for message in drained(run)]
     assert told == [
         pb.Presence(member="ns/b", present=True),
@@ -89,124 +89,124 @@ def test_a_run_hears_who_is_there_before_it_is_welcomed_and_who_comes_and_goes_a
 
 
 def test_a_call_goes_to_its_member_and_the_answer_to_the_run() -> None:
-    hub = Hub()
-    member, run = join(hub, A), begin(hub)
-    hub.from_run(run, call("ns/a"))
+    router = Router()
+    member, run = join(router, A), begin(router)
+    router.from_run(run, call("ns/a"))
     assert [m.WhichOneof("what") for m in drained(member)] == ["welcome", "call"]
     drained(run)
     answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
-    hub.from_member(member, pb.FromMember(answer=answer), 1.0)
-    hub.from_member(member, batch("ns/a"), 1.0)
+    router.from_member(member, pb.FromMember(answer=answer), 1.0)
+    router.from_member(member, batch("ns/a"), 1.0)
     assert kinds(run) == ["answer", "batch"]
-    assert hub.relayed == 1
-    assert hub.members["ns/a"].runs == {"run"}
+    assert router.relayed == 1
+    assert router.members["ns/a"].runs == {"run"}
 
 
 def test_a_call_to_a_member_that_is_away_is_answered_at_once_and_not_kept() -> None:
-    hub = Hub()
-    run = begin(hub)
+    router = Router()
+    run = begin(router)
     drained(run)
-    hub.from_run(run, call("ns/a"))
+    router.from_run(run, call("ns/a"))
     (message,) = drained(run)
     assert (message.answer.id, message.answer.fault.code) == (5, "away")
     assert message.answer.fault.transient
-    member = join(hub, A)
+    member = join(router, A)
     assert [m.WhichOneof("what") for m in drained(member)] == ["welcome"]
 
 
 def test_nobody_may_speak_for_another() -> None:
-    hub = Hub()
+    router = Router()
     with pytest.raises(Refused, match="not for a member named") as caught:
-        hub.join(A, pb.Hello(member="ns/b"), 0.0)
+        router.join(A, pb.Hello(member="ns/b"), 0.0)
     assert caught.value.code == "PERMISSION_DENIED"
-    member = join(hub, A)
-    run = begin(hub)
+    member = join(router, A)
+    run = begin(router)
     for wrong in (batch("ns/b"), pb.FromMember(answer=pb.Answer(run="run", member="ns/b"))):
         with pytest.raises(Refused):
-            hub.from_member(member, wrong, 0.0)
+            router.from_member(member, wrong, 0.0)
     for lie in (call("ns/a", run="other"), call("ns/a", epoch=2)):
         with pytest.raises(Refused):
-            hub.from_run(run, lie)
+            router.from_run(run, lie)
     with pytest.raises(Refused):
-        hub.begin(A, pb.Begin(run="run", epoch=1))
+        router.begin(A, pb.Begin(run="run", epoch=1))
 
 
 def test_a_run_steers_members_of_its_namespace_only() -> None:
-    hub = Hub()
-    member = join(hub, A)
-    run = begin(hub, who=Who("other"))
+    router = Router()
+    member = join(router, A)
+    run = begin(router, who=Who("other"))
     assert kinds(run) == ["welcome"]  # it is not told of members of others either
-    hub.from_run(run, call("ns/a"))
+    router.from_run(run, call("ns/a"))
     (message,) = drained(run)
     assert message.answer.fault.code == "forbidden"
-    assert len(member.outbox) == 1
+    assert len(member.send_queue) == 1
 
 
 def test_events_reach_only_runs_that_steer_the_member() -> None:
-    hub = Hub()
-    member, run = join(hub, A), begin(hub)
+    router = Router()
+    member, run = join(router, A), begin(router)
     drained(run)
-    hub.from_member(member, batch("ns/a"), 0.0)
+    router.from_member(member, batch("ns/a"), 0.0)
     assert kinds(run) == []
-    assert hub.dropped == 1
+    assert router.dropped == 1
 
 
 def test_a_newer_controller_ends_the_older_one_which_is_refused_from_then_on() -> None:
-    hub = Hub()
-    older = begin(hub, epoch=3)
-    begin(hub, epoch=4)
-    assert older.outbox.take() is not None  # it was welcomed
+    router = Router()
+    older = begin(router, epoch=3)
+    begin(router, epoch=4)
+    assert older.send_queue.take() is not None  # it was welcomed
     with pytest.raises(Refused, match="another controller"):
         drained(older)
     with pytest.raises(Refused, match="newer controller") as caught:
-        begin(hub, epoch=3)
+        begin(router, epoch=3)
     assert caught.value.code == "FAILED_PRECONDITION"
     # What it had sent before goes nowhere.
-    member = join(hub, A)
-    hub.from_run(older, call("ns/a", epoch=3))
-    assert len(member.outbox) == 1
+    member = join(router, A)
+    router.from_run(older, call("ns/a", epoch=3))
+    assert len(member.send_queue) == 1
 
 
 def test_a_run_belongs_to_the_namespace_that_began_it() -> None:
-    hub = Hub()
-    begin(hub)
+    router = Router()
+    begin(router)
     with pytest.raises(Refused, match="another namespace"):
-        begin(hub, epoch=9, who=Who("other"))
+        begin(router, epoch=9, who=Who("other"))
 
 
 def test_a_tag_that_is_none_is_told_as_that_and_a_credential_of_another_kind_as_that() -> None:
-    hub = Hub()
+    router = Router()
     for tag in ("", "a/b", "x" * 201):
         with pytest.raises(Refused, match="not the tag of a run") as caught:
-            begin(hub, tag)
+            begin(router, tag)
         assert caught.value.code == "INVALID_ARGUMENT"
     with pytest.raises(Refused, match="not for controllers") as caught:
-        begin(hub, who=A)
+        begin(router, who=A)
     assert caught.value.code == "PERMISSION_DENIED"
 
 
 def test_a_second_agent_of_a_member_is_refused_while_the_first_is_heard_of() -> None:
-    hub = Hub()
-    first = join(hub, A, 0.0)
+    router = Router()
+    first = join(router, A, 0.0)
     with pytest.raises(Refused, match="connected already, from h") as caught:
-        join(hub, A, 1.0)
+        join(router, A, 1.0)
     assert caught.value.code == "ALREADY_EXISTS"
-    second = join(hub, A, SILENCE + 1)
-    assert hub.members["ns/a"].link is second
-    hub.leave(first)  # its connection ends only now
-    assert hub.members["ns/a"].alive
-    hub.sweep(3 * SILENCE)
-    assert not hub.members["ns/a"].alive
+    second = join(router, A, SILENCE + 1)
+    assert router.members["ns/a"].link is second
+    router.leave(first)  # its connection ends only now
+    assert router.members["ns/a"].alive
+    router.sweep(3 * SILENCE)
+    assert not router.members["ns/a"].alive
 
 
 def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 500)
-    hub = Hub()
-    member, run = join(hub, A), begin(hub)
-    hub.from_run(run, call("ns/a"))
+    router = Router()
+    member, run = join(router, A), begin(router)
+    router.from_run(run, call("ns/a"))
     for _ in range(50):
-        hub.from_member(member, batch("ns/a"), 0.0)
-    assert hub.dropped  # those that came after that are not counted as handed to it
+        router.from_member(member, batch("ns/a"), 0.0)
+    assert router.dropped  # those that came after that are not counted as handed to it
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
@@ -214,21 +214,21 @@ def test_who_takes_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_changes_are_told_by_name_once_each() -> None:
     async def watch() -> list[str]:
-        hub = Hub()
+        router = Router()
         names: list[str] = []
 
         async def collect() -> None:
-            names.extend([name async for name in hub.changes()])
+            names.extend([name async for name in router.changes()])
 
         task = asyncio.create_task(collect())
         await asyncio.sleep(0)
-        link = join(hub, A)
+        link = join(router, A)
         for _ in range(3):
-            hub.from_member(link, pb.FromMember(beat=pb.Beat(gauges={"nodes.up": 2})), 1.0)
-        join(hub, B)
-        hub.close()
+            router.from_member(link, pb.FromMember(beat=pb.Beat(gauges={"nodes.up": 2})), 1.0)
+        join(router, B)
+        router.close()
         await asyncio.wait_for(task, 5)
-        assert dict(hub.members["ns/a"].gauges) == {"nodes.up": 2}
+        assert dict(router.members["ns/a"].gauges) == {"nodes.up": 2}
         return names
 
     assert asyncio.run(watch()) == ["ns/a", "ns/b"]
@@ -252,10 +252,10 @@ class Requests:
 
 def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
     async def both() -> None:
-        hub = Hub("9")
+        router = Router("9")
         said, asked = Requests(), Requests()
-        member = member_stream(hub, A, said, lambda: 0.0)  # type: ignore[arg-type]  # either kind
-        run = steer_stream(hub, Who(), asked, lambda: 0.0)  # type: ignore[arg-type]  # either kind
+        member = member_stream(router, A, said, lambda: 0.0)  # type: ignore[arg-type]  # either kind
+        run = steer_stream(router, Who(), asked, lambda: 0.0)  # type: ignore[arg-type]  # either kind
         said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
         asked.queue.put_nowait(pb.FromRun(begin=pb.Begin(run="run", epoch=1)))
         assert (await member.__anext__()).welcome.service == "9"
@@ -272,7 +272,7 @@ def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
         asked.queue.put_nowait(None)
         with pytest.raises(StopAsyncIteration):
             await run.__anext__()
-        assert not hub.runs
+        assert not router.runs
 
     asyncio.run(both())
 
@@ -281,42 +281,42 @@ def test_a_member_that_falls_silent_is_sent_away(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ensemble_service.streams.SILENCE", 0.4)
 
     async def silent() -> None:
-        hub, said = Hub(), Requests()
-        member = member_stream(hub, A, said, time.monotonic)  # type: ignore[arg-type]  # either kind
+        router, said = Router(), Requests()
+        member = member_stream(router, A, said, time.monotonic)  # type: ignore[arg-type]  # either kind
         said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
         await member.__anext__()
         with pytest.raises(Refused, match="nothing was heard") as caught:
             await asyncio.wait_for(member.__anext__(), 5)
         assert caught.value.code == "DEADLINE_EXCEEDED"
-        assert not hub.members["ns/a"].alive
+        assert not router.members["ns/a"].alive
 
     asyncio.run(silent())
 
 
 def test_nobody_is_silent_because_the_service_was_halted() -> None:
-    hub = Hub()
-    join(hub, A, 100.0)
-    hub.sweep(101.0)
+    router = Router()
+    join(router, A, 100.0)
+    router.sweep(101.0)
     for now in (161.0, 162.0, 166.0, 170.5):  # a minute in which nobody heard anything
-        hub.sweep(now)
-        assert hub.members["ns/a"].alive
-    hub.sweep(172.0)
-    assert not hub.members["ns/a"].alive
+        router.sweep(now)
+        assert router.members["ns/a"].alive
+    router.sweep(172.0)
+    assert not router.members["ns/a"].alive
 
 
 def test_a_stream_outlives_a_service_that_was_halted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ensemble_service.streams.SILENCE", 0.2)
 
     async def halted() -> None:
-        hub, said, now = Hub(), Requests(), [0.0]
-        member = member_stream(hub, A, said, lambda: now[0])  # type: ignore[arg-type]  # either kind
+        router, said, now = Router(), Requests(), [0.0]
+        member = member_stream(router, A, said, lambda: now[0])  # type: ignore[arg-type]  # either kind
         said.queue.put_nowait(pb.FromMember(hello=pb.Hello(member="ns/a")))
         await member.__anext__()
         now[0] = 60.0
         following = asyncio.ensure_future(member.__anext__())
         await asyncio.sleep(0.3)
         assert not following.done()
-        assert hub.members["ns/a"].alive
+        assert router.members["ns/a"].alive
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
@@ -327,52 +327,52 @@ def test_a_stream_outlives_a_service_that_was_halted(monkeypatch: pytest.MonkeyP
 # -- what waits for a run --------------------------------------------------------------------------
 
 
-def taken_part() -> tuple[Hub, MemberLink, MemberLink, RunLink]:
-    """A hub, two members and a run that steers both."""
-    hub = Hub()
-    a, b, run = join(hub, A), join(hub, B), begin(hub)
+def taken_part() -> tuple[Router, MemberLink, MemberLink, RunLink]:
+    """A router, two members and a run that steers both."""
+    router = Router()
+    a, b, run = join(router, A), join(router, B), begin(router)
     for member in ("ns/a", "ns/b"):
-        hub.from_run(run, call(member))
+        router.from_run(run, call(member))
     drained(run)
-    return hub, a, b, run
+    return router, a, b, run
 
 
 def test_events_that_wait_and_follow_one_another_arrive_in_one_message_in_order() -> None:
-    hub, a, b, run = taken_part()
+    router, a, b, run = taken_part()
     for number in range(3):
-        hub.from_member(a, batch("ns/a", first=1 + 2 * number, count=2), 1.0)
-        hub.from_member(b, batch("ns/b", first=1 + number), 1.0)
+        router.from_member(a, batch("ns/a", first=1 + 2 * number, count=2), 1.0)
+        router.from_member(b, batch("ns/b", first=1 + number), 1.0)
     told = [message.batch for message in drained(run)]
     assert [(each.member, each.first) for each in told] == [("ns/a", 1), ("ns/b", 1)]
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
     assert [event.timestamp for event in told[1].events] == [1, 2, 3]
-    assert hub.relayed == 9
+    assert router.relayed == 9
     # What was taken is on its way: nothing is added to it.
-    hub.from_member(a, batch("ns/a", first=7), 1.0)
+    router.from_member(a, batch("ns/a", first=7), 1.0)
     assert [message.batch.first for message in drained(run)] == [7]
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
 
 
 def test_events_that_do_not_follow_keep_their_own_message() -> None:
-    hub, a, _, run = taken_part()
+    router, a, _, run = taken_part()
     for first, life in ((1, "l"), (1, "l"), (3, "l"), (4, "other")):
-        hub.from_member(a, batch("ns/a", first=first, life=life), 1.0)
+        router.from_member(a, batch("ns/a", first=first, life=life), 1.0)
     told = [(message.batch.first, message.batch.life) for message in drained(run)]
     assert told == [(1, "l"), (1, "l"), (3, "l"), (4, "other")]
 
 
 def test_events_do_not_overtake_an_answer_of_their_member_or_its_presence() -> None:
-    hub, a, b, run = taken_part()
+    router, a, b, run = taken_part()
     answer = pb.Answer(run="run", member="ns/a", epoch=1, id=5, done=pb.Done())
-    hub.from_member(a, batch("ns/a"), 1.0)
-    hub.from_member(a, pb.FromMember(answer=answer), 1.0)
-    hub.from_member(a, batch("ns/a", first=2), 1.0)
-    hub.from_member(b, batch("ns/b"), 1.0)
-    hub.leave(a)
-    again = join(hub, A)
-    hub.from_run(run, call("ns/a"))
-    hub.from_member(again, batch("ns/a", first=3), 1.0)
-    hub.from_member(b, batch("ns/b", first=2), 1.0)
+    router.from_member(a, batch("ns/a"), 1.0)
+    router.from_member(a, pb.FromMember(answer=answer), 1.0)
+    router.from_member(a, batch("ns/a", first=2), 1.0)
+    router.from_member(b, batch("ns/b"), 1.0)
+    router.leave(a)
+    again = join(router, A)
+    router.from_run(run, call("ns/a"))
+    router.from_member(again, batch("ns/a", first=3), 1.0)
+    router.from_member(b, batch("ns/b", first=2), 1.0)
     told = [
         (message.WhichOneof("what"), message.batch.member, len(message.batch.events))
         for message in drained(run)
@@ -391,14 +391,14 @@ def test_events_do_not_overtake_an_answer_of_their_member_or_its_presence() -> N
 def test_what_waits_for_a_run_is_in_messages_that_it_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub, a, _, run = taken_part()
+    router, a, _, run = taken_part()
     for number in range(30):
-        hub.from_member(a, batch("ns/a", first=1 + 100 * number, count=100), 1.0)
+        router.from_member(a, batch("ns/a", first=1 + 100 * number, count=100), 1.0)
     told = [message.batch for message in drained(run)]
     assert [len(each.events) for each in told] == [500] * 6
     monkeypatch.setattr(outbox_module, "MOST_BYTES", 1_000)
     for number in range(30):
-        hub.from_member(a, batch("ns/a", first=1 + 10 * number, count=10), 1.0)
+        router.from_member(a, batch("ns/a", first=1 + 10 * number, count=10), 1.0)
     taken = drained(run)
     assert 1 < len(taken) < 30
     assert all(message.ByteSize() <= 1_000 for message in taken)
@@ -408,21 +408,21 @@ def test_what_waits_for_a_run_is_in_messages_that_it_takes(
 def test_a_run_that_takes_nothing_is_ended_however_its_events_are_put_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub, a, _, run = taken_part()
+    router, a, _, run = taken_part()
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
     for number in range(1_000):
-        hub.from_member(a, batch("ns/a", first=1 + number), 1.0)
+        router.from_member(a, batch("ns/a", first=1 + number), 1.0)
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
 def test_room_is_given_back_as_messages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub, a, _, run = taken_part()
+    router, a, _, run = taken_part()
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
     arrived = 0
     for number in range(1_000):
-        hub.from_member(a, batch("ns/a", first=1 + number), 1.0)
+        router.from_member(a, batch("ns/a", first=1 + number), 1.0)
         if number % 10 == 9:
             arrived += sum(len(message.batch.events) for message in drained(run))
     assert arrived == 1_000

@@ -26,10 +26,10 @@ pytest.importorskip("grpc")
 import grpc
 from ensemble_service import logs, prometheus, tls
 from ensemble_service.client import ServiceClient, open_channel
+from ensemble_service.counters import Counters
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.router import Hub
-from ensemble_service.rpc_guard import Tally
+from ensemble_service.router import Router
 from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
@@ -431,8 +431,8 @@ def test_a_request_whose_time_is_over_before_its_turn_is_never_carried_out(world
         assert caught.value.transient
         until(
             lambda: (
-                world.service.tally.requests["Resize", "CANCELLED"]
-                + world.service.tally.requests["Resize", "DEADLINE_EXCEEDED"]
+                world.service.counters.requests["Resize", "CANCELLED"]
+                + world.service.counters.requests["Resize", "DEADLINE_EXCEEDED"]
                 == 1
             )
         )
@@ -475,7 +475,7 @@ def test_too_many_that_wait_for_one_member_are_refused(world: World) -> None:
         )
         for n in range(40)
     ]
-    until(lambda: world.service.tally.requests["Resize", "RESOURCE_EXHAUSTED"] == 40 - 17)
+    until(lambda: world.service.counters.requests["Resize", "RESOURCE_EXHAUSTED"] == 40 - 17)
     world.nodes.hold.set()
     codes = [call.code().name for call in calls]
     assert codes.count("OK") == 17
@@ -567,7 +567,7 @@ def test_who_watches_hears_of_each_change(world: World) -> None:
     world.member("other/one")
     watch = world.stub(world.token("viewer", "lab")).Watch(pb.WatchRequest(), timeout=PATIENCE)
     heard: list[tuple[str, bool]] = []
-    until(lambda: bool(world.service.hub._watchers))
+    until(lambda: bool(world.service.router._watchers))
     member = world.member("lab/one")
     for status in watch:
         heard.append((status.member, status.alive))
@@ -668,7 +668,7 @@ def test_metrics_are_told_again_after_there_was_no_thread_to_be_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prometheus, "_MOST", 1)
-    metrics = prometheus.MetricsServer("127.0.0.1", 0, Hub(), Tally(), lambda: True)
+    metrics = prometheus.MetricsServer("127.0.0.1", 0, Router(), Counters(), lambda: True)
     where = f"http://127.0.0.1:{metrics.port}/healthz"
 
     def none(thread: threading.Thread) -> None:

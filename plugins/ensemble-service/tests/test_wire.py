@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
 
-from ensemble_service.member_stats import Tally
+from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.unacked_events import Spool
+from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import (
     MOST_BYTES,
     from_error,
@@ -157,59 +157,59 @@ def numbered(count: int, begin: int = 1) -> list[pb.Event]:
     return [pb.Event(timestamp=number) for number in range(begin, begin + count)]
 
 
-def taken(spool: Spool) -> tuple[int, list[float]] | None:
-    found = spool.take()
+def taken(unacked: UnackedEvents) -> tuple[int, list[float]] | None:
+    found = unacked.take()
     return found and (found[0], [event.timestamp for event in found[1]])
 
 
 def test_a_spool_sends_again_from_the_oldest_that_is_not_acknowledged() -> None:
-    spool = Spool("l")
-    assert spool.add(numbered(5))
-    assert taken(spool) is None  # nobody has asked yet
-    spool.rewind()
-    assert taken(spool) == (1, [1, 2, 3, 4, 5])
-    assert taken(spool) is None
-    spool.acknowledge(2)
-    spool.acknowledge(99)  # of what was never sent: cannot be
-    spool.add(numbered(1, 6))
-    assert spool.kept_from == 6
-    spool.stop()
-    assert taken(spool) is None
-    spool.rewind()
-    assert taken(spool) == (6, [6])
-    spool.stop()
-    spool.acknowledge(5)
-    assert (spool.kept_from, len(spool)) == (6, 1)
+    unacked = UnackedEvents("l")
+    assert unacked.add(numbered(5))
+    assert taken(unacked) is None  # nobody has asked yet
+    unacked.rewind()
+    assert taken(unacked) == (1, [1, 2, 3, 4, 5])
+    assert taken(unacked) is None
+    unacked.acknowledge(2)
+    unacked.acknowledge(99)  # of what was never sent: cannot be
+    unacked.add(numbered(1, 6))
+    assert unacked.kept_from == 6
+    unacked.stop()
+    assert taken(unacked) is None
+    unacked.rewind()
+    assert taken(unacked) == (6, [6])
+    unacked.stop()
+    unacked.acknowledge(5)
+    assert (unacked.kept_from, len(unacked)) == (6, 1)
 
 
 def test_a_spool_that_is_full_takes_nothing_of_what_does_not_fit() -> None:
-    spool = Spool("l", most=3)
-    assert spool.add(numbered(2))
-    assert not spool.add(numbered(2, 3))
-    assert len(spool) == 2
+    unacked = UnackedEvents("l", most=3)
+    assert unacked.add(numbered(2))
+    assert not unacked.add(numbered(2, 3))
+    assert len(unacked) == 2
 
 
 def test_what_nobody_acknowledges_is_sent_again_less_and_less_often() -> None:
-    spool = Spool("l")
-    spool.add(numbered(2))
-    spool.rewind()
-    assert not spool.look(0.0)
-    taken(spool)
-    found = [now for now in range(1, 100) if spool.look(float(now)) and taken(spool)]
+    unacked = UnackedEvents("l")
+    unacked.add(numbered(2))
+    unacked.rewind()
+    assert not unacked.look(0.0)
+    taken(unacked)
+    found = [now for now in range(1, 100) if unacked.look(float(now)) and taken(unacked)]
     assert found == [11, 31, 71]
-    spool.acknowledge(2)
-    assert not spool.look(1000.0)
+    unacked.acknowledge(2)
+    assert not unacked.look(1000.0)
 
 
 def test_a_tally_counts_jobs_by_group_and_state() -> None:
-    tally = Tally()
+    stats = MemberStats()
 
     def happens(job: str, *names: str, status: int = 0) -> None:
         for when, name in enumerate(names):
             context: dict[str, Any] = {"status": status} if name == "finish" else {}
             if name == "exception":
                 context = {"type": "cancel", "severity": 0}
-            tally.add("run", [JobEvent(float(when), job, name, context)])
+            stats.add("run", [JobEvent(float(when), job, name, context)])
 
     begun = ("submit", "depend", "priority", "alloc", "start")
     happens("a.0", *begun, "finish", "clean")
@@ -218,8 +218,8 @@ def test_a_tally_counts_jobs_by_group_and_state() -> None:
     happens("a.3", "submit", "depend", "priority")
     happens("a.4", "submit", "exception", "clean")
     happens("a.9", "clean")  # of a job that nobody has heard of
-    tally.add("run", [Resources(0.0, {"nodes.up": 3.0})])
-    beat = tally.beat()
+    stats.add("run", [Resources(0.0, {"nodes.up": 3.0})])
+    beat = stats.beat()
     (group,) = beat.groups
     assert group == pb.Group(name="a", waiting=1, running=1, success=1, failed=1, cancelled=1)
     assert beat.gauges["queue.run"] == 1
@@ -227,6 +227,6 @@ def test_a_tally_counts_jobs_by_group_and_state() -> None:
     assert beat.gauges["nodes.up"] == 3
     assert beat.metrics["mean.a-duration"] == 1.0
     assert beat.metrics["mean.a-pending"] == 4.0
-    tally.leave("run")
-    (group,) = tally.beat().groups
+    stats.leave("run")
+    (group,) = stats.beat().groups
     assert (group.waiting, group.running, group.success) == (0, 0, 1)

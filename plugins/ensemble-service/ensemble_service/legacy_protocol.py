@@ -1,4 +1,4 @@
-"""The service of the first implementation, for its clients as they are.
+"""Legacy protocol: the service ``EnsembleOperator`` of ensemble-python 0.0.16, for its clients.
 
 They send no credential: only members that were named when the service was started (``--legacy``)
 may be spoken of without one. What they say of the object's group and version is not looked at. A
@@ -16,12 +16,14 @@ from typing import Any
 from ensemble_core import Resized, UsageError
 from ensemble_service.access import Identity, member_name
 from ensemble_service.proto import ensemble_operator_pb2 as old
+from ensemble_service.proto import ensemble_operator_pb2_grpc as api
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.requests import Requests
+from ensemble_service.refusal import Refused
 from ensemble_service.resizes import Resizes, check_delta
-from ensemble_service.send_queue import Refused
+from ensemble_service.rpc_guard import caller
+from ensemble_service.servicer import EnsembleServicer
 
-__all__ = ["Operator"]
+__all__ = ["LegacyServicer"]
 
 #: Denials that only say that the size is what it may be already.
 _AT_BOUND = frozenset({"at-maximum", "at-minimum"})
@@ -34,11 +36,13 @@ _NODES = {
 }
 
 
-class Operator:
+class LegacyServicer(api.EnsembleOperatorServicer):
     """``EnsembleOperator``. ``legacy`` are members in full that need no credential here."""
 
-    def __init__(self, requests: Requests, resizes: Resizes, legacy: Collection[str]) -> None:
-        self._requests = requests
+    def __init__(
+        self, current: EnsembleServicer, resizes: Resizes, legacy: Collection[str]
+    ) -> None:
+        self._current = current
         self._resizes = resizes
         self._legacy = frozenset(legacy)
 
@@ -54,8 +58,9 @@ class Operator:
 
     # -- the size -------------------------------------------------------------------------------
 
-    async def request_action(self, who: Identity, request: old.ActionRequest) -> old.Response:
+    async def RequestAction(self, request: old.ActionRequest, context: Any) -> old.Response:  # noqa: N802
         """``grow`` or ``shrink`` a member."""
+        who = caller()
         try:
             member = member_name(request.name)
             delta = _delta(request.action, request.payload)
@@ -77,14 +82,14 @@ class Operator:
 
     # -- the status -----------------------------------------------------------------------------
 
-    async def request_status(self, who: Identity, request: old.StatusRequest) -> old.Response:
+    async def RequestStatus(self, request: old.StatusRequest, context: Any) -> old.Response:  # noqa: N802
         """How a member stands."""
         try:
             member = member_name(request.name)
         except UsageError as error:
             return _wrong("; ".join(part for part in (error.what, error.cause) if part))
         try:
-            status = await self._requests.one(who, member)
+            status = await self._current.one(caller(), member)
         except Refused as refused:
             if refused.code != "NOT_FOUND":
                 raise

@@ -1,24 +1,29 @@
-"""Single requests: another size, cancel, status, and the watch.
+"""The gRPC servicer of ``ensemble.v1``: another size, cancel, status, watch, and the two streams.
 
-The server hands them here with the identity that the guard has found. What changes sizes is in
-``resizes``; everything else is answered at once.
+``rpc_guard`` stands before each method and has found who calls. What changes sizes is in
+``resizes`` and the streams are in ``streams``; everything else is answered at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
+from typing import Any
 
+from ensemble_service import streams
 from ensemble_service.access import Identity, is_tag
 from ensemble_service.access import member_name as _spelt
 from ensemble_service.logs import tell
 from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.refusal import Refused
 from ensemble_service.resizes import Resizes, check_delta
-from ensemble_service.router import Hub, MemberState
-from ensemble_service.send_queue import Refused
+from ensemble_service.router import MemberState, Router
+from ensemble_service.rpc_guard import caller
 
-__all__ = ["Requests"]
+__all__ = ["EnsembleServicer"]
 
 _LONGEST_NAME = 200
 
@@ -28,15 +33,27 @@ member_name = lru_cache(4096)(_spelt)
 _OUTCOMES = {"granted": 1, "partial": 2, "denied": 3}
 
 
-class Requests:
-    """The single requests of ``ensemble.v1``."""
+class EnsembleServicer(api.EnsembleServicer):
+    """The methods of the service. Each is a coroutine, or an asynchronous generator."""
 
-    def __init__(self, hub: Hub, resizes: Resizes) -> None:
-        self._hub = hub
+    def __init__(
+        self, router: Router, resizes: Resizes, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._router = router
         self._resizes = resizes
+        self._clock = clock
 
-    async def resize(self, who: Identity, request: pb.ResizeRequest) -> pb.ResizeReply:
+    def Member(self, requests: Any, context: Any) -> AsyncIterator[pb.ToMember]:  # noqa: N802
+        """A member's connection."""
+        return streams.member_stream(self._router, caller(), requests, self._clock)
+
+    def Steer(self, requests: Any, context: Any) -> AsyncIterator[pb.ToRun]:  # noqa: N802
+        """A run's connection."""
+        return streams.steer_stream(self._router, caller(), requests, self._clock)
+
+    async def Resize(self, request: pb.ResizeRequest, context: Any) -> pb.ResizeReply:  # noqa: N802
         """Another size for a member."""
+        who = caller()
         member = member_name(request.member)
         if not who.may_resize(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not resize {member}")
@@ -46,7 +63,7 @@ class Requests:
             )
         check_delta(request.delta)
         answer = await self._resizes.ask(who, member, request.request, request.delta)
-        self._hub.changed(member)
+        self._router.changed(member)
         return pb.ResizeReply(
             outcome=_OUTCOMES[answer.outcome],  # type: ignore[arg-type]  # the enum's own numbers
             before=answer.before,
@@ -57,25 +74,27 @@ class Requests:
             transient=answer.transient,
         )
 
-    async def cancel(self, who: Identity, request: pb.CancelRequest) -> pb.CancelReply:
+    async def Cancel(self, request: pb.CancelRequest, context: Any) -> pb.CancelReply:  # noqa: N802
         """Cancel jobs of a run on a member."""
+        who = caller()
         member = member_name(request.member)
         if not is_tag(request.run):
             raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not the tag of a run")
         if not who.may_steer(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
-        run = self._hub.runs.get(request.run)
+        run = self._router.runs.get(request.run)
         if run is not None and run.owner != who.owner and who.role != "admin":
             raise Refused("PERMISSION_DENIED", f"run {request.run} belongs to another namespace")
-        if not self._hub.cancel(member, request.run, list(request.jobs)):
+        if not self._router.cancel(member, request.run, list(request.jobs)):
             raise Refused("UNAVAILABLE", f"member {member} is not connected")
         tell("cancel", who=str(who), member=member, run=request.run, jobs=len(request.jobs))
         return pb.CancelReply()
 
-    async def get_status(self, who: Identity, request: pb.StatusRequest) -> pb.StatusReply:
+    async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
         """How one member stands, or all that may be seen."""
+        who = caller()
         if not request.member:
-            states = self._hub.statuses(who.may_see)
+            states = self._router.statuses(who.may_see)
             return pb.StatusReply(members=[self._status(state) for state in states])
         return pb.StatusReply(members=[await self.one(who, member_name(request.member))])
 
@@ -83,17 +102,18 @@ class Requests:
         """How a member stands. Raises :class:`Refused` where nothing is known of it."""
         if not who.may_see(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {member}")
-        state = self._hub.members.get(member)
+        state = self._router.members.get(member)
         # Nothing is known of it but by its size: that has to be up to date.
         size = await self._resizes.look(member, doubt=state is None)
         if state is None and size is None:
             raise Refused("NOT_FOUND", f"nothing is known of member {member}: it never connected")
         return self._status(state or MemberState(member))
 
-    async def watch(
-        self, who: Identity, request: pb.WatchRequest
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: Any
     ) -> AsyncIterator[pb.MemberStatus]:
         """The status of each member, then again whenever it changes."""
+        who = caller()
         only = member_name(request.member) if request.member else None
         if only is not None and not who.may_see(only):
             raise Refused("PERMISSION_DENIED", f"this credential may not see {only}")
@@ -102,18 +122,18 @@ class Requests:
             return who.may_see(member) if only is None else member == only
 
         # Listened to before the first look, so that no change falls in between.
-        changes = self._hub.changes()
+        changes = self._router.changes()
         following = asyncio.ensure_future(changes.__anext__())
         await asyncio.sleep(0)
         try:
-            for state in self._hub.statuses(visible):
+            for state in self._router.statuses(visible):
                 yield self._status(state)
             while True:
                 try:
                     member = await following
                 except StopAsyncIteration:
                     raise Refused("UNAVAILABLE", "the service stops") from None
-                state_now = self._hub.members.get(member)
+                state_now = self._router.members.get(member)
                 if state_now is not None and visible(member):
                     yield self._status(state_now)
                 following = asyncio.ensure_future(changes.__anext__())
