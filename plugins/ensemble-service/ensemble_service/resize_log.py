@@ -7,7 +7,6 @@ is not known, and it is not carried out a second time. Called by ``resizes``, fr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
@@ -35,8 +34,9 @@ CREATE TABLE IF NOT EXISTS resizes (
   UNIQUE (member, request))
 """
 _BEGIN = "INSERT OR IGNORE INTO resizes (member, request, delta) VALUES (?, ?, ?)"
-_END = f"UPDATE resizes SET {', '.join(f'{name} = ?' for name in _ANSWER)}"
-_ONE = " WHERE member = ? AND request = ?"
+_ONE = "WHERE member = ? AND request = ?"
+_GET = f"SELECT delta, {_COLUMNS} FROM resizes {_ONE}"
+_END = f"UPDATE resizes SET {', '.join(f'{name} = ?' for name in _ANSWER)} {_ONE}"
 _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
 
@@ -95,11 +95,13 @@ class ResizeLog:
     def end(self, member: str, request: str, answer: Resized) -> None:
         """It was answered. Where that cannot be written, it is remembered until it can be."""
         with self._lock:
-            self._unwritten[member, request] = answer
-            with contextlib.suppress(sqlite3.Error):
+            try:
+                self._db.execute(_END, (*_values(answer), member, request))
                 for key, each in list(self._unwritten.items()):
-                    self._db.execute(_END + _ONE, (*_values(each), *key))
+                    self._db.execute(_END, (*_values(each), *key))
                     del self._unwritten[key]
+            except sqlite3.Error:
+                self._unwritten[member, request] = answer
 
     def get(self, member: str, request: str) -> Entry | None:
         """What is known of a request."""
@@ -107,8 +109,7 @@ class ResizeLog:
             return self._entry(member, request)
 
     def _entry(self, member: str, request: str) -> Entry | None:
-        select = f"SELECT delta, {_COLUMNS} FROM resizes" + _ONE
-        row = self._db.execute(select, (member, request)).fetchone()
+        row = self._db.execute(_GET, (member, request)).fetchone()
         if row is None:
             return None
         answer = self._unwritten.get((member, request))
@@ -138,7 +139,7 @@ class ResizeLog:
         for member, request, delta, answer in _lines(earlier):
             self._db.execute(_BEGIN, (member, request, delta))
             if answer is not None:
-                self._db.execute(_END + _ONE, (*_values(answer), member, request))
+                self._db.execute(_END, (*_values(answer), member, request))
         self._db.execute("COMMIT")
         earlier.unlink()
 
@@ -148,12 +149,15 @@ def _open(path: Path | None) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
     try:
+        # Rows are short, and each change writes whole pages.
+        db.execute("PRAGMA page_size = 1024")
         # The folder is this process's alone (``folder_lock``): no memory need be shared with
         # others, which many network file systems cannot.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         # What was written stays when the process is killed, and is not torn when the machine is.
         db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint = 4000")
         db.execute(_TABLE)
     except BaseException:
         db.close()
@@ -161,8 +165,8 @@ def _open(path: Path | None) -> sqlite3.Connection:
     return db
 
 
-def _values(answer: Resized) -> list[Any]:
-    return [getattr(answer, name) for name in _ANSWER]
+def _values(a: Resized) -> tuple[Any, ...]:
+    return a.outcome, a.before, a.asked, a.granted, a.reason, a.code, a.transient
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, int, Resized | None]]:

@@ -83,21 +83,14 @@ class Resizes:
         answer: Resized = (await self._call(member, call, ended))[0]
         return answer
 
-    def _call(
-        self, member: str, call: Callable[[], _T], then: Callable[[_T], object]
-    ) -> asyncio.Future[_T]:
-        """In the member's turn; here where the resizer never waits."""
+    async def _call(self, member: str, call: Callable[[], _T], then: Callable[[_T], object]) -> _T:
+        """In the member's turn; at once where the resizer never waits."""
         assert self.resizer is not None
         if self.resizer.waits:
-            return self._threads.submit(member, call, then)
-        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(call())
-        except Refused as refused:
-            future.set_exception(refused)
-        else:
-            then(future.result())
-        return future
+            return await self._threads.call(member, call, then)
+        result = call()
+        then(result)
+        return result
 
     # -- in a thread, or on the event loop -----------------------------------------------------
 
@@ -207,8 +200,9 @@ class Resizes:
             return seen[0]
         look = self._looks.get(member)
         if look is None and member not in self._threads.busy and not self._closed:
-            look = self._call(member, partial(self._look_up, member), partial(self._saw, member))
-            self._looks[member] = look
+            look = self._looks[member] = asyncio.ensure_future(
+                self._call(member, partial(self._look_up, member), partial(self._saw, member))
+            )
             look.add_done_callback(lambda _: self._looks.pop(member))
         if look is not None:
             await asyncio.wait({look}, timeout=_LOOK)
@@ -232,7 +226,10 @@ class Resizes:
             except (Exception, SystemExit) as error:  # a plugin's fault: the service ends anyway
                 tell("resizer not closed", "error", why=f"{type(error).__name__}: {error}")
         # In a thread: the disk may not answer.
-        await asyncio.wait({self._threads.submit("", self._log.close)}, timeout=_CLOSING)
+        closing = asyncio.ensure_future(self._threads.call("", self._log.close))
+        await asyncio.wait({closing}, timeout=_CLOSING)
+        for left in (closing, *self._looks.values()):
+            left.cancel()
         self._threads.close()
 
 

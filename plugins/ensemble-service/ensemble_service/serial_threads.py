@@ -80,11 +80,12 @@ class SerialThreads:
         """The keys for which something is done or waits."""
         return self._lines.keys()
 
-    def submit(
+    async def call(
         self, key: str, call: Callable[[], _T], then: Callable[[_T], object] | None = None
-    ) -> asyncio.Future[_T]:
-        """Have it called. Cancelled before its turn, it is not called; once begun, it is carried
-        out. ``then`` is called with the result on the event loop, also where nobody waits."""
+    ) -> _T:
+        """What the call returns. Cancelled before its turn, it is not called; once begun, it is
+        carried out. ``then`` is called with the result on the event loop, also where nobody
+        waits."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         asked = _Call(call, future, then)
@@ -95,15 +96,14 @@ class SerialThreads:
             self._start_soon(line)
         line.count += 1
         line.waiting.append(asked)
-
-        def done(future: asyncio.Future[_T]) -> None:
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with contextlib.suppress(ValueError):  # it was begun
+                line.waiting.remove(asked)
+            raise
+        finally:
             line.count -= 1
-            if future.cancelled():
-                with contextlib.suppress(ValueError):  # it was begun
-                    line.waiting.remove(asked)
-
-        future.add_done_callback(done)
-        return future
 
     async def idle(self, seconds: float) -> bool:
         """Wait until nothing is done and nothing waits; whether that came in time."""
