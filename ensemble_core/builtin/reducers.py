@@ -7,6 +7,7 @@ its is first needed, after ``EXACT`` values of one variable: most runs never com
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from bisect import bisect_right, insort
 from collections import deque
@@ -16,28 +17,10 @@ from typing import Any
 from ensemble_core.metrics.series import Statistic
 
 __all__ = [
-    "EXACT",
-    "LONGEST",
-    "CountWindow",
-    "ExactFirst",
-    "Last",
-    "Mad",
-    "Max",
-    "Mean",
-    "Min",
-    "Rate",
-    "Reduce",
-    "Sum",
-    "TimeWindow",
-    "Variance",
-    "in_order",
-    "iqr",
-    "mad",
-    "mean",
-    "quantile",
-    "river",
+    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Last", "Mad", "Mean", "Rate",
+    "Reduce", "TimeWindow", "Variance", "in_order", "iqr", "mad", "mean", "quantile", "river",
     "variance",
-]
+]  # fmt: skip
 
 #: Values up to which quantiles without a window are exact.
 EXACT = 1000
@@ -113,57 +96,23 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
     return result if math.isfinite(result) else None
 
 
-class Sum:
-    """The sum of all values."""
+class Fold:
+    """Sum, largest or smallest of all values: a function of the result so far and the next."""
 
-    __slots__ = ("_sum",)
+    __slots__ = ("_function", "_result")
 
-    def __init__(self) -> None:
-        self._sum = 0.0
-
-    def update(self, value: float) -> None:
-        self._sum += value
-
-    def get(self) -> float:
-        return self._sum
-
-
-class Max:
-    """The largest of all values."""
-
-    __slots__ = ("_max",)
-
-    def __init__(self) -> None:
-        self._max = -math.inf
+    def __init__(self, function: Callable[[float, float], float], start: float) -> None:
+        self._function = function
+        self._result = start
 
     def update(self, value: float) -> None:
-        if value > self._max:
-            self._max = value
+        self._result = self._function(self._result, value)
 
     def update_all(self, values: Sequence[float]) -> None:
-        self.update(max(values))
+        self._result = functools.reduce(self._function, values, self._result)
 
     def get(self) -> float:
-        return self._max
-
-
-class Min:
-    """The smallest of all values."""
-
-    __slots__ = ("_min",)
-
-    def __init__(self) -> None:
-        self._min = math.inf
-
-    def update(self, value: float) -> None:
-        if value < self._min:
-            self._min = value
-
-    def update_all(self, values: Sequence[float]) -> None:
-        self.update(min(values))
-
-    def get(self) -> float:
-        return self._min
+        return self._result
 
 
 class Mean:

@@ -17,33 +17,13 @@ at a clock. What reduces the values is in ``reducers``.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.builtin.reducers import (
-    EXACT,
-    LONGEST,
-    CountWindow,
-    ExactFirst,
-    Last,
-    Mad,
-    Max,
-    Mean,
-    Min,
-    Rate,
-    Reduce,
-    Sum,
-    TimeWindow,
-    Variance,
-    in_order,
-    iqr,
-    mad,
-    mean,
-    quantile,
-    river,
-    variance,
-)
+from ensemble_core.builtin import reducers
+from ensemble_core.builtin.reducers import EXACT, LONGEST, Reduce, river
 from ensemble_core.metrics.series import Statistic, TimedStatistic
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
@@ -67,21 +47,24 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 @hookimpl
 def ensemble_metrics() -> Iterable[StatisticPlugin]:
     """The statistics that come with Ensemble."""
-    yield _windowed("variance", "Sample variance", Variance, variance, default=True)
-    yield _windowed("mean", "Arithmetic mean", Mean, mean, default=True, within=True)
-    yield _windowed("max", "Largest value", Max, max, default=True, within=True)
-    yield _windowed("min", "Smallest value", Min, min, default=True, within=True)
-    yield _windowed("sum", "Sum of the values", Sum, math.fsum)
+    add, spread = operator.add, reducers.variance
+    both = {"default": True, "within": True}
+    yield _windowed("variance", "Sample variance", reducers.Variance, spread, default=True)
+    yield _windowed("mean", "Arithmetic mean", reducers.Mean, reducers.mean, **both)
+    yield _windowed("max", "Largest value", partial(reducers.Fold, max, -math.inf), max, **both)
+    yield _windowed("min", "Smallest value", partial(reducers.Fold, min, math.inf), min, **both)
+    yield _windowed("sum", "Sum of the values", partial(reducers.Fold, add, 0.0), math.fsum)
+    both = {"default": True, "exact": True}
     estimate = partial(river, "IQR", 0.25, 0.75)
-    yield _windowed("iqr", "Interquartile range", estimate, iqr, default=True, exact=True)
-    yield _windowed("mad", "Median absolute deviation", Mad, mad, default=True, exact=True)
+    yield _windowed("iqr", "Interquartile range", estimate, reducers.iqr, **both)
+    yield _windowed("mad", "Median absolute deviation", reducers.Mad, reducers.mad, **both)
     for name, text, q in (
         ("median", "Median", 0.5),
         ("p90", "90th percentile", 0.9),
         ("p95", "95th percentile", 0.95),
         ("p99", "99th percentile", 0.99),
     ):
-        estimate, reduce = partial(river, "Quantile", q), partial(quantile, q=q)
+        estimate, reduce = partial(river, "Quantile", q), partial(reducers.quantile, q=q)
         yield _windowed(name, text, estimate, reduce, exact=True, within=True)
     yield StatisticPlugin(
         name="quantile",
@@ -103,7 +86,7 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: Last(),
+        build=lambda options: reducers.Last(),
         options=_schema(),
         within=True,
     )
@@ -124,7 +107,7 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="rate",
         summary="Values per second over the last minute",
-        build=lambda options: Rate(seconds(options.get("window", 60))),
+        build=lambda options: reducers.Rate(seconds(options.get("window", 60))),
         options=_schema(
             window={
                 "description": "How far to look back: seconds, or 30s, 10m, 1h.",
@@ -173,17 +156,17 @@ def _build(
     options: Mapping[str, Any],
 ) -> Statistic | TimedStatistic:
     window = options.get("window")
-    any_order = partial(in_order, reduce) if exact else reduce
+    any_order = partial(reducers.in_order, reduce) if exact else reduce
     if isinstance(window, str):
-        return TimeWindow(seconds(window), any_order)
+        return reducers.TimeWindow(seconds(window), any_order)
     if window is not None:
-        return CountWindow(window, any_order)
-    return ExactFirst(streaming, reduce) if exact else streaming()
+        return reducers.CountWindow(window, any_order)
+    return reducers.ExactFirst(streaming, reduce) if exact else streaming()
 
 
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     q = options.get("q", 0.5)
-    return _build(partial(river, "Quantile", q), partial(quantile, q=q), True, options)
+    return _build(partial(river, "Quantile", q), partial(reducers.quantile, q=q), True, options)
 
 
 def _by_time(options: Mapping[str, Any]) -> bool:

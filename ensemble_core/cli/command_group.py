@@ -33,10 +33,11 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and not ctx.resilient_parsing:
+        plain = not name.startswith("-") and not ctx.resilient_parsing
+        # All commands are listed only where one is missing: that looks into every distribution.
+        if plain and self.get_command(ctx, name) is None:
             known = self.list_commands(ctx)
-            if name not in known:
-                ctx.fail(f"No such command {name!r}. {self.hint(name, known)}")
+            ctx.fail(f"No such command {name!r}. {self.hint(name, known)}")
         return super().resolve_command(ctx, args)
 
     def hint(self, name: str, known: Sequence[str]) -> str:

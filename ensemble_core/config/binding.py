@@ -20,6 +20,7 @@ from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.durations import seconds
+from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
@@ -308,7 +309,7 @@ def _condition(
         if woken and not_asked_for(context, place, condition.names, woken.occasion):
             return None
         if names is not None:
-            conditions.parse(when, names=names, has_value=has_value)
+            check_names(condition.text, condition.names, {*names, "value"} if has_value else names)
     except EnsembleError as error:
         context.attach(error, place)
         return None

@@ -20,8 +20,8 @@ from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 __all__ = ["read_text", "read_value"]
 
 _DEEPEST = 64
+#: Values of a document, each as often as aliases repeat it.
 _MOST = 500_000
-_MOST_BY_ALIAS = 100_000
 _CORE = "tag:yaml.org,2002:"
 
 _TRUE = frozenset({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
@@ -142,7 +142,7 @@ def _compose_events(events: Iterator[Any], file: str) -> _Node | None:
     root: _Node | None = None
     stack: list[_Node] = []
     anchors: dict[str, _Node] = {}
-    documents = count = 0
+    documents = 0
     for event in events:
         mark = event.start_mark
         if isinstance(event, yaml.DocumentStartEvent):
@@ -161,9 +161,6 @@ def _compose_events(events: Iterator[Any], file: str) -> _Node | None:
         if not isinstance(event, yaml.NodeEvent):
             continue
         where = Location(file, mark.line + 1, mark.column + 1)
-        count += 1
-        if count > _MOST:
-            raise _fault(f"the file has more than {_MOST} values", where, code="file-too-large")
         if isinstance(event, yaml.AliasEvent):
             known = anchors.get(event.anchor or "")
             if known is None:
@@ -273,25 +270,21 @@ class _Builder:
     def __init__(self, document: Document, errors: list[EnsembleError]) -> None:
         self._document = document
         self._errors = errors
-        self._seen: set[int] = set()
-        self._expanded = 0
+        self._built = 0
 
     def build(self, node: _Node, path: Path, depth: int) -> Any:
         document = self._document
         where = Location(document.file, node.line, node.column)
         if depth > _DEEPEST:
             raise _fault(f"aliases nest more than {_DEEPEST} levels deep", where, code="too-deep")
-        if id(node) in self._seen:
-            self._expanded += 1
-            if self._expanded > _MOST_BY_ALIAS:
-                raise _fault(
-                    f"aliases expand to more than {_MOST_BY_ALIAS} values",
-                    where,
-                    "write the file without aliases that repeat one another",
-                    "alias-bomb",
-                )
-        else:
-            self._seen.add(id(node))
+        self._built += 1
+        if self._built > _MOST:
+            raise _fault(
+                f"the file has more than {_MOST} values, with what its aliases repeat",
+                where,
+                "write the file without aliases that repeat one another",
+                "alias-bomb",
+            )
         document.values[path] = (node.line, node.column)
         if node.kind == "scalar":
             return self._scalar(node, path, where)
@@ -374,14 +367,9 @@ class _Builder:
         for key, value in zip(source.items[::2], source.items[1::2], strict=True):
             if key.kind != "scalar" or key.text not in taken or key.text == "<<":
                 kept.items += (key, value)
-        self._expanded += len(kept.items)
-        place = self._document.values.get(path)
-        if depth > _DEEPEST:
-            where = Location(self._document.file, source.line, source.column)
-            raise _fault(f"aliases nest more than {_DEEPEST} levels deep", where, code="too-deep")
-        data = self._mapping(kept, path, depth + 1)
-        if place is not None:
-            self._document.values[path] = place
+        place = self._document.values[path]
+        data = self.build(kept, path, depth + 1)
+        self._document.values[path] = place
         return {name: value for name, value in data.items() if name not in taken}
 
 

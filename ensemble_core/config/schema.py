@@ -51,7 +51,7 @@ def compose(registry: Registry) -> dict[str, Any]:
             f"observer-{name}",
             definitions,
         )
-    fields = copy.deepcopy(job)
+    fields = {**job, "properties": {**job["properties"]}}
     del fields["required"], fields["properties"]["name"]
     fields["description"] = "Fields of a job group. An environment is added to the group's own."
     definitions["job-fields"] = fields
@@ -134,36 +134,31 @@ def _with_options(
     own: dict[str, Any], options: Mapping[str, Any], key: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
     """``own`` with a plugin's option schema merged in; what is in neither is refused."""
-    options = _plain(options)
     for word in ("$defs", "definitions"):
         for name, inner in options.get(word, {}).items():
-            definitions[f"{key}-{name}"] = _moved(inner, key)
-    properties = _moved(options.get("properties", {}), key)
-    for name, inner in properties.items():
+            definitions[f"{key}-{name}"] = _plain(inner, key)
+    for name, inner in options.get("properties", {}).items():
         if name not in own["properties"]:
-            own["properties"][name] = inner
+            own["properties"][name] = _plain(inner, key)
     required = [*own.get("required", []), *options.get("required", [])]
     if required:
         own["required"] = required
     own.setdefault("additionalProperties", False)
     for word, inner in options.items():
         if word not in _MERGED:
-            own[word] = _moved(inner, key)
+            own[word] = _plain(inner, key)
     return own
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+def _plain(value: Any, key: str | None = None) -> Any:
+    """A plugin's schema as plain data; with ``key`` its own references are led to where its
+    definitions now are."""
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value
-
-
-def _moved(value: Any, key: str) -> Any:
-    """The schema with its own references led to where its definitions now are."""
-    if isinstance(value, dict):
-        moved = {name: _moved(inner, key) for name, inner in value.items()}
+        return [_plain(inner, key) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {name: _plain(inner, key) for name, inner in value.items()}
+    if key is not None:
         reference = moved.get("$ref")
         if isinstance(reference, str):
             for word in ("#/$defs/", "#/definitions/"):
@@ -173,10 +168,7 @@ def _moved(value: Any, key: str) -> Any:
             moved["$ref"] = "#/$defs/job-fields"
         elif moved.get("x-ensemble") == "action":
             moved["$ref"] = "#/$defs/nested-actions"
-        return moved
-    if isinstance(value, list):
-        return [_moved(inner, key) for inner in value]
-    return value
+    return moved
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from ensemble_core.model.expressions import (
     LONGEST,
     Formula,
     called,
-    check_names,
     refused,
 )
 
@@ -102,13 +101,10 @@ class Condition(Formula):
         return None if result is None else bool(result)
 
 
-def parse(
-    when: object, *, names: Collection[str] | None = None, has_value: bool = True
-) -> Condition:
-    """Parse and check a ``when``.
-
-    ``names`` are the fields it may use (``None``: not checked); ``has_value`` says whether there is
-    a metric for ``value`` to mean. Raises :class:`EnsembleError` with the reason and a hint.
+def parse(when: object, *, has_value: bool = True) -> Condition:
+    """Parse and check a ``when``; ``has_value`` says whether there is a metric for ``value`` to
+    mean. Which fields there are is the caller's to check. Raises :class:`EnsembleError` with the
+    reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
         raise refused(
@@ -138,8 +134,6 @@ def parse(
     tree, fields, metrics = expressions.parse(_with_value(text), text, "'when'", _CONDITION_HINT)
     if "value" in fields:
         _needs_value(text, has_value)
-    if names is not None:
-        check_names(text, fields, {*names, "value"} if has_value else set(names))
     return Condition(text, tree, fields, metrics)
 
 

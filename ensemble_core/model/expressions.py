@@ -159,7 +159,7 @@ def expression(text: str, *, names: Collection[str] | None = None) -> Expression
     """
     found = _expression(text)
     if names is not None:
-        check_names(found.text, found.names, set(names))
+        check_names(found.text, found.names, names)
     return found
 
 
@@ -237,7 +237,7 @@ def _checked(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], froze
     return tree, frozenset(used), frozenset(paths)
 
 
-def check_names(text: str, used: Collection[str], known: set[str]) -> None:
+def check_names(text: str, used: Collection[str], known: Collection[str]) -> None:
     """Refuse names that are not known here."""
     for name in sorted(used):
         if name in known:

@@ -14,8 +14,8 @@ import jsonschema_rs
 import pytest
 
 from ensemble_core.config import load, load_text, schema
-from ensemble_core.model.durations import seconds
 from ensemble_core.errors import EnsembleError, FileErrors
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import RFC21_EVENTS
 from ensemble_core.model.rules import Action, Rule, Trigger

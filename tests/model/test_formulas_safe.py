@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ensemble_core import EnsembleError, expression
 from ensemble_core.model.compiler import compiled
 from ensemble_core.model.conditions import parse
+from ensemble_core.model.expressions import check_names
 
 
 def nothing(path: str) -> float | None:
@@ -122,7 +123,7 @@ def test_what_is_no_formula_is_refused(escape: str, frame: str) -> None:
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_what_is_no_formula_is_refused_where_only_fields_are_known(escape: str) -> None:
     with pytest.raises(EnsembleError):
-        parse(escape, names={"x"})
+        check_names(escape, parse(escape).names, {"x"})
 
 
 @pytest.mark.parametrize(
