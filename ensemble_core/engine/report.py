@@ -1,4 +1,4 @@
-"""How a run stands, for people: groups, rules, and why a rule never fired.
+"""Report on a run, for people: its groups, its rules, and why a rule never fired.
 
 Made by the engine on request; read by the console and whoever shows a run.
 """

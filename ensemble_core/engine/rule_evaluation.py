@@ -112,7 +112,7 @@ class RuleEvaluation:
             watch.last = value
             if value is not None:
                 watch.match(value, found)
-        return in_order(found)
+        return in_order(found) if found else found
 
     def consider_each(self, found: Iterable[RuleState], occasion: Occasion) -> None:
         """Consider these rules, one after the other, while the run goes on."""

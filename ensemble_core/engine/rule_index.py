@@ -1,4 +1,4 @@
-"""Which rules a new fact can wake: the index that keeps the cost per match, not per rule.
+"""Index of live rules by what can wake them: the cost is per match, not per rule.
 
 Rules that wait for an occasion (``job-finish``, ``heartbeat`` …) are found by its name and the
 job's group. Rules that compare a metric are found by the metric and the number they compare with:
@@ -20,12 +20,11 @@ __all__ = ["Occasions", "RuleIndex", "RuleState", "Watch", "in_order"]
 
 
 class RuleState:
-    """What the engine knows of one rule: how often it fired, and what it waits for.
+    """State of one rule: how often it fired, and what it waits for.
 
-    ``order`` is its place among all rules. ``woken`` counts the occasions it was looked at and
-    ``seen`` is what a condition last saw when it did not hold, ``refused`` how often the trigger's
-    own ``match`` said no; rules that compare a metric leave
-    both to their watch, which knows them for all.
+    ``order`` is its place among all rules. ``woken`` counts the occasions it was looked at (for
+    rules that compare a metric their ``watch`` does), ``seen`` is what a condition last saw when it
+    did not hold, and ``refused`` how often the trigger's own ``match`` said no.
     """
 
     __slots__ = (

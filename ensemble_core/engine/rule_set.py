@@ -1,7 +1,7 @@
-"""All rules of a run: which are live, which failures they concern, why one never fired.
+"""Rule set of a run: which rules are live, which failures they concern, why one never fired.
 
 Keeps the states of rules and the index in step: a rule that is exhausted, switched off or cut is
-out of the index, one that is switched on again is back. Used by the engine alone.
+out of the index, one that is switched on again is back. Part of the engine's state.
 """
 
 from __future__ import annotations

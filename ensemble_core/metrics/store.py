@@ -234,18 +234,15 @@ class MetricStore:
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
-        return partial(self._plain, path)
+        if path.kind == "count":
+            return partial(_count, self.counts[path.group], path.variable)
+        return partial(_gauge, self.gauges, path.text)
 
     def bounds(self, path: MetricPath) -> Series | None:
         """The series whose smallest and largest value this metric always lies between."""
         if path.kind == "series" and self.statistics[path.statistic].within:
             return self.series[path.group, path.variable]
         return None
-
-    def _plain(self, path: MetricPath, now: float) -> float | None:
-        if path.kind == "count":
-            return self.counts[path.group][path.variable]
-        return self.gauges.get(path.text)
 
     def mean(self, group: str, variable: str) -> float | None:
         """The plain mean of a variable of a group, whatever statistics are kept."""
@@ -264,6 +261,14 @@ class MetricStore:
                 if value is not None:
                     values[f"{name}.{group}-{variable}"] = value
         return MetricsView(values)
+
+
+def _count(counts: Mapping[str, int], counter: str, now: float) -> float:
+    return counts[counter]
+
+
+def _gauge(gauges: Mapping[str, float], name: str, now: float) -> float | None:
+    return gauges.get(name)
 
 
 def _spoken(error: Exception) -> str:

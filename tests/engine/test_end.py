@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ensemble_core.model.decisions import Log, Terminate
@@ -12,7 +10,6 @@ from ensemble_core.model.events import (
     CallReturned,
     ExecutorLost,
     Problem,
-    ResizeOutcome,
     StopRequested,
 )
 from ensemble_core.testing import Story
@@ -270,31 +267,3 @@ def test_a_problem_is_logged_and_an_error_turns_the_exit_code() -> None:
     told.play("sleep.0")
     told.play("sleep.1")
     assert told.exit_code == 1
-
-
-def test_an_undelivered_resize_is_asked_again_and_keeps_its_firing() -> None:
-    told = story("  - {id: g, trigger: job-start, action: {name: grow, value: 2}}")
-    told.start()
-    decided = told.begin("sleep.0")
-    (first,) = (one for one in decided if one.type == "resize")
-    told.tell(ResizeOutcome(told.now, first.request, "undelivered"))  # type: ignore[attr-defined]
-    (again,) = (one for one in told.wait(2) if one.type == "resize")
-    # By its name an executor that carried it out, though its answer was lost, knows it again.
-    assert again == replace(first, attempt=2)  # type: ignore[call-arg]
-    told.tell(ResizeOutcome(told.now, again.request, "denied", reason="full"))  # type: ignore[attr-defined]
-    assert not [one for one in told.wait(300) if one.type == "resize"]
-    assert told.fired().count("g") == 1
-
-
-def test_a_granted_resize_is_an_event_that_rules_see() -> None:
-    told = story(
-        """
-  - {trigger: job-start, action: {name: grow, value: 2}}
-  - {id: got, trigger: resize-granted, when: size == 4, action: {name: submit, label: echo}}
-"""
-    )
-    told.start()
-    decided = told.begin("sleep.0")
-    (asked,) = (one for one in decided if one.type == "resize")
-    granted = told.tell(ResizeOutcome(told.now, asked.request, "granted", 4))  # type: ignore[attr-defined]
-    assert told.submitted(granted) == ["echo.0"]

@@ -1,10 +1,15 @@
-"""Guards against storms: limits, and chains of firings that feed themselves."""
+"""Limits: jobs, submits per second (a rate limit), and chains of firings that feed themselves."""
 
 from __future__ import annotations
 
-from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.decisions import Call, Cancel, Log, Submit, Terminate
 from ensemble_core.model.events import CallReturned
 from ensemble_core.testing import Story
+
+PACED = """
+limits: {submits_per_second: 1}
+jobs: [{name: a, command: x, count: 4}, {name: b, command: x}]
+"""
 
 
 def test_a_chain_that_feeds_itself_is_cut_with_an_error_that_shows_it() -> None:
@@ -184,3 +189,86 @@ rules:
     assert told.engine.next_timer() is None
     assert told.engine.busy == 1
     assert told.metric("count.a.cancelled") == 3
+
+
+def test_nothing_is_decided_after_a_terminate_that_a_held_jobs_cancel_led_to() -> None:
+    told = Story(
+        PACED
+        + """
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-start, action: {name: cancel, label: a}}
+  - {trigger: job-cancel, action: {name: terminate, exit_code: 3}}
+"""
+    )
+    told.start()
+    decided = told.begin("a.0")
+    assert isinstance(decided[-1], Terminate)
+    assert decided[-1].cancel == ("a.0",)
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("a.0",)]
+    assert told.exit_code == 3
+
+
+def test_held_jobs_that_are_cancelled_and_submitted_again_are_a_chain() -> None:
+    told = Story(
+        PACED
+        + """
+rules:
+  - {trigger: start, action: [{name: submit, label: a}, {name: cancel, label: a}]}
+  - id: again
+    trigger: job-cancel
+    repetitions: 100000
+    action: [{name: submit, label: b}, {name: cancel, label: b}]
+"""
+    )
+    decided = told.start()
+    errors = [one.message for one in decided if isinstance(one, Log) and one.level == "error"]
+    assert any("caused one another" in message for message in errors)
+    assert not any("raised" in message for message in errors)
+
+
+def test_paced_jobs_all_go_at_a_time_of_today() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 3}
+jobs: [{name: a, command: x, count: 30}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+""",
+        now=1.7e9 + 0.1,
+    )
+    told.start()
+    for _ in range(2000):
+        timer = told.engine.next_timer()
+        if timer is None:
+            break
+        assert timer.when > told.now, "time stands still"
+        told.wait(timer.when - told.now)
+    assert [one for one in told.decisions if isinstance(one, Submit)]
+    assert len(told.submitted()) == 30
+
+
+def test_as_many_jobs_as_the_limit_says_are_submitted() -> None:
+    told = Story(
+        """
+limits: {jobs: 1}
+jobs: [{name: a, command: x}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+    )
+    told.start()
+    assert told.submitted() == ["a.0"]
+
+
+def test_jobs_that_come_later_do_not_overtake_those_that_wait_for_their_turn() -> None:
+    told = Story(
+        """
+limits: {submits_per_second: 1}
+jobs: [{name: a, command: x, count: 3}, {name: b, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: interval, seconds: 0.5, action: {name: submit, label: b}}
+"""
+    )
+    told.start()
+    told.wait(10)
+    assert told.submitted() == ["a.0", "a.1", "a.2", "b.0"]
