@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ensemble_minicluster import ensemble_executors
-from ensemble_service.client import ServiceClient
+from ensemble_service import ServiceClient
 
 import ensemble_core
 from ensemble_core import Event, ExecutorError, Problem, Run, UsageError

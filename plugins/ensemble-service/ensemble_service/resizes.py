@@ -228,8 +228,9 @@ class Resizes:
         # In a thread: the disk may not answer.
         closing = asyncio.ensure_future(self._threads.call("", self._log.close))
         await asyncio.wait({closing}, timeout=_CLOSING)
-        for left in (closing, *self._looks.values()):
-            left.cancel()
+        closing.cancel()
+        for look in self._looks.values():
+            look.cancel()
         self._threads.close()
 
 

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service import connection as connections
 from ensemble_service import hosted_run
 from ensemble_service.channel import Away, open_channel

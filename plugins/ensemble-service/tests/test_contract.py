@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel

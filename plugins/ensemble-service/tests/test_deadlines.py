@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-pytest.importorskip("grpc")
-
 from ensemble_service.rate_limits import Deadline, RateLimiter
 
 

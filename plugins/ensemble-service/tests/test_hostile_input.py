@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_service.access import TokenFile, Unauthenticated
-
-pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
-
 from click.testing import CliRunner
+from ensemble_service.access import TokenFile, Unauthenticated
 from ensemble_service.commands.server import main
 
 

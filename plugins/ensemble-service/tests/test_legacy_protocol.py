@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from ensemble_service.channel import open_channel
 from ensemble_service.proto import ensemble_operator_pb2 as old
 from ensemble_service.proto import ensemble_operator_pb2_grpc as old_api

@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel

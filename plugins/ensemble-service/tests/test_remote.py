@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-
-pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service import hosted_run, tls, unacked_events
 from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent

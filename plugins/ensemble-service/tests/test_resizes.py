@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("grpc")
-
 from ensemble_service import resizes, serial_threads
 from ensemble_service.access import Identity
 from ensemble_service.counters import Counters

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-
-pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service import send_queue as outbox_module
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused

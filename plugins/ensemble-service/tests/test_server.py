@@ -19,11 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("grpc")
-
 import grpc
+import pytest
 from ensemble_service import logs, prometheus, tls
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.counters import Counters

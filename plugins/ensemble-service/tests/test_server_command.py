@@ -17,9 +17,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-
-pytest.importorskip("grpc")
-
 from ensemble_service.commands.server import main
 
 RESIZER = """

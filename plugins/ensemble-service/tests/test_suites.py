@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("grpc", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel

@@ -11,9 +11,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("grpc")
-
 from ensemble_service import tls
 from ensemble_service.access import TokenFile
 from ensemble_service.client import ServiceClient, open_channel

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-pytest.importorskip("grpc")
-
 from ensemble_service import server, tls
 from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("google.protobuf", reason="needs gRPC: pip install 'ensemble-core[service]'")
-
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.unacked_events import UnackedEvents

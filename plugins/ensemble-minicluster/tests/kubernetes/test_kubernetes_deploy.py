@@ -251,8 +251,10 @@ def test_every_package_of_the_image_is_pinned_as_the_project_has_it() -> None:
 def test_what_the_project_needs_is_in_the_image() -> None:
     text = (DEPLOY / "requirements.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==(\S+) \\$", text))
-    installed = {"ensemble-core": "service", "ensemble-minicluster": "kubernetes"}
+    built = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    installed = {"ensemble-core": "", "ensemble-service": "", "ensemble-minicluster": "kubernetes"}
     for project, extra in installed.items():
+        assert project == "ensemble-core" or f"./plugins/{project}" in built
         needed = requires(project)
         assert needed
         for each in needed:
