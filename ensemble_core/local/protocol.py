@@ -52,6 +52,8 @@ decode: Callable[[str], Any] = json.loads
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: What of a job the supervisor does not need.
 _NOT_SENT = ("parameters", "observe", "executor", "options")
+#: Where a job's event has what else it says.
+_MORE_AT = 7
 #: Fields of a job's event that have a place of their own in its line.
 _PLACED = ("type", "timestamp", "job", "name", "context")
 #: Whether there are others, but for ``ours``, which the events of jobs here always are.
@@ -127,11 +129,11 @@ def _plain(value: object) -> str:
 def to_event(message: list[Any]) -> Event:
     """The event of a message that begins with ``e`` or ``o``."""
     if message[0] == "e":
-        _, job, time, name, context, *extra = message
-        if len(extra) <= 2:
-            return JobEvent(time, job, name, context or _NOTHING)
-        more = {"timestamp": time, "job": job, "name": name, "context": context, **extra[2]}
-        return JobEvent.from_dict(more)
+        if len(message) <= _MORE_AT:
+            return JobEvent(message[2], message[1], message[3], message[4] or _NOTHING)
+        _, job, time, name, context = message[:5]
+        more = {"timestamp": time, "job": job, "name": name, "context": context}
+        return JobEvent.from_dict({**more, **message[_MORE_AT]})
     return Event.from_dict(message[1])
 
 
