@@ -1,0 +1,177 @@
+"""Lifecycle of a job from its start to ``clean``: time limit, exit of its tasks, what it holds.
+
+The supervisor's loop owns one :class:`JobLifecycle`. Everybody who brings about that a job is over
+does so through it: the starter, the terminator and the requests.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
+from ensemble_core.local.poller import Poller
+from ensemble_core.local.process_tree import ProcessTree
+from ensemble_core.local.protocol import encode_context, encode_value
+from ensemble_core.local.slots import Slots
+from ensemble_core.local.terminator import Terminator, Token
+
+__all__ = ["JobLifecycle"]
+
+#: Seconds between looks for dead orphans of jobs that go on running.
+_TIDY = 30.0
+
+#: Events that are the same for each job.
+_RELEASE = encode_context("release", {"ranks": "all", "final": True})
+_FREE, _CLEAN = encode_context("free"), encode_context("clean")
+
+
+class JobLifecycle:
+    """``lost`` says of jobs that an earlier supervisor started why their end cannot be known."""
+
+    def __init__(
+        self,
+        active: ActiveJobs,
+        slots: Slots,
+        log: EventLog,
+        poller: Poller[Token],
+        tree: ProcessTree[JobRecord],
+        grace: float,
+    ) -> None:
+        self._active = active
+        self._slots = slots
+        self._log = log
+        self._poller = poller
+        self._tree = tree
+        self.terminator = Terminator(tree, poller, grace, self.leave)
+        self.lost: dict[JobRecord, str] = {}
+        #: Jobs that have ended by themselves in this turn.
+        self._ended: list[JobRecord] = []
+        self._tidying = False
+
+    def started(self, record: JobRecord) -> None:
+        if not self._tidying:
+            self._tidying = True
+            self._poller.at(time.monotonic() + _TIDY, self._tidy)
+        if record.job.duration > 0:
+            self.limit(record, record.job.duration)
+        if not record.live:
+            self._tasks_over(record)
+
+    def limit(self, record: JobRecord, seconds: float) -> None:
+        now = time.monotonic()
+        record.ends = now + seconds + self.terminator.grace
+        record.timers.append(self._poller.at(now + seconds, lambda: self._time_out(record)))
+
+    def _time_out(self, record: JobRecord) -> None:
+        if (record.live or record.inherited) and record.reason in ("", "task"):
+            limit = describe(record.job.duration)
+            self.end(record, "timeout", f"the time limit of {limit} has passed")
+
+    def end(self, record: JobRecord, kind: str, note: str) -> None:
+        record.reason = kind
+        self._log.tell_exception(record, kind, note)
+        self.terminator.end(record)
+
+    def task_ended(self, record: JobRecord, pid: int) -> None:
+        try:
+            status = os.waitpid(pid, 0)[1]
+        except ChildProcessError:
+            status = 255 << 8
+            self._log.tell_exception(
+                record,
+                "exec",
+                "its exit status was taken by other code",
+            )
+        record.live.discard(pid)
+        if record.reason != "task" or not record.statuses:
+            record.statuses.append(status)
+        if record.live:
+            # The other tasks may be waiting for this one, without an end.
+            if os.WIFSIGNALED(status) and not record.reason and record.started:
+                record.reason = "task"
+                record.timers.append(
+                    self._poller.at(
+                        time.monotonic() + self.terminator.grace,
+                        lambda: self.terminator.end(record),
+                    )
+                )
+        elif record.started:
+            self._tasks_over(record)
+        elif record.phase is not Phase.NONE:
+            self.terminator.task_ended(record)
+
+    def _tasks_over(self, record: JobRecord) -> None:
+        if record.phase is Phase.NONE:
+            self._ended.append(record)
+        else:
+            self._log.tell(record, _finish(record))
+            self.terminator.task_ended(record)
+
+    def look_behind(self) -> None:
+        """End what jobs that are over by themselves have left running."""
+        if not self._ended:
+            return
+        ended, self._ended = self._ended, []
+        left = self._tree.left_behind(ended)
+        for record in ended:
+            if record in left:
+                self._log.tell(record, _finish(record))
+                record.reason = record.reason or "leftover"
+                self.terminator.end(record)
+            else:
+                self.leave(record, "", _finish(record))
+
+    def _tidy(self) -> None:
+        self._tidying = bool(self._active.running)
+        if self._tidying:
+            self._tree.left_behind(())
+            self._poller.at(time.monotonic() + _TIDY, self._tidy)
+
+    def leave(self, record: JobRecord, note: str = "", *first: str) -> None:
+        """Nothing of this job runs any more: free what it held. ``first`` are its events before."""
+        lost = self.lost.pop(record, "")
+        if record.inherited:
+            self._tree.forget(record.job.id)
+            if not record.reason:
+                self._log.tell_exception(record, "lost", lost)
+        if note:
+            self._log.tell_exception(record, "leftover", note, severity=1)
+        job = record.job
+        del self._active.running[record]
+        for pid in record.pids:
+            if self._active.tasks.get(pid) is record:
+                del self._active.tasks[pid]
+        self._slots.give_back(job.cores, record.gpus)
+        prepared = record.prepared
+        if prepared is not None:
+            prepared.close()
+            for path in prepared.kept:
+                _remove_if_empty(path)
+        if record.started:
+            first += (_RELEASE,)
+        if record.allotted:
+            first += (_FREE,)
+        self.clean(record, *first)
+
+    def clean(self, record: JobRecord, *first: str) -> None:
+        """A job is over; ``first`` are its events before that."""
+        record.over = True
+        record.stop_timers()
+        name = record.job.id
+        self._active.records.pop(name, None)
+        self._log.tell(record, *first, _CLEAN)
+
+
+def _finish(record: JobRecord) -> str:
+    return encode_value("finish", "status", record.status())
+
+
+def _remove_if_empty(path: str) -> None:
+    """A run of a million silent jobs does not leave two million empty files."""
+    try:
+        if os.stat(path).st_size == 0:
+            os.unlink(path)
+    except OSError:
+        return

@@ -1,0 +1,246 @@
+"""Requests of controllers, carried out by the supervisor's loop: submit, cancel, resize, reattach …
+
+The loop owns one :class:`RequestHandler`, and calls :meth:`RequestHandler.handle` once a turn. A
+request never overtakes one that came before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Literal
+
+from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.job_lifecycle import JobLifecycle
+from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase
+from ensemble_core.local.poller import Poller, Timer
+from ensemble_core.local.protocol import encode_context, encode_job, encode_value
+from ensemble_core.local.queue import Queue
+from ensemble_core.local.slots import Slots
+from ensemble_core.local.starter import Starter
+from ensemble_core.local.terminator import Token
+from ensemble_core.model.decisions import WhenBusy
+from ensemble_core.model.jobs import Job
+
+__all__ = ["Request", "RequestHandler"]
+
+Request = (
+    tuple[Literal["submit"], Sequence[Job]]
+    | tuple[Literal["cancel"], Sequence[str]]
+    | tuple[Literal["resize"], str, int, WhenBusy]
+    | tuple[Literal["forget"], Sequence[str]]
+    | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
+    | tuple[Literal["close"], Callable[[], None]]
+    | tuple[Literal["end"], str]
+    | tuple[Literal["call"], Callable[[], None]]
+)
+
+#: Jobs taken in per turn, so that a large submit does not hold up those that could start.
+_INTAKE = 500
+#: Seconds for which one who leaves waits for jobs that are being killed.
+_CLOSE_WAIT = 5.0
+
+#: Events that are the same for each job.
+_VALIDATE, _DEPEND = encode_context("validate"), encode_context("depend")
+
+
+class RequestHandler:
+    """:meth:`add` may be called from any thread, all else by the loop's only."""
+
+    def __init__(
+        self,
+        active: ActiveJobs,
+        slots: Slots,
+        queue: Queue,
+        log: EventLog,
+        poller: Poller[Token],
+        starter: Starter,
+        lifecycle: JobLifecycle,
+    ) -> None:
+        self._active = active
+        self._slots = slots
+        self._queue = queue
+        self._log = log
+        self._poller = poller
+        self._starter = starter
+        self._lifecycle = lifecycle
+        self._terminator = lifecycle.terminator
+        self._ledger = log.ledger
+        self._requests: deque[Request] = deque()
+        self._arrivals: deque[Job] = deque()
+        self._leaving: list[JobRecord] = []
+        self._left: Callable[[], None] | None = None
+        self._last_call: Timer | None = None
+        self._numbers = itertools.count()
+
+    def add(self, request: Request) -> None:
+        self._requests.append(request)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was asked for that is not worked in yet."""
+        return bool(self._arrivals or self._requests)
+
+    @property
+    def taking_in(self) -> bool:
+        """Whether jobs were submitted that are not in the queue yet."""
+        return bool(self._arrivals)
+
+    def adopt(self, record: JobRecord) -> None:
+        """Go on with a job that an earlier supervisor left."""
+        record.number = next(self._numbers)
+        self._active.records[record.job.id] = record
+
+    def handle(self) -> None:
+        self._take_in()
+        # A request never overtakes the jobs that were submitted before it.
+        while self._requests and not self._arrivals:
+            request = self._requests.popleft()
+            if request[0] == "submit":
+                self._arrivals.extend(request[1])
+                self._take_in()
+            elif request[0] == "cancel":
+                for name in request[1]:
+                    self._cancel(name, "cancelled")
+            elif request[0] == "resize":
+                self._resize(request[1], request[2], request[3])
+            elif request[0] == "forget":
+                self._forget(request[1])
+            elif request[0] == "reattach":
+                self._reattach(request[1], request[2])
+            elif request[0] == "close":
+                self._close(request[1])
+            elif request[0] == "end":
+                self._cancel_all(request[1])
+            else:
+                request[1]()
+
+    def _take_in(self) -> None:
+        for _ in range(min(_INTAKE, len(self._arrivals))):
+            job = self._arrivals.popleft()
+            if job.id in self._active.records or (
+                self._ledger is not None and self._ledger.knows(job.id)
+            ):
+                message = f"job {job.id} was submitted before: it is not run a second time"
+                self._log.problem(message, "error")
+                continue
+            record = JobRecord(job, next(self._numbers))
+            self._active.records[job.id] = record
+            extra = () if self._ledger is None else (encode_job(job),)
+            submit = encode_context("submit", {"urgency": job.urgency}, *extra)
+            self.wait(record, frozenset(), submit)
+
+    def wait(self, record: JobRecord, told: Set[str], *first: str) -> None:
+        """Put a job into the queue, unless it can never run; ``told`` are its events so far, and
+        ``first`` those that are to be told before others."""
+        job = record.job
+        if not 0 <= job.urgency <= 31 or job.tasks < 1 or job.cores_per_task < 1:
+            if first:
+                self._log.tell(record, *first)
+            self._log.tell_exception(
+                record,
+                "validate",
+                f"urgency {job.urgency} (0 to 31), tasks {job.tasks} (1 or more) or"
+                f" cores_per_task {job.cores_per_task} (1 or more) is out of range",
+            )
+            self._lifecycle.clean(record)
+            return
+        priority = encode_value("priority", "priority", job.urgency)
+        if told:
+            steps = {"validate": _VALIDATE, "depend": _DEPEND, "priority": priority}
+            first += tuple(text for name, text in steps.items() if name not in told)
+        else:
+            first += (_VALIDATE, _DEPEND, priority)
+        if first:
+            self._log.tell(record, *first)
+        never = self._slots.never(job)
+        if never is not None:
+            self._log.tell_exception(record, "alloc", never)
+            self._lifecycle.clean(record)
+        else:
+            self._queue.add(record)
+
+    def _cancel(self, name: str, note: str) -> None:
+        record = self._active.records.get(name)
+        if record is None or record.reason not in ("", "task"):
+            return
+        if record not in self._active.running:
+            self._log.tell_exception(record, "cancel", f"{note} while it waited")
+            self._lifecycle.clean(record)
+        elif record.live or not record.started:
+            self._starter.stop_waiting(record)
+            self._lifecycle.end(record, "cancel", note)
+
+    def _cancel_all(self, note: str) -> None:
+        """Asked a second time, it waits for no grace."""
+        for name, record in list(self._active.records.items()):
+            if record.phase is Phase.NONE:
+                self._cancel(name, note)
+            else:
+                self._terminator.end_now(record)
+
+    def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
+        slots = self._slots
+        done = None if self._ledger is None else self._ledger.requests.get(request)
+        if done is not None:  # asked by a controller that did not live to hear the answer
+            self._log.answer(request, "denied" if done == "denied" else "granted", "", True)
+            return
+        # A slot in use goes when its job ends, or stays; no job is ended for it.
+        spared = 0
+        if when_busy == "skip" and delta < 0:
+            spared = max(0, -delta - max(0, slots.free))
+        change = slots.resize(delta + spared)
+        reason = ""
+        if spared:
+            reason = f"{spared} of them are in use"
+        elif change != delta:
+            if delta > 0:
+                reason = f"--max-slots is {slots.largest}"
+            else:
+                reason = f"--min-slots is {slots.smallest}"
+        denied = change == 0 and delta != 0
+        self._log.answer(request, "denied" if denied else "granted", reason, False)
+
+    def _forget(self, jobs: Sequence[str]) -> None:
+        if self._ledger is not None:
+            self._ledger.forget(name for name in jobs if name not in self._active.records)
+
+    def _reattach(
+        self, jobs: Mapping[str, float], answer: Callable[[Mapping[str, bool]], None]
+    ) -> None:
+        self._log.publish()  # what is told from here on is newer than what is told again
+        records, ledger = self._active.records, self._ledger
+        known = {
+            name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
+        }
+        answer(known)
+        if ledger is not None:
+            wanted = {name: since for name, since in jobs.items() if known[name]}
+            self._log.deliver(list(ledger.replay(wanted)))
+        for name in jobs:
+            if name in records:
+                records[name].told = True
+
+    def _close(self, left: Callable[[], None]) -> None:
+        """The controller leaves: what is being ended is killed at once, the rest goes on."""
+        running = self._active.running
+        self._leaving = [record for record in running if record.phase is not Phase.NONE]
+        for record in self._leaving:
+            self._terminator.end_now(record)
+        self._left = left
+        self._last_call = self._poller.at(time.monotonic() + _CLOSE_WAIT, self._gone)
+
+    def _gone(self) -> None:
+        left, self._left = self._left, None
+        self._leaving = []
+        if self._last_call is not None:
+            self._last_call.cancel()
+        if left is not None:
+            left()
+
+    def let_go(self) -> None:
+        """Let a controller leave for whom everything has ended that was to end."""
+        if self._left is not None and all(record.over for record in self._leaving):
+            self._gone()
