@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import operator
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,8 +18,8 @@ from typing import Any
 from ensemble_core.metrics.series import Statistic
 
 __all__ = [
-    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Last", "Mad", "Mean", "Rate",
-    "Reduce", "TimeWindow", "Variance", "in_order", "iqr", "mad", "mean", "quantile", "river",
+    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Last", "Mad", "Moments", "Rate",
+    "Reduce", "TimeWindow", "in_order", "in_turn", "iqr", "mad", "mean", "quantile", "river",
     "variance",
 ]  # fmt: skip
 
@@ -60,6 +61,11 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
 
 
+def in_turn(values: Sequence[float]) -> float:
+    """Their sum, added as they stand: what came in parts is the same as what came at once."""
+    return functools.reduce(operator.add, values)
+
+
 def in_order(reduce: Reduce, values: Sequence[float]) -> float:
     """A reduction that needs ordered values, of values in any order."""
     return reduce(sorted(values))
@@ -97,58 +103,48 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Sum, largest or smallest of all values: a function of the result so far and the next."""
+    """Sum, largest or smallest of all values: a function of the result so far and more values."""
 
     __slots__ = ("_function", "_result")
 
-    def __init__(self, function: Callable[[float, float], float], start: float) -> None:
+    def __init__(self, function: Reduce, start: float) -> None:
         self._function = function
         self._result = start
 
     def update(self, value: float) -> None:
-        self._result = self._function(self._result, value)
+        self._result = self._function((self._result, value))
 
     def update_all(self, values: Sequence[float]) -> None:
-        self._result = functools.reduce(self._function, values, self._result)
+        self._result = self._function((self._result, *values))
 
     def get(self) -> float:
         return self._result
 
 
-class Mean:
-    """The mean of all values, by Welford's algorithm."""
+class Moments:
+    """Mean or sample variance of all values, by Welford's algorithm."""
 
-    __slots__ = ("_count", "_mean")
+    __slots__ = ("_count", "_mean", "_squares", "_variance")
 
-    def __init__(self) -> None:
-        self._count = 0.0
-        self._mean = 0.0
-
-    def update(self, value: float) -> None:
-        self._count += 1.0
-        self._mean += (1.0 / self._count) * (value - self._mean)
-
-    def get(self) -> float:
-        return self._mean
-
-
-class Variance:
-    """The sample variance of all values, by Welford's algorithm."""
-
-    __slots__ = ("_count", "_mean", "_squares")
-
-    def __init__(self) -> None:
-        self._count = 0.0
-        self._mean = 0.0
-        self._squares = 0.0
+    def __init__(self, *, variance: bool) -> None:
+        self._variance = variance
+        self._count = self._mean = self._squares = 0.0
 
     def update(self, value: float) -> None:
-        before = self._mean
-        self._count += 1.0
-        self._mean = mean = before + (1.0 / self._count) * (value - before)
-        self._squares += (value - before) * (value - mean)
+        self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        count, mean, squares = self._count, self._mean, self._squares
+        for value in values:
+            count += 1.0
+            distance = value - mean
+            mean += 1.0 / count * distance
+            squares += distance * (value - mean)
+        self._count, self._mean, self._squares = count, mean, squares
 
     def get(self) -> float:
+        if not self._variance:
+            return self._mean
         return self._squares / (self._count - 1.0) if self._count > 1.0 else 0.0
 
 

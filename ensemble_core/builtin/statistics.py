@@ -17,7 +17,6 @@ at a clock. What reduces the values is in ``reducers``.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -47,13 +46,14 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 @hookimpl
 def ensemble_metrics() -> Iterable[StatisticPlugin]:
     """The statistics that come with Ensemble."""
-    add, spread = operator.add, reducers.variance
-    both = {"default": True, "within": True}
-    yield _windowed("variance", "Sample variance", reducers.Variance, spread, default=True)
-    yield _windowed("mean", "Arithmetic mean", reducers.Mean, reducers.mean, **both)
-    yield _windowed("max", "Largest value", partial(reducers.Fold, max, -math.inf), max, **both)
-    yield _windowed("min", "Smallest value", partial(reducers.Fold, min, math.inf), min, **both)
-    yield _windowed("sum", "Sum of the values", partial(reducers.Fold, add, 0.0), math.fsum)
+    make: Callable[..., Statistic] = reducers.Moments
+    variance, mean = partial(make, variance=True), partial(make, variance=False)
+    make, both = reducers.Fold, {"default": True, "within": True}
+    yield _windowed("variance", "Sample variance", variance, reducers.variance, default=True)
+    yield _windowed("mean", "Arithmetic mean", mean, reducers.mean, **both)
+    yield _windowed("max", "Largest value", partial(make, max, -math.inf), max, **both)
+    yield _windowed("min", "Smallest value", partial(make, min, math.inf), min, **both)
+    yield _windowed("sum", "Sum of the values", partial(make, reducers.in_turn, 0.0), math.fsum)
     both = {"default": True, "exact": True}
     estimate = partial(river, "IQR", 0.25, 0.75)
     yield _windowed("iqr", "Interquartile range", estimate, reducers.iqr, **both)
