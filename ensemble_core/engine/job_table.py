@@ -426,7 +426,7 @@ class _Stranger:
     __slots__ = ("ended", "exception", "state", "status")
 
     def __init__(self) -> None:
-        self.state = JobState.NEW
+        self.state = JobState.NEW.value
         self.exception: str | None = None
         self.status: int | None = None
         self.ended = False
@@ -447,12 +447,11 @@ class Strangers:
         if job is None:
             job = self._jobs[event.job] = _Stranger()
         name, context = event.name, event.context
-        occasions = [f"job-{name}"]
-        state = _STATE_AFTER.get(name)
-        if state is not None and state > job.state:
-            job.state = state
-            if state in _STATE_OCCASION:
-                occasions.append(_STATE_OCCASION[state])
+        step = _STEPS.get(name) or _step(name)
+        occasions = list(step.occasions)
+        if step.state > job.state:
+            job.state = step.state
+            occasions = list(step.moving)
         if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
             job.exception = str(context.get("type", ""))
         elif name == "finish":

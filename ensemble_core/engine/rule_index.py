@@ -8,7 +8,7 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -99,22 +99,32 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
 
 
 class _Thresholds:
-    """States by the number they compare with, sorted."""
+    """States by the number they compare with, sorted; of equal numbers those with ``tie`` 0 come
+    before those with 1."""
 
     __slots__ = ("numbers", "states")
 
     def __init__(self) -> None:
-        self.numbers: list[float] = []
+        self.numbers: list[tuple[float, int]] = []
         self.states: list[RuleState] = []
 
-    def add(self, number: float, state: RuleState) -> None:
-        at = bisect_right(self.numbers, number)
-        self.numbers.insert(at, number)
+    def add(self, number: float, tie: int, state: RuleState) -> None:
+        at = bisect_right(self.numbers, (number, tie))
+        self.numbers.insert(at, (number, tie))
         self.states.insert(at, state)
 
     def discard(self, state: RuleState) -> None:
         at = self.states.index(state)
         del self.numbers[at], self.states[at]
+
+    def until(self, value: float) -> int:
+        """How many compare with a smaller number, or with this one and tie 0."""
+        return bisect_right(self.numbers, (value, 0))
+
+
+#: In ``above`` (``>=`` before ``>``) a value satisfies the states until it, in ``below`` (``<``
+#: before ``<=``) those after it.
+_TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
 class Watch:
@@ -127,12 +137,9 @@ class Watch:
     """
 
     __slots__ = (
+        "_above",
+        "_below",
         "_equal",
-        "_ge",
-        "_gt",
-        "_le",
-        "_lt",
-        "_ordered",
         "_other",
         "bounds",
         "ceiling",
@@ -160,97 +167,68 @@ class Watch:
         self.updates = 0
         self.last: float | None = None
         self.size = 0
+        self._above = _Thresholds()
+        self._below = _Thresholds()
         self._equal: dict[float, list[RuleState]] = {}
-        self._gt = _Thresholds()
-        self._ge = _Thresholds()
-        self._lt = _Thresholds()
-        self._le = _Thresholds()
+        #: Rules whose condition is more than one comparison, or none.
         self._other: list[RuleState] = []
-        #: How many rules compare with one of the four thresholds.
-        self._ordered = 0
-
-    def _thresholds(self, operator: str) -> _Thresholds | None:
-        return {">": self._gt, ">=": self._ge, "<": self._lt, "<=": self._le}.get(operator)
 
     def add(self, state: RuleState) -> None:
-        self._put(state)
+        self.size += 1
+        if state.watch is None:
+            state.watch = self
+            state.first_update = self.updates
+        operator, number = _comparison(state)
+        if operator == "==":
+            self._equal.setdefault(number, []).append(state)
+        elif operator in _TIES:
+            self._thresholds(operator).add(number, _TIES[operator], state)
+        else:
+            insort(self._other, state, key=_order)
         self._reach()
 
     def discard(self, state: RuleState) -> None:
-        self._take(state)
+        self.size -= 1
+        operator, number = _comparison(state)
+        if operator == "==":
+            self._equal[number].remove(state)
+            if not self._equal[number]:
+                del self._equal[number]
+        elif operator in _TIES:
+            self._thresholds(operator).discard(state)
+        else:
+            self._other.remove(state)
         self._reach()
+
+    def _thresholds(self, operator: str) -> _Thresholds:
+        return self._above if operator[0] == ">" else self._below
 
     def _reach(self) -> None:
         """Work out which values are out of every rule's reach."""
         if self._equal or self._other:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
-        above = [*self._gt.numbers[:1], *self._ge.numbers[:1]]
-        below = [*self._lt.numbers[-1:], *self._le.numbers[-1:]]
-        self.ceiling = min(above, default=float("inf"))
-        self.floor = max(below, default=float("-inf"))
-
-    def _put(self, state: RuleState) -> None:
-        self.size += 1
-        if state.watch is None:
-            state.watch = self
-            state.first_update = self.updates
-        condition = state.rule.condition
-        comparison = condition.comparison if condition else None
-        if comparison is None or state.rule.trigger.match is not None:
-            insort(self._other, state, key=_order)
-            return
-        operator, number = comparison
-        thresholds = self._thresholds(operator)
-        if thresholds is not None:
-            thresholds.add(number, state)
-            self._ordered += 1
-        elif operator == "==":
-            self._equal.setdefault(number, []).append(state)
-        else:
-            insort(self._other, state, key=_order)
-
-    def _take(self, state: RuleState) -> None:
-        self.size -= 1
-        if state in self._other:
-            self._other.remove(state)
-            return
-        condition = state.rule.condition
-        assert condition is not None
-        assert condition.comparison is not None
-        operator, number = condition.comparison
-        thresholds = self._thresholds(operator)
-        if thresholds is not None:
-            thresholds.discard(state)
-            self._ordered -= 1
-            return
-        states = self._equal[number]
-        states.remove(state)
-        if not states:
-            del self._equal[number]
+        above, below = self._above.numbers, self._below.numbers
+        self.ceiling = above[0][0] if above else float("inf")
+        self.floor = below[-1][0] if below else float("-inf")
 
     def match(self, value: float, found: list[RuleState]) -> None:
         """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
         if self._equal and value in self._equal:
             found += self._equal[value]
-        if self._ordered:
-            self._match_ordered(value, found)
-        if self._other:
-            found += self._other
+        if self._above.states:
+            found += self._above.states[: self._above.until(value)]
+        if self._below.states:
+            found += self._below.states[self._below.until(value) :]
+        found += self._other
 
-    def _match_ordered(self, value: float, found: list[RuleState]) -> None:
-        numbers = self._gt.numbers
-        if numbers and numbers[0] < value:
-            found += self._gt.states[: bisect_left(numbers, value)]
-        numbers = self._ge.numbers
-        if numbers and numbers[0] <= value:
-            found += self._ge.states[: bisect_right(numbers, value)]
-        numbers = self._lt.numbers
-        if numbers and numbers[-1] > value:
-            found += self._lt.states[bisect_right(numbers, value) :]
-        numbers = self._le.numbers
-        if numbers and numbers[-1] >= value:
-            found += self._le.states[bisect_left(numbers, value) :]
+
+def _comparison(state: RuleState) -> tuple[str, float]:
+    """The single comparison by which a rule is found; an empty operator if it has none."""
+    condition = state.rule.condition
+    if condition is None or condition.comparison is None or state.rule.trigger.match is not None:
+        return "", 0.0
+    return condition.comparison
 
 
 class Occasions:
