@@ -50,45 +50,47 @@ TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {"interval": {"seconds": 5}}
 WINDOWS = ("variance", "mean", "max", "min", "sum", "iqr", "mad", "median", "p90", "quantile")
 
 
-def _suite(contract: type, label: str, **attributes: Any) -> None:
-    name = f"Test{label.title().replace('-', '')}"
-    globals()[name] = type(name, (contract,), {"__module__": __name__, **attributes})
+BAD_WINDOWS = tuple({"window": window} for window in (0, -1, 1.5, LONGEST + 1, "60", "0s", "", "s"))
 
 
-for _name, _record in STATISTICS.items():
-    _suite(StatisticContract, f"statistic-{_name}", plugin=_record)
-for _name in WINDOWS:
-    for _label, _window in (("count", 4), ("time", "5s")):
-        _suite(
-            StatisticContract,
-            f"statistic-{_name}-by-{_label}",
-            plugin=STATISTICS[_name],
-            options={"window": _window},
-            bad_options=(
-                {"window": 0},
-                {"window": -1},
-                {"window": 1.5},
-                {"window": LONGEST + 1},
-                {"window": "60"},
-                {"window": "0s"},
-                {"window": ""},
-                {"window": "s"},
-            ),
-        )
-for _name, _record in ACTIONS.items():
-    _suite(
-        ActionContract,
-        f"action-{_name}",
-        plugin=_record,
-        options=ACTION_OPTIONS.get(_name, {}),
+def keep_every_law(contract: type, **attributes: Any) -> None:
+    """Hold a record to each test of its contract, as a class that inherits the suite would."""
+    suite = type("Suite", (contract,), attributes)()
+    laws = [name for name in dir(suite) if name.startswith("test_")]
+    assert len(laws) > 5
+    for law in laws:
+        getattr(suite, law)()
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_statistic_keeps_the_contract(name: str) -> None:
+    keep_every_law(StatisticContract, plugin=STATISTICS[name])
+
+
+@pytest.mark.parametrize("window", [4, "5s"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_statistic_over_a_window_keeps_the_contract(name: str, window: int | str) -> None:
+    keep_every_law(
+        StatisticContract,
+        plugin=STATISTICS[name],
+        options={"window": window},
+        bad_options=BAD_WINDOWS,
     )
-for _name, _record in TRIGGERS.items():
-    _suite(
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_keeps_the_contract(name: str) -> None:
+    keep_every_law(ActionContract, plugin=ACTIONS[name], options=ACTION_OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_a_trigger_keeps_the_contract(name: str) -> None:
+    record = TRIGGERS[name]
+    keep_every_law(
         TriggerContract,
-        f"trigger-{_name}",
-        plugin=_record,
-        options=TRIGGER_OPTIONS.get(_name, {}),
-        name={"group": "sim", "metric": "count.sim.success", None: None}[_record.name_means],
+        plugin=record,
+        options=TRIGGER_OPTIONS.get(name, {}),
+        name={"group": "sim", "metric": "count.sim.success", None: None}[record.name_means],
     )
 
 
