@@ -35,7 +35,7 @@ pytest.register_assert_rewrite(
 from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
 from ensemble_core.testing.crash import CrashSuite  # noqa: E402
 from ensemble_core.testing.decisions import DecisionSuite  # noqa: E402
-from ensemble_core.testing.executor import ExecutorContract  # noqa: E402
+from ensemble_core.testing.executor import ExecutorContract, wait_until  # noqa: E402
 from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
 from ensemble_core.testing.observer import ObserverContract  # noqa: E402
 from ensemble_core.testing.statistic import StatisticContract  # noqa: E402
@@ -53,4 +53,5 @@ __all__ = [
     "StatisticContract",
     "Story",
     "TriggerContract",
+    "wait_until",
 ]

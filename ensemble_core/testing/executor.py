@@ -497,7 +497,7 @@ class ExecutorContract:
         assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
 
 
-def wait_until(done: Callable[[], bool], timeout: float = 30.0) -> None:
+def wait_until(done: Callable[[], object], timeout: float = 30.0) -> None:
     """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not done():

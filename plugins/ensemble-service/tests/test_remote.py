@@ -39,6 +39,7 @@ from ensemble_core import (
     UsageError,
     WhenBusy,
 )
+from ensemble_core.testing import wait_until
 
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
@@ -287,13 +288,6 @@ def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[W
         world.close()
 
 
-def eventually(done: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.01)
-
-
 # -- nothing lost, nothing twice ------------------------------------------------------------------
 
 
@@ -350,7 +344,7 @@ def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world
     # It saw no more, for it is gone without a word; the member goes on sending.
     first.die()
     queue.held = False
-    eventually(lambda: queue.events["t.1"][-1].name == "clean")
+    wait_until(lambda: queue.events["t.1"][-1].name == "clean")
 
     second = world.run("run-later")
     assert second.executor.reattach({**newest, "t.9": 0.0}) == {
@@ -375,7 +369,7 @@ def test_what_a_dead_controller_sent_cannot_arrive_after_its_successor_asked(wor
         first.executor.submit(jobs(1))
     assert caught.value.code == "taken-over"
 
-    eventually(lambda: second.executor._members["default/a"].opened)
+    wait_until(lambda: second.executor._members["default/a"].opened)
     # What was on its way already, as if it had come out of the service only now.
     call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
     call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
@@ -394,13 +388,13 @@ def test_an_agent_that_was_started_anew_refuses_an_earlier_controller_too(
     world.leave("a")
     agent = world.agent("a")
     # The newer one has opened it again, and has its answer.
-    eventually(lambda: agent._hosted and newer.executor._members["default/a"].open)
+    wait_until(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
     call = pb.Call(run="run-epoch", member="default/a", epoch=first.executor._epoch, id=7)
     call.open.SetInParent()
     agent._heard(pb.ToMember(call=call))
-    eventually(lambda: answers)
+    wait_until(lambda: answers)
     monkeypatch.undo()
     assert answers[0].fault.code == "stale"
     assert newer.executor._members["default/a"].opened
@@ -420,7 +414,7 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
     call.resize.request, call.resize.delta = "r", 1
     for _ in range(2):
         agent._heard(pb.ToMember(call=call))
-    eventually(lambda: len(answers) == 2)
+    wait_until(lambda: len(answers) == 2)
     assert answers[0] == answers[1]
     controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
     submit = pb.Call(
@@ -432,7 +426,7 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
     again.id += 1
     for each in (submit, again):
         agent._heard(pb.ToMember(call=each))
-    eventually(lambda: len(answers) == 4)
+    wait_until(lambda: len(answers) == 4)
     monkeypatch.undo()
     assert [answer.WhichOneof("what") for answer in answers[2:]] == ["done", "done"]
     assert world.queues["a"].submits == ["t.1"]
@@ -458,7 +452,7 @@ def test_events_beyond_what_is_kept_are_asked_for_again(
     # 30 jobs have 180 events before them, which nobody acknowledges meanwhile.
     with controller.executor._lock:
         world.queues["a"].held = False
-        eventually(lambda: all(len(events) == 7 for events in world.queues["a"].events.values()))
+        wait_until(lambda: all(len(events) == 7 for events in world.queues["a"].events.values()))
     controller.over(*ids(*range(10, 40)))
     for job in ids(*range(10, 40)):
         assert controller.names(job) == LIFE
@@ -531,7 +525,7 @@ def test_jobs_for_a_member_that_is_away_wait_and_can_be_cancelled(world: World) 
     world.agent("a")
     controller = world.run("run-away")
     world.leave("a")
-    eventually(lambda: not controller.executor._members["default/a"].present)
+    wait_until(lambda: not controller.executor._members["default/a"].present)
     controller.executor.submit(jobs(1, 2))
     controller.executor.cancel(["t.1", "t.77"])
     assert controller.names("t.1") == ["submit", "exception", "clean"]
@@ -546,7 +540,7 @@ def test_a_resize_of_a_member_that_is_away_is_asked_again_later(world: World) ->
     controller.executor.resize("r1", 2)
     controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
     world.leave("a")
-    eventually(lambda: not controller.executor._members["default/a"].present)
+    wait_until(lambda: not controller.executor._members["default/a"].present)
     with pytest.raises(ExecutorError) as caught:
         controller.executor.resize("r2", 1)
     assert caught.value.transient
@@ -732,7 +726,7 @@ def test_a_gauge_that_is_no_number_silences_no_member(world: World) -> None:
     before = world.service.router.members["default/a"].last_beat
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    eventually(lambda: world.service.router.members["default/a"].last_beat > before + 1)
+    wait_until(lambda: world.service.router.members["default/a"].last_beat > before + 1)
     assert agent.wait_connected(0)
     with ServiceClient("127.0.0.1", world.port, token=world.controller) as client:
         (status,) = client.status("default/a")
@@ -756,7 +750,7 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
     assert failed.wait(10)
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    eventually(lambda: not len(agent._hosted["run-1"].unacked))
+    wait_until(lambda: not len(agent._hosted["run-1"].unacked))
 
 
 def test_no_service_is_an_error_that_says_where_it_was_looked_for(
@@ -782,14 +776,14 @@ def test_the_status_of_a_member_tells_what_its_jobs_do(world: World) -> None:
     controller.executor.submit(jobs(1, 2))
     controller.over(*ids(1, 2))
     state = world.service.router.members["default/a"]
-    eventually(lambda: state.groups and state.groups[0].success == 2)
+    wait_until(lambda: state.groups and state.groups[0].success == 2)
     assert state.alive
     assert state.runs == {"run-status"}
     assert state.gauges["nodes.up"] == 1
     assert state.gauges["queue.run"] == 0
     assert state.metrics["mean.t-duration"] >= 0
     controller.executor.close()
-    eventually(lambda: not state.runs)
+    wait_until(lambda: not state.runs)
     with contextlib.suppress(KeyError):
         assert not world.agents["a"]._hosted
 
@@ -841,7 +835,7 @@ def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -
             assert agent.wait_connected(10)
             executor.open(Run("run-tls", tmp_path, time.time), events.extend)
             executor.submit(jobs(1))
-            eventually(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))
+            wait_until(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))
             # A member's token is none of a controller.
             wrong = RemoteExecutor(
                 host="localhost",

@@ -30,6 +30,7 @@ from ensemble_service.router import Router
 from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
+from ensemble_core.testing import wait_until
 
 PATIENCE = 10.0
 
@@ -174,13 +175,6 @@ def refusal(call: Callable[[], object]) -> tuple[str, str]:
     return error.code().name, error.details()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.01)
-
-
 # -- who asks ------------------------------------------------------------------------------------
 
 
@@ -219,7 +213,7 @@ def test_a_member_that_lies_about_its_name_is_refused_and_the_others_go_on(world
     assert refusal(lambda: world.member("lab/two", liar))[0] == "PERMISSION_DENIED"
     honest.say(beat=pb.Beat(gauges={"nodes.up": 3}))
     viewer = world.client("viewer", "lab")
-    until(lambda: viewer.status("lab/one")[0].gauges == {"nodes.up": 3.0})
+    wait_until(lambda: viewer.status("lab/one")[0].gauges == {"nodes.up": 3.0})
 
 
 @pytest.mark.parametrize(
@@ -288,8 +282,8 @@ def test_a_huge_message_on_a_stream_ends_that_stream_only(world: World) -> None:
     assert refusal(big.hear)[0] == "RESOURCE_EXHAUSTED"
     other.say(beat=pb.Beat(gauges={"cores.up": 1}))
     viewer = world.client("viewer", "lab")
-    until(lambda: viewer.status("lab/one")[0].gauges == {"cores.up": 1.0})
-    until(lambda: not viewer.status("lab/big")[0].alive)
+    wait_until(lambda: viewer.status("lab/one")[0].gauges == {"cores.up": 1.0})
+    wait_until(lambda: not viewer.status("lab/big")[0].alive)
 
 
 def test_who_asks_too_often_is_refused_and_the_others_go_on(
@@ -426,7 +420,7 @@ def test_a_request_whose_time_is_over_before_its_turn_is_never_carried_out(world
         with pytest.raises(ExecutorError) as caught:
             impatient.resize("lab/one", "b", 2)
         assert caught.value.transient
-        until(
+        wait_until(
             lambda: (
                 world.service.counters.requests["Resize", "CANCELLED"]
                 + world.service.counters.requests["Resize", "DEADLINE_EXCEEDED"]
@@ -472,7 +466,7 @@ def test_too_many_that_wait_for_one_member_are_refused(world: World) -> None:
         )
         for n in range(40)
     ]
-    until(lambda: world.service.counters.requests["Resize", "RESOURCE_EXHAUSTED"] == 40 - 17)
+    wait_until(lambda: world.service.counters.requests["Resize", "RESOURCE_EXHAUSTED"] == 40 - 17)
     world.nodes.hold.set()
     codes = [call.code().name for call in calls]
     assert codes.count("OK") == 17
@@ -541,14 +535,14 @@ def test_status_tells_what_the_member_told(world: World) -> None:
     )
     world.nodes.sizes["lab/one"] = 2
     viewer = world.client("viewer", "lab")
-    until(lambda: bool(viewer.status("lab/one")[0].gauges))
+    wait_until(lambda: bool(viewer.status("lab/one")[0].gauges))
     [status] = viewer.status("lab/one")
     assert (status.alive, status.executor, status.host, status.size) == (True, "local", "here", 2)
     assert abs(status.last_beat - time.time()) < 60
     assert status.groups[0].failed == 4
     assert status.metrics == {"mean.sim-duration": 1.5}
     member.leave()
-    until(lambda: not viewer.status("lab/one")[0].alive)
+    wait_until(lambda: not viewer.status("lab/one")[0].alive)
 
 
 def test_a_member_that_never_connected_is_not_found(world: World) -> None:
@@ -564,7 +558,7 @@ def test_who_watches_hears_of_each_change(world: World) -> None:
     world.member("other/one")
     watch = world.stub(world.token("viewer", "lab")).Watch(pb.WatchRequest(), timeout=PATIENCE)
     heard: list[tuple[str, bool]] = []
-    until(lambda: bool(world.service.router._watchers))
+    wait_until(lambda: bool(world.service.router._watchers))
     member = world.member("lab/one")
     for status in watch:
         heard.append((status.member, status.alive))
@@ -634,7 +628,7 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
                 pb.ResizeRequest(member="lab/one", request="a\nb", delta=1), timeout=5
             )
             world.member("lab/one", token).leave()
-            until(lambda: "disconnected" in log.getvalue())
+            wait_until(lambda: "disconnected" in log.getvalue())
             wrong = token[:-3] + "abc"
             refusal(lambda: world.stub(wrong).GetStatus(pb.StatusRequest(), timeout=5))
             refusal(
@@ -713,7 +707,7 @@ def test_a_service_that_stops_tells_its_streams_and_finishes_what_is_under_way(
             assert nodes.entered.acquire(timeout=PATIENCE)
 
             def go_on() -> bool:
-                until(lambda: not service._serving)
+                wait_until(lambda: not service._serving)
                 under_way = not asked.done()
                 nodes.hold.set()
                 return under_way
@@ -765,4 +759,4 @@ def test_many_members_come_and_go(world: World) -> None:
     assert sum(each.alive for each in viewer.status()) == 20
     for member in itertools.islice(members, 10):
         member.leave()
-    until(lambda: sum(each.alive for each in viewer.status()) == 10)
+    wait_until(lambda: sum(each.alive for each in viewer.status()) == 10)

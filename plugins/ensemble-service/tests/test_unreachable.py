@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +35,7 @@ from ensemble_service.server import Settings, serving
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.testing import wait_until
 
 NOW = dt.datetime.now(dt.timezone.utc)
 
@@ -164,13 +164,6 @@ def free_port() -> int:
         return port
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.02)
-
-
 def test_an_agent_that_was_connected_says_once_what_is_wrong_and_goes_on_trying(
     tmp_path: Path, folders: Folders, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,7 +197,7 @@ def test_an_agent_that_was_connected_says_once_what_is_wrong_and_goes_on_trying(
                 assert agent.wait_connected(10)
             with serving(settings(folders.other)):
                 before = len(attempts)
-                until(lambda: len(attempts) >= before + 3)
+                wait_until(lambda: len(attempts) >= before + 3)
             with serving(settings(folders.right)):
                 assert agent.wait_connected(20)
         finally:
@@ -236,7 +229,7 @@ def test_an_agent_waits_for_a_service_that_is_not_there_yet(tmp_path: Path) -> N
     )
     agent.start()
     try:
-        until(lambda: len(attempts) >= 2)
+        wait_until(lambda: len(attempts) >= 2)
         with serving(Settings(state=tmp_path / "service", port=port, grace=0.2)):
             assert agent.wait_connected(10)
     finally:
