@@ -189,13 +189,11 @@ class State:
                 origin = pending.origin
                 origin.rule_state = stayed.get(id(origin.rule_state), origin.rule_state)
         self.rate_limit.adopt(ensemble.limits.submits_per_second)
-        now_every = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
-        for rule, every in intervals.items():
-            if now_every.get(rule) != every:
-                self.timers.stop("interval", rule)
-        for rule, period in now_every.items():
-            if intervals.get(rule) != period:
-                self.schedule(self.rules.states[rule], self.now)
+        for state in self.rules.intervals():
+            if intervals.pop(state.rule.id, None) != state.rule.trigger.every:
+                self.schedule(state, self.now)
+        for rule in intervals:
+            self.timers.stop("interval", rule)
         if ensemble.heartbeat != before.heartbeat:
             self.timers.stop("heartbeat", "")
             if ensemble.heartbeat:

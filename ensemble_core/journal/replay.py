@@ -1,4 +1,4 @@
-"""From a journal back to the engine: the state in which a run was left, and whether it is right.
+"""Replay and recovery: from a journal back to the engine's state, and whether it is right.
 
 The engine is pure, so the same events bring it to the same place; each event's decisions are
 compared, to the byte, with those that the journal has. From the newest snapshot for a run that is

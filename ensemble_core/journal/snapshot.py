@@ -3,7 +3,7 @@
 What the ensemble file and the plugins define (rules, groups' bindings, statistics) is named, not
 copied: it is looked up in the ensemble that the state is read for. Everything else is pickled. A
 state is only read by what wrote it: the ``maker`` of a snapshot says which versions those were.
-Used by the runtime and by ``recovery``.
+Written by the runtime, read by ``replay``.
 """
 
 from __future__ import annotations
