@@ -23,10 +23,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from ensemble_service.access import TokenFile
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Settings
+from ensemble_service.tokens import TokenFile
 from service_rate import RUN, Server, begin
 
 #: Seconds between two events of a member.

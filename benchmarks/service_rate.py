@@ -28,10 +28,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from ensemble_service.access import TokenFile
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Service, Settings
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import Resized, Resizer
 

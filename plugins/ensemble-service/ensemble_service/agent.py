@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError, Executor, UsageError
 from ensemble_service.access import is_tag
-from ensemble_service.channel import MISMATCHED
+from ensemble_service.call_errors import MISMATCHED
 from ensemble_service.connection import Connection
 from ensemble_service.folder_lock import claim
 from ensemble_service.hosted_run import HostedRun
@@ -26,7 +26,7 @@ from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 
 if TYPE_CHECKING:
-    from ensemble_service.channel import Away
+    from ensemble_service.call_errors import Away
 
 __all__ = ["Agent"]
 

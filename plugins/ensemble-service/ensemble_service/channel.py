@@ -1,4 +1,4 @@
-"""gRPC channels to the ensemble service: TLS and tokens, and the errors that users see.
+"""gRPC channels to the ensemble service: addresses, TLS and tokens.
 
 Every part that connects opens its channel here: clients, member agents, the executor ``remote``.
 gRPC is loaded when a channel is opened, not before.
@@ -10,14 +10,12 @@ import contextlib
 import ipaddress
 import os
 import re
-import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core import EnsembleError, ExecutorError, UsageError
+from ensemble_core import UsageError
 
 if TYPE_CHECKING:
     import grpc
@@ -25,19 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_MESSAGE",
-    "MISMATCHED",
-    "Away",
     "address",
     "authorization",
-    "fault",
-    "is_absence",
-    "is_answer",
     "is_loopback",
     "load_grpc",
     "open_channel",
     "own_authority",
+    "read_certificate",
     "read_token",
-    "why_away",
+    "tls_context",
+    "trusted_file",
 ]
 
 #: What the largest message may be, in bytes; more is not read.
@@ -126,7 +121,7 @@ def open_channel(
     if not host or not 0 < port < 65536:
         raise UsageError(f"{host}:{port} is no address of a service", code="bad-address")
     token = _token(token)
-    trusted = _trusted(host, ca, insecure)
+    trusted = trusted_file(host, ca, insecure)
     if trusted and insecure:
         raise UsageError(
             "a certificate authority and plaintext exclude each other",
@@ -149,7 +144,7 @@ def open_channel(
         options.append(("grpc.enable_http_proxy", 0))
     target = address(host, port)
     if trusted:
-        credentials = grpc.ssl_channel_credentials(_certificate(trusted))
+        credentials = grpc.ssl_channel_credentials(read_certificate(trusted))
         channel = grpc.secure_channel(target, credentials, options)
     elif insecure or is_loopback(host):
         channel = grpc.insecure_channel(target, options)
@@ -180,7 +175,7 @@ def own_authority(host: str, folder: Path | None = None) -> Path | None:
     return own if own.exists() else None
 
 
-def _trusted(
+def trusted_file(
     host: str, ca: str | os.PathLike[str] | None, insecure: bool
 ) -> str | os.PathLike[str] | None:
     """The authority's file. What is spelt out counts more than what is in the environment."""
@@ -224,7 +219,8 @@ def _checked(text: str) -> str:
     return text
 
 
-def _certificate(path: str | os.PathLike[str]) -> bytes:
+def read_certificate(path: str | os.PathLike[str]) -> bytes:
+    """The certificates in a file of an authority. Raises :class:`UsageError`."""
     try:
         data = Path(path).expanduser().read_bytes()
     except OSError as error:
@@ -239,7 +235,7 @@ def _certificate(path: str | os.PathLike[str]) -> bytes:
     found = b"\n".join(_PEM.findall(data))
     if found:
         try:
-            _context(found)
+            tls_context(found)
         except (ssl.SSLError, ValueError) as error:
             cause = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
         else:
@@ -255,7 +251,7 @@ def _certificate(path: str | os.PathLike[str]) -> bytes:
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
-def _context(authority: bytes | None) -> ssl.SSLContext:
+def tls_context(authority: bytes | None) -> ssl.SSLContext:
     """How TLS is spoken with a service that this authority vouches for; no stricter than gRPC."""
     context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -288,169 +284,3 @@ def _bearer(token: str) -> Any:
         tuple(getattr(grpc, f"{base}ClientInterceptor") for base in bases),
         {f"intercept_{kind}": go_on for kind in kinds},
     )()
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """Why the service cannot be reached, and what to do; ``code`` is for programs."""
-
-    cause: str
-    hint: str
-    code: str = "unavailable"
-
-
-#: Codes of what no waiting mends: the two do not speak the same language, or do not trust.
-MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
-
-
-def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
-    """What a call that failed means, in words that a user can act on.
-
-    ``transient`` where the same call may succeed later; it is then open whether it was delivered.
-    ``away`` is what :func:`why_away` found, where nobody could be reached.
-    """
-    import grpc
-
-    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    details = (error.details() if hasattr(error, "details") else "") or str(error)
-    words, hint, transient = _FAULTS.get(code.name, ("did not answer as it should", None, False))
-    name = code.name.lower().replace("_", "-")
-    if code is grpc.StatusCode.UNAVAILABLE:
-        hint = "ask again in a while" if is_answer(details) else _THERE
-        if away is not None and not is_answer(details):
-            details, hint, name = away.cause, away.hint, away.code
-    elif "larger than max" in details:
-        words, transient = "takes no message of this size", False
-    if hint and details.endswith(hint):  # the service said so too
-        details = details[: -len(hint)].rstrip("; ")
-    return ExecutorError(
-        f"the service at {target} {words}",
-        cause=" ".join(details.split())[:500],
-        hint=hint,
-        code=name,
-        transient=transient,
-    )
-
-
-_FAULTS: dict[str, tuple[str, str | None, bool]] = {
-    "UNAVAILABLE": ("cannot be reached", None, True),
-    "DEADLINE_EXCEEDED": ("did not answer in time", None, True),
-    "CANCELLED": ("was not asked to the end", None, True),
-    "UNKNOWN": ("failed", None, True),
-    "INTERNAL": ("failed", None, True),
-    "ABORTED": ("gave up", None, True),
-    "RESOURCE_EXHAUSTED": ("takes no more for now", None, True),
-    "UNAUTHENTICATED": (
-        "does not know this credential",
-        "set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
-        False,
-    ),
-    "PERMISSION_DENIED": (
-        "refused: the credential does not allow this",
-        "'ensemble-server token list' shows for whom each token is",
-        False,
-    ),
-    "ALREADY_EXISTS": (
-        "refused: this name is taken",
-        "end the other one, or give this one another name",
-        True,
-    ),
-    "INVALID_ARGUMENT": ("refused what was asked", None, False),
-    "NOT_FOUND": ("does not know it", None, False),
-    "FAILED_PRECONDITION": ("refused", None, False),
-    "OUT_OF_RANGE": ("refused", None, False),
-    "UNIMPLEMENTED": (
-        "does not know the request",
-        "is it an ensemble service, and not an older one?",
-        False,
-    ),
-}
-
-
-_THERE = "is it running there? If it speaks TLS, give its ca.crt with --ca or ENSEMBLE_CA"
-
-
-def is_absence(details: str) -> bool:
-    """Whether the words of ``UNAVAILABLE`` are the service's own of a member that is away."""
-    return details.startswith("member ") and is_answer(details)
-
-
-def is_answer(details: str) -> bool:
-    """Whether the words of ``UNAVAILABLE`` are the service's own: it was reached."""
-    return _OURS.match(details) is not None
-
-
-#: Not any words of the system that are alike: "Transport endpoint is not connected".
-_OURS = re.compile(r"the service (stops|keeps no record)|member \S+ is not connected")
-
-
-def why_away(
-    host: str,
-    port: int,
-    *,
-    ca: str | os.PathLike[str] | None = None,
-    insecure: bool = False,
-    seconds: float = 2.0,
-) -> Away:
-    """Why the service cannot be reached: looked into with a connection of its own, for gRPC tells
-    only what befell the last of the addresses that it tried. The arguments are those of
-    :func:`open_channel`; what that raises, this does too."""
-    trusted = _trusted(host, ca, insecure)
-    plain = not trusted and (insecure or is_loopback(host))
-    context = _context(_certificate(trusted) if trusted else None)
-    if plain:  # only to learn whether it speaks TLS: nothing is sent that is to be kept secret
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    bare = host.strip("[]")
-    try:
-        plug = socket.create_connection((bare, port), seconds)
-    except OSError as error:
-        words = error.strerror or str(error) or "no answer"
-        return Away(words, "is it running there? 'ensemble-server start' starts one")
-    with plug:
-        try:
-            with context.wrap_socket(plug, server_hostname=bare):
-                if plain:
-                    words = "it speaks TLS, and was asked in plaintext"
-                    return Away(words, "give its ca.crt with --ca or ENSEMBLE_CA", "speaks-tls")
-        except ssl.SSLCertVerificationError as error:
-            return _distrusted(error, trusted, own=not (ca or os.environ.get("ENSEMBLE_CA")))
-        except (OSError, ValueError) as error:
-            if not plain and getattr(error, "reason", None) in _NO_TLS:
-                words = "it does not speak TLS, or something else listens there"
-                return Away(words, _plaintext_hint(ca, trusted), "no-tls")
-    return Away("it takes the connection and does not answer", "is something else listening there?")
-
-
-#: What OpenSSL calls an answer that is not TLS. That a connection just ends may pass.
-_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
-
-
-def _plaintext_hint(
-    ca: str | os.PathLike[str] | None, trusted: str | os.PathLike[str] | None
-) -> str:
-    """How to ask in plaintext after all."""
-    if ca or not trusted:
-        return "leave out --ca if it is to be asked in plaintext"
-    where = os.fspath(trusted)
-    if os.environ.get("ENSEMBLE_CA"):
-        return f"unset ENSEMBLE_CA ({where}) if it is to be asked in plaintext"
-    return f"{where} says that it does; --insecure asks in plaintext"
-
-
-def _distrusted(
-    error: ssl.SSLCertVerificationError, trusted: str | os.PathLike[str] | None, *, own: bool
-) -> Away:
-    words, said = f"its certificate is not trusted: {error.verify_message}", error.verify_message
-    if "expired" in said:
-        hint = "renew it where the service is: ensemble-server init-tls --renew"
-    elif "not yet valid" in said:
-        hint = "compare the clocks of this machine and of the service's"
-    elif "mismatch" in said or "not valid for" in said:
-        hint = "make one for this name where the service is: init-tls --renew --host NAME"
-    else:
-        hint = "give the ca.crt of this service with --ca or ENSEMBLE_CA"
-        if trusted:
-            found = ", which was found by itself" if own else ""
-            hint += f"; this was {os.fspath(trusted)}{found}"
-    return Away(words, hint, "untrusted")

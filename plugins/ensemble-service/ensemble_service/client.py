@@ -16,20 +16,15 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from ensemble_core import EnsembleError, ExecutorError, Resized
+from ensemble_service.call_errors import MISMATCHED, Away, fault, is_absence, is_answer, why_away
 from ensemble_service.channel import (
     MAX_MESSAGE,
-    MISMATCHED,
-    Away,
     address,
     authorization,
-    fault,
-    is_absence,
-    is_answer,
     is_loopback,
     load_grpc,
     open_channel,
     read_token,
-    why_away,
 )
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from ensemble_core import EnsembleError, ExecutorError
 
 if TYPE_CHECKING:
-    from ensemble_service.channel import Away
+    from ensemble_service.call_errors import Away
 
 __all__ = ["Connection"]
 
@@ -156,7 +156,7 @@ class Connection(Generic[_S, _R]):
 
     def _fault(self, error: Any, heard: bool) -> EnsembleError:
         """Why the stream ended, or could not be had."""
-        from ensemble_service.channel import Away, fault, is_answer
+        from ensemble_service.call_errors import Away, fault, is_answer
 
         plain = fault(error, self._target)
         unreached = plain.code == "unavailable" and not is_answer(plain.cause or "")

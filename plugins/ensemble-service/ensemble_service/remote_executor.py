@@ -33,14 +33,8 @@ from ensemble_core import (
     UsageError,
 )
 from ensemble_service.access import member_name, namespace_name
-from ensemble_service.channel import (
-    MISMATCHED,
-    address,
-    load_grpc,
-    open_channel,
-    read_token,
-    why_away,
-)
+from ensemble_service.call_errors import MISMATCHED, why_away
+from ensemble_service.channel import address, load_grpc, open_channel, read_token
 from ensemble_service.membership import (
     away,
     listed,

@@ -22,11 +22,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ensemble_core import EnsembleError
-from ensemble_service.access import Identity, TokenFile, Unauthenticated
+from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
+from ensemble_service.tokens import TokenFile
 
 __all__ = ["RpcGuard", "StandIn", "caller"]
 

@@ -22,7 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ensemble_core import EnsembleError, Resizer, UsageError
-from ensemble_service.access import TokenFile, member_name
+from ensemble_service.access import member_name
 from ensemble_service.channel import address, is_loopback
 from ensemble_service.counters import Counters
 from ensemble_service.folder_lock import claim
@@ -37,6 +37,7 @@ from ensemble_service.rpc_guard import RpcGuard
 from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import Settings, grpc_options, raise_file_limit
 from ensemble_service.tls import has_certificates, server_credentials
+from ensemble_service.tokens import TokenFile
 
 __all__ = ["Service", "Settings", "run", "serving"]
 

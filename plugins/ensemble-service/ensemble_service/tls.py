@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError, UsageError
-from ensemble_service.access import write_private
 from ensemble_service.channel import load_grpc
 from ensemble_service.logs import tell
+from ensemble_service.tokens import write_private
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from ensemble_service.access import Identity, TokenFile, Unauthenticated, member_name
+from ensemble_service.access import Identity, Unauthenticated, member_name
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import EnsembleError, UsageError
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from ensemble_service import connection as connections
 from ensemble_service import hosted_run
-from ensemble_service.channel import Away, open_channel
+from ensemble_service.call_errors import Away
+from ensemble_service.channel import open_channel
 from ensemble_service.connection import Connection
 from ensemble_service.hosted_run import HOME, HostedRun
 from ensemble_service.member_proxy import MemberProxy, RunContext

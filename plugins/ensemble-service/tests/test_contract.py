@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import Executor
 from ensemble_core.local.executor import LocalExecutor

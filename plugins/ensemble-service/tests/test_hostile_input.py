@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from ensemble_service.access import TokenFile, Unauthenticated
+from ensemble_service.access import Unauthenticated
 from ensemble_service.commands.server import main
+from ensemble_service.tokens import TokenFile
 
 
 def test_a_token_removed_while_no_file_could_be_opened_counts_no_more_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.access._GLANCE", 0.0)
+    monkeypatch.setattr("ensemble_service.tokens._GLANCE", 0.0)
     path = tmp_path / "tokens.json"
     text, token = TokenFile(path).add("admin")
     service = TokenFile(path)

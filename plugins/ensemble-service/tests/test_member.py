@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core.local.executor import LocalExecutor
 

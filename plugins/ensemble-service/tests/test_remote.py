@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import pytest
 from ensemble_service import hosted_run, tls, unacked_events
-from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import ServiceClient, open_channel, read_token
 from ensemble_service.connection import Connection
@@ -23,6 +22,7 @@ from ensemble_service.member_proxy import MemberProxy
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Service, Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import (
     Emit,

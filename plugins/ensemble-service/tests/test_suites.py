@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
-from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.testing import CrashSuite, DecisionSuite
@@ -39,6 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str
 
 class Remote:
     executor = "remote"
+    options: Sequence[str]
 
     @pytest.fixture(autouse=True)
     def _service(self, service: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from ensemble_service import tls
-from ensemble_service.access import TokenFile
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.server import Service, Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import EnsembleError, ExecutorError, UsageError
 

@@ -19,19 +19,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from ensemble_service import server, tls
-from ensemble_service.access import TokenFile
 from ensemble_service.agent import Agent
-from ensemble_service.channel import (
-    is_absence,
-    is_answer,
-    load_grpc,
-    open_channel,
-    own_authority,
-    why_away,
-)
+from ensemble_service.call_errors import is_absence, is_answer, why_away
+from ensemble_service.channel import load_grpc, open_channel, own_authority
 from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.local.executor import LocalExecutor

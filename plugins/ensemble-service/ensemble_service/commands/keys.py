@@ -26,7 +26,8 @@ from ensemble_service.commands.places import (
 )
 
 if TYPE_CHECKING:
-    from ensemble_service.access import Role, Token
+    from ensemble_service.access import Role
+    from ensemble_service.tokens import Token
 
 __all__ = ["init_tls", "token"]
 
@@ -113,7 +114,7 @@ def add(
     With NS/NAME it is for that member, and no other may connect under its name. A running service
     knows it at once.
     """
-    from ensemble_service.access import TokenFile
+    from ensemble_service.tokens import TokenFile
 
     asked: list[tuple[Role, str]] = []
     if member is not None:
@@ -141,7 +142,7 @@ def add(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_tokens(state: str | None, tokens: str | None, as_json: bool) -> int:
     """List the tokens: for whom they are, never the tokens themselves."""
-    from ensemble_service.access import TokenFile
+    from ensemble_service.tokens import TokenFile
 
     with errors_as_json(as_json):
         now = time.time()
@@ -173,7 +174,7 @@ def list_tokens(state: str | None, tokens: str | None, as_json: bool) -> int:
 @tokens_option
 def remove(ident: str, state: str | None, tokens: str | None) -> int:
     """Remove a token; whoever is connected with it is sent away."""
-    from ensemble_service.access import TokenFile
+    from ensemble_service.tokens import TokenFile
 
     gone = TokenFile(token_path(tokens, state)).remove(ident)
     click.echo(f"removed token {gone.id} for {gone.identity}")

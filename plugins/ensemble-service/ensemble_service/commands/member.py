@@ -75,13 +75,8 @@ def start(
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
-    from ensemble_service.channel import (
-        address,
-        load_grpc,
-        open_channel,
-        read_token,
-        why_away,
-    )
+    from ensemble_service.call_errors import why_away
+    from ensemble_service.channel import address, load_grpc, open_channel, read_token
 
     load_grpc()
     full = member_name(name)

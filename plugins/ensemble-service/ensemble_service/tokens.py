@@ -1,0 +1,314 @@
+"""Tokens and their file: authentication of calls to the service.
+
+A token is shown once, when it is made; the file keeps its SHA-256. The command line writes the file
+and a running service reads it again when it changes. Loads neither gRPC nor protobuf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from ensemble_core import EnsembleError, UsageError
+from ensemble_service.access import (
+    Identity,
+    Role,
+    Unauthenticated,
+    member_name,
+    namespace_name,
+    shown,
+)
+
+__all__ = ["Token", "TokenFile", "write_private"]
+
+#: A token says which line of the file is meant, so that only one secret is compared.
+_TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
+_VERSION = 1
+#: Seconds for which the file is believed not to have changed.
+_GLANCE = 0.2
+_LARGEST = 16_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One line of the file. Times are seconds since the epoch; ``expires`` 0 is never."""
+
+    id: str
+    role: Role
+    namespace: str
+    member: str | None
+    sha256: str
+    created: float
+    expires: float = 0.0
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.role, self.namespace, self.member, self.id)
+
+    def expired(self, now: float) -> bool:
+        """Whether it counts no more."""
+        return bool(self.expires) and now >= self.expires
+
+
+class TokenFile:
+    """The tokens of a service, in ``path`` (mode 0600, replaced as a whole).
+
+    ``identify`` is called for each call that a running service takes, and looks at the file again
+    when it has changed: for a token that is not known at once, else within :data:`_GLANCE` seconds.
+    ``add`` and ``remove`` may be called by another process meanwhile. A file that cannot be read
+    any more changes nothing: ``trouble`` says so.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.trouble = ""
+        self._clock = clock
+        self._tokens: Mapping[str, Token] = {}
+        self._seen: tuple[int, ...] | None = None
+        self._next_glance = 0.0
+
+    # -- asked by the service -------------------------------------------------------------------
+
+    def identify(self, text: str) -> Identity:
+        """Whom the token stands for. Raises :class:`Unauthenticated`, without the token."""
+        now = self._clock()
+        self._glance()
+        match = _TOKEN.fullmatch(text)
+        token, right = self._compare(text, match)
+        if not right and match is not None and not self.trouble:
+            self._next_glance = 0.0  # it may have been made a moment ago
+            self._glance()
+            token, right = self._compare(text, match)
+        if match is None:
+            raise Unauthenticated(
+                "this is not a token of the ensemble service",
+                cause="tokens begin with 'ensemble-'",
+                hint="'ensemble-server token add' makes one",
+                code="bad-token",
+            )
+        if token is None or not right:
+            raise Unauthenticated(
+                "the token is wrong, or was removed",
+                hint="'ensemble-server token list' shows which there are",
+                code="wrong-token",
+            )
+        if token.expired(now):
+            raise Unauthenticated(
+                f"the token {token.id} has expired",
+                cause=f"it was good until {_when(token.expires)}",
+                hint="'ensemble-server token add' makes a new one",
+                code="expired-token",
+            )
+        return token.identity
+
+    def _compare(self, text: str, match: re.Match[str] | None) -> tuple[Token | None, bool]:
+        token = self._tokens.get(match[1]) if match else None
+        # Compared in any case: the time taken does not tell which tokens there are.
+        return token, hmac.compare_digest(_digest(text), token.sha256 if token else "0" * 64)
+
+    def stands(self, identity: Identity) -> bool:
+        """Whether the token of this identity still counts; asked of connections that last."""
+        self._glance()
+        token = self._tokens.get(identity.id)
+        return token is not None and not token.expired(self._clock()) and token.identity == identity
+
+    def _glance(self) -> None:
+        """Read the file if it has changed; not more often than is of use."""
+        now = time.monotonic()
+        if now < self._next_glance:
+            return
+        self._next_glance = now + _GLANCE
+        try:
+            seen = _mark(os.stat(self.path))
+        except FileNotFoundError:
+            seen = ()
+        except OSError as error:
+            self.trouble = f"{self.path}: {error.strerror}"
+            self._seen = None
+            return
+        if seen == self._seen:
+            return
+        try:
+            self._tokens = self._read()
+        except EnsembleError as error:
+            # Read again at the next glance: that no file could be opened, say, leaves the file as
+            # it is, and a token that was removed must not go on counting for that.
+            self.trouble = f"{error.what}: {error.cause}"
+            self._seen = None
+        else:
+            self.trouble = ""
+            self._seen = seen
+
+    # -- asked by the command line --------------------------------------------------------------
+
+    def tokens(self) -> list[Token]:
+        """All tokens, oldest first. Raises :class:`EnsembleError` where they cannot be read."""
+        return sorted(self._read().values(), key=lambda token: (token.created, token.id))
+
+    def add(self, role: Role, name: str = "", *, expires: float = 0.0) -> tuple[str, Token]:
+        """A new token, in clear and as it is kept.
+
+        ``name`` is the member for ``member``, the namespace for ``controller`` and ``viewer``, and
+        nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never.
+        """
+        member = member_name(name) if role == "member" else None
+        namespace = (
+            member.partition("/")[0] if member else "" if role == "admin" else namespace_name(name)
+        )
+        with self._locked():
+            tokens = self._read()
+            ident = secrets.token_hex(4)
+            while ident in tokens:
+                ident = secrets.token_hex(4)
+            text = f"ensemble-{ident}-{secrets.token_urlsafe(32)}"
+            token = Token(
+                id=ident,
+                role=role,
+                namespace=namespace,
+                member=member,
+                sha256=_digest(text),
+                created=self._clock(),
+                expires=expires,
+            )
+            self._write({**tokens, ident: token})
+        return text, token
+
+    def remove(self, ident: str) -> Token:
+        """Take a token away; calls that come with it are refused from then on."""
+        with self._locked():
+            tokens = self._read()
+            if ident not in tokens:
+                raise UsageError(
+                    f"there is no token {shown(ident)}",
+                    hint="'ensemble-server token list' shows their IDs",
+                    code="no-such-token",
+                )
+            token = tokens.pop(ident)
+            self._write(tokens)
+        return token
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def _read(self) -> dict[str, Token]:
+        try:
+            with open(self.path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise self._broken("others may write to it", f"chmod 600 {self.path}")
+                data = file.read(_LARGEST + 1)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._broken(error.strerror or str(error)) from None
+        try:
+            if len(data) > _LARGEST:
+                raise ValueError(f"it is larger than {_LARGEST} bytes")
+            document = json.loads(data)
+            if document["version"] != _VERSION:
+                raise ValueError(f"it is of version {document['version']!r}, not {_VERSION}")
+            return {token.id: token for token in map(_token, document["tokens"])}
+        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            words = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise self._broken(words) from None
+
+    def _broken(self, cause: str, hint: str | None = None) -> EnsembleError:
+        return UsageError(
+            f"the file of tokens {self.path} cannot be used",
+            cause=cause,
+            hint=hint,
+            code="bad-token-file",
+        )
+
+    def _write(self, tokens: Mapping[str, Token]) -> None:
+        document = {"version": _VERSION, "tokens": [asdict(token) for token in tokens.values()]}
+        write_private(self.path, json.dumps(document, indent=1).encode() + b"\n")
+        self._seen, self._next_glance = None, 0.0
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time. The lock is a file beside: the file itself is replaced."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._broken(error.strerror or str(error)) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put ``data`` into a file that only its owner reads, as a whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with open(descriptor, "wb") as file:  # mkstemp's files are 0600
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise EnsembleError(
+            f"cannot write {path}", cause=error.strerror or str(error), code="cannot-write"
+        ) from None
+
+
+def _token(data: Any) -> Token:
+    """One line of the file, checked: what it grants follows from it."""
+    token = Token(**data)
+    if token.role not in get_args(Role):
+        raise ValueError(f"a token has the unknown role {token.role!r}")
+    if not re.fullmatch(r"[0-9a-f]{8}", token.id) or not re.fullmatch(
+        r"[0-9a-f]{64}", token.sha256
+    ):
+        raise ValueError("a token's id or sha256 is malformed")
+    if not all(type(each) in (int, float) for each in (token.created, token.expires)):
+        raise ValueError("a token's times are not numbers")
+    if (token.role == "member") != (token.member is not None):
+        raise ValueError("a token has a member and is not a member's, or is one's and has none")
+    if token.member is not None and member_name(token.member) != token.member:
+        raise ValueError(f"a token's member {token.member!r} has no namespace")
+    if token.member is not None and token.member.partition("/")[0] != token.namespace:
+        raise ValueError(f"a token of {token.member!r} is for another namespace")
+    if token.role == "admin" and token.namespace:
+        raise ValueError("an admin's token has a namespace")
+    if token.role != "admin":
+        namespace_name(token.namespace)
+    return token
+
+
+def _mark(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
