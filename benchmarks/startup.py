@@ -1,8 +1,8 @@
 """Start-up: the command line against a bare click program, each in a process of its own.
 
 Prints the ratio of wall times, pair by pair, medians of many pairs: ``ensemble --help`` against the
-bare program's ``--help``, and ``ensemble validate hello-world.yaml`` against both of the bare
-program's ways to run.
+bare program's ``--help``, ``ensemble validate hello-world.yaml`` against both of the bare program's
+ways to run, and ``ensemble run`` of one ``/bin/true`` against the bare program.
 
     python benchmarks/startup.py [--pairs N]
 """
@@ -32,6 +32,10 @@ def validate(file):
 
 main()
 """
+ONE = """
+jobs: [{name: one, command: /bin/true}]
+rules: [{trigger: start, action: {name: submit, label: one}}]
+"""
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hello-world.yaml"
 
 
@@ -52,6 +56,9 @@ def main() -> None:
         file = Path(folder) / "bare.py"
         file.write_text(BARE, encoding="utf-8")
         bare = [sys.executable, str(file)]
+        one = Path(folder) / "one.yaml"
+        one.write_text(ONE, encoding="utf-8")
+        run = [*ours, "run", "--executor", "local", "--state", folder, str(one)]
         for name, a, b in (
             ("ensemble --help / bare --help", [*ours, "--help"], [*bare, "--help"]),
             (
@@ -64,10 +71,11 @@ def main() -> None:
                 [*ours, "validate", str(EXAMPLE)],
                 [*bare, "validate", "x"],
             ),
+            ("ensemble run (/bin/true) / bare validate", run, [*bare, "validate", "x"]),
         ):
             seconds(a), seconds(b)
             ratios = [seconds(a) / seconds(b) for _ in range(pairs)]
-            print(f"{name:36s} {statistics.median(ratios):5.2f}")
+            print(f"{name:40s} {statistics.median(ratios):5.2f}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A series keeps a small buffer and hands it to its statistics when somebody reads one of them or the
 buffer is full, so a value that nobody looks at costs little more than the reducers' own work, and
-memory does not grow with the number of values. Kept by ``metrics.MetricStore``.
+memory does not grow with the number of values. Kept by ``store.MetricStore``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = ["FUNCTIONS", "NO_VALUE", "Compiled", "compiled"]
 
@@ -36,11 +36,13 @@ def _nothing() -> Any:
     raise _NoValue
 
 
+def _bounded(value: object) -> TypeGuard[float]:
+    """Whether it is a number that arithmetic takes."""
+    return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
+
+
 def _number(value: object) -> float:
-    """The value, if it is a number that arithmetic takes."""
-    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS):
-        return value
-    raise _NoValue
+    return value if _bounded(value) else _nothing()
 
 
 def _power(base: float, exponent: float) -> float:
@@ -181,10 +183,7 @@ def _is_small(node: ast.expr) -> bool:
     """Whether this is a constant that arithmetic takes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
-    if not isinstance(node, ast.Constant):
-        return False
-    value = node.value
-    return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
+    return isinstance(node, ast.Constant) and _bounded(node.value)
 
 
 def _name(name: str) -> ast.Name:

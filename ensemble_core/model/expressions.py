@@ -224,16 +224,14 @@ def _check_depth(tree: ast.expr, text: str) -> None:
 def _checked(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
     _check_depth(tree, text)
     paths: set[str] = set()
+    used: set[str] = set()
     functions: set[int] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree):  # a call before the name of its function
         _check(node, text, paths)
         if isinstance(node, ast.Call):
             functions.add(id(node.func))
-    used = {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and id(node) not in functions
-    }
+        elif isinstance(node, ast.Name) and id(node) not in functions:
+            used.add(node.id)
     return tree, frozenset(used), frozenset(paths)
 
 
