@@ -141,10 +141,13 @@ def _from_entry_point(
 def _identity(distribution: Distribution) -> tuple[str, str]:
     """Name and version; metadata without them is no reason to give up."""
     try:
-        metadata = distribution.metadata
-        return str(metadata["Name"] or _UNKNOWN), str(metadata["Version"] or "")
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     except Exception:  # unreadable metadata; its entry points may still be good
-        return _UNKNOWN, ""
+        text = ""
+    # The email package reads the whole description, which takes as long as to load the plugin.
+    head = re.findall(r"^(Name|Version):[ \t]*(\S+)", text, re.MULTILINE)
+    first = dict(reversed(head))
+    return first.get("Name", _UNKNOWN), first.get("Version", "")
 
 
 class _Loader:
