@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import secrets
 import threading
@@ -25,6 +24,7 @@ from typing import Any, cast
 from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.run_folder import RunFolder
 from ensemble_service.unacked_events import UnackedEvents
 from ensemble_service.wire import from_error, from_event, to_jobs
 
@@ -69,7 +69,7 @@ class HostedRun:
         self.tag = tag
         self._member = member
         self._build = build
-        self._folder = folder
+        self._folder = RunFolder(folder)
         self._stats = stats
         self._answer = answer
         self._news = news
@@ -83,7 +83,6 @@ class HostedRun:
         #: How many times as many events are kept as usual: what was too much once is told again.
         self._room = 1
         self._home = ""
-        self._epoch = self._read_epoch()
         self._answers: OrderedDict[int, pb.Answer] = OrderedDict()
         #: Jobs that this life was given, or found again, and those of them that are not over.
         self._handed: set[str] = set()
@@ -181,12 +180,12 @@ class HostedRun:
         self._answer(answer)
 
     def _refusal(self, call: pb.Call, what: str | None) -> pb.Fault | None:
-        if call.epoch < self._epoch:
+        if call.epoch < self._folder.epoch:
             message = f"another controller steers run {self.tag}"
             return pb.Fault(message=message, code="stale")
         if what == "open" or (what == "close" and self._executor is None):
             return None
-        if self._executor is None or call.epoch > self._epoch:
+        if self._executor is None or call.epoch > self._folder.epoch:
             message = f"run {self.tag} is not open here"
             return pb.Fault(message=message, code="not-open", transient=True)
         return None
@@ -258,10 +257,10 @@ class HostedRun:
         """Take part: go on with the life there is, or begin another."""
         opened = pb.Opened()
         try:
-            if epoch > self._epoch or self._executor is None or self._broken:
+            if epoch > self._folder.epoch or self._executor is None or self._broken:
                 self._end_life()
-                if epoch > self._epoch:
-                    self._write_epoch(epoch)
+                if epoch > self._folder.epoch:
+                    self._folder.begin_epoch(epoch)
                 self._begin_life()
             self._tell_opened(opened)
         except (Exception, SystemExit) as error:  # what a plugin may raise is anything
@@ -291,7 +290,7 @@ class HostedRun:
         unacked = UnackedEvents(secrets.token_hex(8))
         unacked.widen(self._room)
         executor = self._build()
-        output, state = self._folder / "output", self._folder / "executor"
+        output, state = self._folder.path / "output", self._folder.path / "executor"
         try:
             output.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -301,7 +300,7 @@ class HostedRun:
                 hint="start the member with --state elsewhere",
                 code="no-folder",
             ) from None
-        self._home = self._read_home()
+        self._home = self._folder.name()
         self.unacked, self._broken = unacked, False
         self._answers.clear()
         self._handed, self._active = set(), set()
@@ -312,7 +311,7 @@ class HostedRun:
         run = Run(tag=tag, folder=output, clock=self._clock, state=state)
         executor.open(run, lambda events: self._emit(unacked, events))
         self._executor = executor
-        _log.info("run %s is open (epoch %d)", self.tag, self._epoch)
+        _log.info("run %s is open (epoch %d)", self.tag, self._folder.epoch)
 
     def _end_life(self) -> None:
         executor, self._executor = self._executor, None
@@ -325,7 +324,7 @@ class HostedRun:
         except (Exception, SystemExit):  # it broke its contract; it is gone in any case
             _log.exception("run %s: the executor could not be closed", self.tag)
         with contextlib.suppress(OSError):
-            (self._folder / "output").rmdir()  # an empty one is of no use to anybody
+            (self._folder.path / "output").rmdir()  # an empty one is of no use to anybody
         _log.info("run %s is closed", self.tag)
 
     def _emit(self, unacked: UnackedEvents, events: Sequence[Event]) -> None:
@@ -359,51 +358,7 @@ class HostedRun:
         there, with an answer to no call."""
         if self._broken and not self.unacked.life:
             self._end_life()
-            self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._epoch))
+            self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._folder.epoch))
 
     def _clock(self) -> float:
         return self._wall + (time.monotonic() - self._monotonic)
-
-    # -- what is kept --------------------------------------------------------------------------
-
-    def _read_home(self) -> str:
-        """The name of the run's folder, which it is given once; empty where none can be written."""
-        path = self._folder / "home"
-        with contextlib.suppress(OSError, ValueError):
-            if name := path.read_text("ascii").strip():
-                return name
-        name = secrets.token_hex(8)
-        draft = path.with_suffix(".new")
-        try:
-            draft.write_text(name, "ascii")
-            os.replace(draft, path)
-        except OSError:
-            return ""
-        return name
-
-    def _read_epoch(self) -> int:
-        try:
-            return int((self._folder / "epoch").read_text("ascii"))
-        except (OSError, ValueError):
-            return 0
-
-    def _write_epoch(self, epoch: int) -> None:
-        """On the disk before anything is done for it: a call of an earlier controller must not be
-        carried out by an agent that was restarted either."""
-        path = self._folder / "epoch"
-        draft = path.with_suffix(".new")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(draft, "w", encoding="ascii") as file:
-                file.write(str(epoch))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        except OSError as error:
-            raise ExecutorError(
-                f"the member cannot write {path}",
-                cause=error.strerror or str(error),
-                code="no-state",
-                transient=True,
-            ) from None
-        self._epoch = epoch

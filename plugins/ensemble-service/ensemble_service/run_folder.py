@@ -1,0 +1,63 @@
+"""Run folder at a member agent: the newest epoch of a run, and the folder's own name, on disk.
+
+A hosted run (``hosted_run``) reads both when it begins, so that an agent that was restarted refuses
+earlier controllers too, and a run notices an agent that has another folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from ensemble_core import ExecutorError
+
+__all__ = ["RunFolder"]
+
+
+class RunFolder:
+    """What an agent keeps of one run, in ``path``. ``epoch`` is 0 until one was written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.epoch = int((path / "epoch").read_text("ascii"))
+        except (OSError, ValueError):
+            self.epoch = 0
+
+    def name(self) -> str:
+        """The folder's name, which it is given once; empty where none can be written."""
+        path = self.path / "home"
+        with contextlib.suppress(OSError, ValueError):
+            if name := path.read_text("ascii").strip():
+                return name
+        name = secrets.token_hex(8)
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(name, "ascii")
+            os.replace(draft, path)
+        except OSError:
+            return ""
+        return name
+
+    def begin_epoch(self, epoch: int) -> None:
+        """On the disk before anything is done for it: a call of an earlier controller must not be
+        carried out by an agent that was restarted either."""
+        path = self.path / "epoch"
+        draft = path.with_suffix(".new")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(draft, "w", encoding="ascii") as file:
+                file.write(str(epoch))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            raise ExecutorError(
+                f"the member cannot write {path}",
+                cause=error.strerror or str(error),
+                code="no-state",
+                transient=True,
+            ) from None
+        self.epoch = epoch
