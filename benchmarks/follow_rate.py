@@ -26,8 +26,8 @@ from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime import output_tracking
 from ensemble_core.runtime.controller import Runtime, Watcher
-from ensemble_core.runtime.controller import output_tracking as intake
 from ensemble_core.runtime.tail import Follower
 from ensemble_core.testing import FakeExecutor
 
@@ -168,7 +168,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for flood in (False, True):
             for name, follower in (("inotify", Follower), ("looking", Looking)):
-                setattr(intake, "Follower", follower)  # noqa: B010 (it is a stranger's name there)
+                setattr(output_tracking, "Follower", follower)  # noqa: B010 (it is a stranger's name there)
                 growing(name, options, flood=flood)
     for name in ("inotify", "looking"):
         idle(name, options, inotify=name == "inotify")

@@ -40,7 +40,7 @@ from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller
-from ensemble_core.runtime.output_tracking import Intake
+from ensemble_core.runtime.output_tracking import OutputTracker
 
 __all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
 
@@ -155,7 +155,9 @@ class Runtime:
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
-        self._intake = Intake(self._put, self.clock, observers, lambda: self._queued - self._taken)
+        self._tracker = OutputTracker(
+            self._put, self.clock, observers, lambda: self._queued - self._taken
+        )
 
     def clock(self) -> float:
         """The time in seconds since the epoch; it goes on evenly when the machine's is set."""
@@ -168,7 +170,7 @@ class Runtime:
 
     def emit(self, events: Sequence[Event]) -> None:
         """Hand events to the run. Safe from any thread."""
-        self._intake.emit(events)
+        self._tracker.emit(events)
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130) -> None:
         """Ask the run to end: cancel what is active. A second time: leave at once.
@@ -214,7 +216,7 @@ class Runtime:
             self._orders.put(None)
             self._wait_for(performer)
             self._executor.close()
-            self._intake.close()
+            self._tracker.close()
             self._caller.close()
             if not self.engine.busy:  # jobs that outlive the run write there yet
                 self._remove_folder()
@@ -246,7 +248,7 @@ class Runtime:
         sought = {name: record.newest for name, record in jobs}
         # First this: their starts may come as soon as the queue is asked.
         for _, record in jobs:
-            self._intake.resume(record.job, record.submitted, record.files, record.rows or {})
+            self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
         found = self._find_again(sought)
         # After the queue was asked: a cancel would go to it from another thread at the same time.
         if self._stop_first is not None:
@@ -434,7 +436,7 @@ class Runtime:
         if isinstance(decision, Submit):
             if decision.jobs:
                 jobs = decision.jobs
-                self._intake.expect(jobs)
+                self._tracker.expect(jobs)
                 return lambda: put(lambda: self._submit(jobs))
         elif isinstance(decision, (Cancel, Terminate)):
             ids = decision.jobs if isinstance(decision, Cancel) else decision.cancel

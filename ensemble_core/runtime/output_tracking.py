@@ -1,4 +1,4 @@
-"""What executors emit on its way to the inbox, with the files of observed jobs followed beside it.
+"""Output tracking: events on their way to the inbox, and the files of observed jobs beside them.
 
 When an observed job starts, its files are followed; when it has ended, what is left of them is
 read first, and only then does the end of the job reach the engine, so that a rule on a job's end
@@ -18,10 +18,10 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.runtime.tail import Follower
 
-__all__ = ["Intake"]
+__all__ = ["OutputTracker"]
 
 
-class Intake:
+class OutputTracker:
     """Takes events from any thread and puts them into the inbox with ``put``.
 
     ``backlog`` says how much waits in the inbox; following pauses while that is much.

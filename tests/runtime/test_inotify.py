@@ -72,8 +72,8 @@ class Following:
     def asleep(self) -> None:
         """Wait until the follower has seen to every file that it was given."""
         until(lambda: not self.follower._new)
-        eyes = self.follower._lookout
-        until(lambda: not eyes._fresh and eyes._notices is not None and len(eyes._notices))
+        eyes = self.follower._changes
+        until(lambda: not eyes._fresh and eyes._watches is not None and len(eyes._watches))
 
 
 @pytest.fixture
@@ -272,9 +272,9 @@ def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
     assert len(os.listdir("/proc/self/fd")) <= before + 3
     for job in jobs:
         it.follower.finish(job)
-    notices = it.follower._lookout._notices
-    assert notices is not None
-    until(lambda: not len(notices))
+    watches = it.follower._changes._watches
+    assert watches is not None
+    until(lambda: not len(watches))
     it.follower.close()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert sum(len(rows) for rows in it.rows.values()) == len(jobs) + 1
@@ -355,7 +355,7 @@ class TestWhereTheKernelCannotBeAsked:
     ) -> None:
         monkeypatch.setattr(change_detection, "filesystem", lambda path: kind)
         it = following(inotify=False)
-        remote = it.follower._lookout._remote
+        remote = it.follower._changes._remote
         remote._shortest = remote._idle = 0.2
         self.follow(it, tmp_path)
         assert len(remote._files) == 3
@@ -380,7 +380,7 @@ class TestWhereTheKernelCannotBeAsked:
         assert "max_user_watches" in said
         # Once there is room again, the kernel tells.
         monkeypatch.undo()
-        eyes = it.follower._lookout
+        eyes = it.follower._changes
         until(lambda: len(eyes._told._files) == 3 and not eyes._here._files)
 
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSYS])

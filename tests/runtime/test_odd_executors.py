@@ -17,7 +17,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime
-from ensemble_core.runtime.output_tracking import Intake
+from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.testing import FakeExecutor
 
 REGISTRY = discover()
@@ -168,17 +168,17 @@ rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
 
 def test_a_start_that_is_told_twice_does_not_count_the_output_twice(tmp_path: Path) -> None:
     seen: list[Event] = []
-    intake = Intake(seen.extend, time.time, REGISTRY.observers, lambda: 0)
+    tracker = OutputTracker(seen.extend, time.time, REGISTRY.observers, lambda: 0)
     log = tmp_path / "out"
     job = Job(
         id="a.0", group="a", index=0, command=("x",), stdout=str(log), observe={"json-lines": {}}
     )
-    intake.expect([job])
+    tracker.expect([job])
     log.write_text('{"T": 1}\n')
     start = JobEvent(time.time(), "a.0", "start", {"workdir": str(tmp_path)})
-    intake.emit([start])
-    intake.emit([start])
-    intake.emit([JobEvent(time.time(), "a.0", "finish", {"status": 0})])
+    tracker.emit([start])
+    tracker.emit([start])
+    tracker.emit([JobEvent(time.time(), "a.0", "finish", {"status": 0})])
     until(lambda: any(isinstance(one, JobEvent) and one.name == "finish" for one in seen))
-    intake.close()
+    tracker.close()
     assert len([one for one in seen if isinstance(one, Observed)]) == 1

@@ -519,7 +519,7 @@ def test_the_thread_does_not_end_without_a_word(
     def broken(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("ensemble_core.runtime.tail.change_detection.Lookout.news", broken)
+    monkeypatch.setattr("ensemble_core.runtime.tail.change_detection.ChangeDetector.news", broken)
     watched.follower.watch("a.0", "lines", Lines(), tmp_path / "out.txt")
     until(lambda: watched.warnings)
     assert "will not fire: MemoryError: no room" in watched.warnings[0]

@@ -1,7 +1,7 @@
-"""Following files while jobs write them; the intake makes one :class:`Follower` for a run.
+"""Tailing: follows files while jobs write them. The output tracker makes one :class:`Follower`.
 
-``follower`` is the thread and reads, ``lookout`` knows what there is to read: ``notices`` from the
-kernel, by inotify, and looks at a certain ``pace``. A ``file`` is one that is followed.
+``follower`` is the thread that reads, ``change_detection`` knows what there is to read: by
+``inotify``, and by polling at a ``poll_interval``. A ``file`` is one that is followed.
 """
 
 from ensemble_core.runtime.tail.follower import Follower

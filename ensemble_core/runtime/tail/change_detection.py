@@ -1,4 +1,4 @@
-"""The follower's eyes and ears: which files have something to read, and when to look next.
+"""Change detection: which followed files have something to read, and when to poll next.
 
 Each file is watched with inotify, and looked at as well: every few seconds where other nodes write,
 which the kernel does not tell of; more rarely where it tells of everything.
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.journal.filesystem import filesystem
 from ensemble_core.runtime.tail.file import File
-from ensemble_core.runtime.tail.poll_interval import LOCAL, REMEMBERING, Pace
+from ensemble_core.runtime.tail.poll_interval import LOCAL, REMEMBERING, PollInterval
 
 if TYPE_CHECKING:
-    from ensemble_core.runtime.tail.inotify import Notices
+    from ensemble_core.runtime.tail.inotify import InotifyWatches
 
-__all__ = ["Lookout"]
+__all__ = ["ChangeDetector"]
 
 #: Looks keep what is to be read waiting no longer than this, in seconds.
 _SLICE = 0.02
@@ -31,23 +31,23 @@ _FULL = 10.0
 _DEPTH = 64
 
 
-class Lookout:
-    """Looks at files and listens for them. Used by one thread.
+class ChangeDetector:
+    """Finds changed files by inotify and by polling. Used by one thread.
 
-    ``say`` is told, once for each kind, where the kernel does not tell of what is written, and how
-    often files are looked at there. Without ``inotify`` they are looked at only.
+    ``say`` is told, once for each kind, on which file systems inotify misses writes of other nodes,
+    and how often files there are polled. Without ``inotify`` files are polled only.
     """
 
     def __init__(self, say: Callable[[str], None], *, inotify: bool = True) -> None:
         self._warn = say
         self._inotify = inotify
-        self._notices: Notices[File] | None = None
+        self._watches: InotifyWatches[File] | None = None
         self._full_until = 0.0
         self._said: set[str] = set()
         self._kinds: dict[int, str] = {}
-        self._told = Pace(_NET, _NET, 60.0, 100.0)
-        self._remote = Pace(_REMOTE, _REMOTE, 30.0, 10.0)
-        self._here = Pace(0.1, 1.0, 10.0, 20.0)
+        self._told = PollInterval(_NET, _NET, 60.0, 100.0)
+        self._remote = PollInterval(_REMOTE, _REMOTE, 30.0, 10.0)
+        self._here = PollInterval(0.1, 1.0, 10.0, 20.0)
         self._paces = (self._told, self._remote, self._here)
         self._fresh: deque[File] = deque()
 
@@ -57,9 +57,9 @@ class Lookout:
             return
         try:
             # Where nothing is followed, nothing is loaded; and other systems have no inotify.
-            from ensemble_core.runtime.tail.inotify import Notices
+            from ensemble_core.runtime.tail.inotify import InotifyWatches
 
-            self._notices = Notices()
+            self._watches = InotifyWatches()
         except (ImportError, OSError) as error:
             cause = error.strerror if isinstance(error, OSError) else error
             self._say(
@@ -70,13 +70,13 @@ class Lookout:
 
     def close(self) -> None:
         """Look no more."""
-        if self._notices is not None:
-            self._notices.close()
-            self._notices = None
+        if self._watches is not None:
+            self._watches.close()
+            self._watches = None
 
     def fileno(self) -> int | None:
         """What becomes readable when the kernel tells something, if it does."""
-        return None if self._notices is None else self._notices.fileno()
+        return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:
         """When to look next though the kernel says nothing, by ``time.monotonic``."""
@@ -92,14 +92,14 @@ class Lookout:
         if file.pace is not None:
             file.pace.remove(file)
             file.pace = None
-        if self._notices is not None:
-            self._notices.drop(file)
+        if self._watches is not None:
+            self._watches.drop(file)
 
     def news(self) -> list[File]:
         """Files with something to read: those told of, those that are new, those in turn."""
         news: dict[File, None] = {}
-        if self._notices is not None:
-            told, lost = self._notices.hear()
+        if self._watches is not None:
+            told, lost = self._watches.hear()
             news.update((file, None) for file in told if self._look(file, told=True))
             if lost:
                 for pace in self._paces:
@@ -134,20 +134,20 @@ class Lookout:
 
     def _hear_of(self, file: File, *, told: bool) -> bool:
         """Have the kernel tell of this file; whether it has done so only since now."""
-        notices = self._notices
-        if notices is None or time.monotonic() < self._full_until:
+        watches = self._watches
+        if watches is None or time.monotonic() < self._full_until:
             return False
-        known = file in notices
+        known = file in watches
         try:
             if file.there:
                 if known and file.watched == file.identity:
                     return False
                 file.watched = file.identity
-                return notices.watch(file, file.path)
+                return watches.watch(file, file.path)
             if known and file.watched is None and not told:
                 return False
             file.watched = None
-            return notices.expect(file, file.path)
+            return watches.expect(file, file.path)
         except OSError as error:
             self._full_until = time.monotonic() + _FULL
             self._say(
@@ -157,7 +157,7 @@ class Lookout:
             )
             return False
 
-    def _pace(self, file: File) -> Pace:
+    def _pace(self, file: File) -> PollInterval:
         device = self._device(file)
         if device is not None and device != file.device:
             file.device = device
@@ -165,7 +165,7 @@ class Lookout:
             file.remembered = kind in REMEMBERING
         if file.device is not None and self._kinds[file.device] not in LOCAL:
             return self._remote
-        return self._told if self._notices is not None and file in self._notices else self._here
+        return self._told if self._watches is not None and file in self._watches else self._here
 
     def _device(self, file: File) -> int | None:
         if file.there and file.identity is not None:

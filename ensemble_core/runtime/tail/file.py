@@ -1,4 +1,4 @@
-"""One file that is followed: what was seen of it, how far it was read, and who reads it.
+"""One followed file: its last known state, the read offset, and the observer that reads it.
 
 The follower says when to look and when to read; here is what a look and a piece of reading are.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from ensemble_core.errors import raised_at, written_at
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
-from ensemble_core.runtime.tail.poll_interval import Pace
+from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File"]
 
@@ -90,7 +90,7 @@ class File:
         # What the follower notes: on which device it was last, how often it is looked at, which
         # file the kernel tells of, whether its job is over.
         self.device: int | None = None
-        self.pace: Pace | None = None
+        self.pace: PollInterval | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
         self._observer = observer

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
-from ensemble_core.runtime.tail.change_detection import Lookout
+from ensemble_core.runtime.tail.change_detection import ChangeDetector
 from ensemble_core.runtime.tail.file import File
-from ensemble_core.runtime.tail.wakeup import Alarm
+from ensemble_core.runtime.tail.wakeup import Wakeup
 
 __all__ = ["Follower"]
 
@@ -101,9 +101,9 @@ class Follower:
         self._closing = False
         self._abandoned = False
         self._thread: threading.Thread | None = None
-        self._alarm: Alarm | None = None
+        self._wakeup: Wakeup | None = None
         # These belong to the follower's thread.
-        self._lookout = Lookout(self._warn, inotify=inotify)
+        self._changes = ChangeDetector(self._warn, inotify=inotify)
         #: Files that have more to read than was read at once.
         self._behind: deque[File] = deque()
         self._ending: deque[_Ending] = deque()
@@ -138,13 +138,13 @@ class Follower:
                 return
             self._jobs.setdefault(job_id, []).append(file)
             self._new.append(file)
-            if self._alarm is None:
-                self._alarm = Alarm()
+            if self._wakeup is None:
+                self._wakeup = Wakeup()
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._alarm,), name="ensemble-follow", daemon=True
+                    target=self._run, args=(self._wakeup,), name="ensemble-follow", daemon=True
                 )
                 self._thread.start()
-            self._alarm.set()
+            self._wakeup.set()
 
     def finish(
         self, job_id: str, then: Callable[[], None] | None = None, *, expected: bool = False
@@ -160,8 +160,8 @@ class Follower:
             files = self._jobs.pop(job_id, None)
             if files is not None:
                 self._ended.append(_Ending(job_id, then, files, expected))
-                if self._alarm is not None:
-                    self._alarm.set()
+                if self._wakeup is not None:
+                    self._wakeup.set()
         if files is None and then is not None:
             then()
 
@@ -173,8 +173,8 @@ class Follower:
         with self._lock:
             self._closing = True
             thread = self._thread
-            if self._alarm is not None:
-                self._alarm.set()
+            if self._wakeup is not None:
+                self._wakeup.set()
         if thread is None or thread is threading.current_thread():
             return
         thread.join(timeout)
@@ -185,26 +185,26 @@ class Follower:
 
     # The follower's thread
 
-    def _run(self, alarm: Alarm) -> None:
+    def _run(self, wakeup: Wakeup) -> None:
         gathered = 0.0
         try:
-            self._lookout.open()
+            self._changes.open()
             while not self._abandoned:
-                alarm.sleep(min(gathered, self._next()), None)
-                alarm.sleep(self._next(), self._lookout.fileno())
-                alarm.clear()
+                wakeup.sleep(min(gathered, self._next()), None)
+                wakeup.sleep(self._next(), self._changes.fileno())
+                wakeup.clear()
                 began = self._flushed = time.monotonic()
                 with self._lock:
                     new, self._new = self._new, []
                     ended, self._ended = self._ended, []
                     if self._closing and not ended and not self._ending:
                         return
-                self._lookout.add(new)
+                self._changes.add(new)
                 for ending in ended:
                     for file in ending.files:
-                        self._lookout.remove(file)
+                        self._changes.remove(file)
                 self._ending += ended
-                self._read(self._lookout.news())
+                self._read(self._changes.news())
                 self._end_jobs()
                 self._flush()
                 after = time.monotonic()
@@ -218,13 +218,13 @@ class Follower:
                 f"{type(error).__name__}: {error}"
             )
         finally:
-            self._release(alarm)
+            self._release(wakeup)
 
     def _next(self) -> float:
         """When there is something to do that nobody calls for."""
         if self._ending or self._closing:
             return 0.0
-        due = self._lookout.due()
+        due = self._changes.due()
         if self._behind:
             due = min(due, time.monotonic() + _BREATH if self._too_many(_BACKLOG_BEHIND) else 0.0)
         return due
@@ -265,17 +265,17 @@ class Follower:
             self._missed.add(whose)
             self._warn(f"job {file.job} succeeded, and {why}")
 
-    def _release(self, alarm: Alarm) -> None:
+    def _release(self, wakeup: Wakeup) -> None:
         """Whatever ends the thread, nobody waits in vain for ``then``."""
         with self._lock:
             self._closing = True
             left = [*self._ending, *self._ended]
             self._ended = []
             self._jobs.clear()
-            self._alarm = None
-            alarm.close()
+            self._wakeup = None
+            wakeup.close()
         self._ending.clear()
-        self._lookout.close()
+        self._changes.close()
         self._flush()
         for ending in left:
             self._call(ending.then)

@@ -1,4 +1,4 @@
-"""What the kernel says of files by inotify: the follower's ear, and the only user of the library.
+"""Inotify watches of followed files; the only module that uses the library.
 
 A file that is there has a watch of its own, so what else is written in its folder costs nothing;
 for one that is not, the nearest folder that is there is watched for the name that must come next.
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from inotify_simple import INotify, flags
 
-__all__ = ["Notices"]
+__all__ = ["InotifyWatches"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -39,8 +39,8 @@ def _nearest(path: str) -> tuple[str, str]:
     return folder, name
 
 
-class Notices(Generic[T]):
-    """Watches for whoever follows files; each ``T`` has one watch at a time.
+class InotifyWatches(Generic[T]):
+    """The watches of one follower; each ``T`` has one at a time.
 
     Raises ``OSError`` where there is no inotify, or this user may have no more instances.
     """

@@ -1,7 +1,7 @@
-"""How often the follower looks at files for itself: by what it costs, and by where the files are.
+"""Poll intervals: how often followed files are polled, by what that costs and where the files are.
 
-Where the kernel tells of every write, looking is a net for what it does not tell; where other nodes
-write, it is all there is.
+Where inotify tells of every write, polling is a safety net; where other nodes write, it is all there
+is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_core.runtime.tail.file import File
 
-__all__ = ["LOCAL", "REMEMBERING", "Pace"]
+__all__ = ["LOCAL", "REMEMBERING", "PollInterval"]
 
 #: Types of file systems that no other node writes to: inotify tells of every write there.
 LOCAL = frozenset(
@@ -28,8 +28,8 @@ LOCAL = frozenset(
 REMEMBERING = frozenset({"nfs", "nfs4"})
 
 
-class Pace:
-    """Files that are looked at by turns, and when their next turn is.
+class PollInterval:
+    """Files that are polled together, and when their next turn is.
 
     The pause after a turn is ``shortest`` seconds when there was news, and half as long again as
     the last, up to ``idle``, when there was none; but it is ``per_cost`` times as long as the turn

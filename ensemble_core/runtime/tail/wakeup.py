@@ -1,4 +1,4 @@
-"""What the follower's thread sleeps on: other threads that want it, and what the kernel tells."""
+"""Wakeup of the follower's thread: by other threads, by inotify, or by a timeout."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import select
 import threading
 import time
 
-__all__ = ["Alarm"]
+__all__ = ["Wakeup"]
 
 
-class Alarm:
+class Wakeup:
     """Wakes one sleeping thread. ``set`` may be called from any thread, until ``close``.
 
     Where no more descriptors can be had, the sleeper looks up twenty times a second instead.
