@@ -1,7 +1,7 @@
 """Poll intervals: how often followed files are polled, by what that costs and where the files are.
 
-Where inotify tells of every write, polling is a safety net; where other nodes write, it is all there
-is.
+Where inotify tells of every write, polling is a safety net; where other nodes write, it is all that
+there is.
 """
 
 from __future__ import annotations
