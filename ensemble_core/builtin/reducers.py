@@ -18,7 +18,7 @@ from typing import Any
 from ensemble_core.metrics.series import Statistic
 
 __all__ = [
-    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Last", "Mad", "Moments", "Rate",
+    "EXACT", "LONGEST", "CountWindow", "Ewma", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
     "Reduce", "TimeWindow", "in_order", "in_turn", "iqr", "mad", "mean", "quantile", "river",
     "variance",
 ]  # fmt: skip
@@ -271,19 +271,26 @@ class TimeWindow:
         return twin
 
 
-class Last:
-    """The latest value."""
+class Ewma:
+    """Exponentially weighted moving average; with ``alpha`` 1 it is the latest value."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_alpha", "_mean")
 
-    def __init__(self) -> None:
-        self._value: float | None = None
+    def __init__(self, alpha: float) -> None:
+        self._alpha = alpha
+        self._mean: float | None = None
 
     def update(self, value: float) -> None:
-        self._value = value
+        self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        mean, alpha, rest = self._mean, self._alpha, 1.0 - self._alpha
+        for value in values:
+            mean = value if mean is None else alpha * value + rest * mean
+        self._mean = mean
 
     def get(self) -> float | None:
-        return self._value
+        return self._mean
 
 
 class Rate:

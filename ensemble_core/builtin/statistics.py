@@ -1,9 +1,10 @@
 """The built-in statistics: streaming reducers of a variable's values. A plugin like any other.
 
-Over all values, ``variance``, ``mean``, ``max``, ``min`` and ``sum`` give what river's classes of
-these names give, to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad`` …) are exact
-for the first ``EXACT`` values, which is where river's estimate is poor (the 99th percentile of six
-values may come out below the largest five), and river's constant-memory estimate after that.
+Over all values, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` give what river's
+classes of these names give, to the last bit. The quantiles (``median``, ``p90``, ``iqr``, ``mad``
+…) are exact for the first ``EXACT`` values, which is where river's estimate is poor (the 99th
+percentile of six values may come out below the largest five), and river's constant-memory estimate
+after that.
 
 With the option ``window`` a statistic is over the last values only, and is exact: it is computed
 from the values in the window rather than by adding the new and taking away the old, which drifts.
@@ -86,14 +87,14 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: reducers.Last(),
+        build=lambda options: reducers.Ewma(1.0),
         options=_schema(),
         within=True,
     )
     yield StatisticPlugin(
         name="ewma",
         summary="Exponentially weighted moving average",
-        build=lambda options: river("EWMean", options.get("alpha", 0.3)),
+        build=lambda options: reducers.Ewma(options.get("alpha", 0.3)),
         options=_schema(
             alpha={
                 "description": "Weight of the newest value; higher forgets faster.",

@@ -84,11 +84,11 @@ custom: |
 """
 
 
-def test_quantiles_and_functions_load_no_numpy_either(tmp_path: Path) -> None:
+def test_quantiles_and_functions_load_neither_before_there_are_many_values(tmp_path: Path) -> None:
     file = tmp_path / "quantiles.yaml"
     file.write_text(QUANTILES, encoding="utf-8")
     run = ["run", "--executor", "local", "--no-journal", str(file)]
-    assert not loaded(MAIN.format(run)) & {"numpy", "narwhals", "scipy", "pandas"}
+    assert not loaded(MAIN.format(run)) & {"river", "numpy", "narwhals", "scipy", "pandas"}
 
 
 def test_import_installs_no_signal_handler() -> None:
