@@ -18,10 +18,8 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -30,27 +28,15 @@ import pluggy
 
 from ensemble_core.errors import Location, PluginError
 from ensemble_core.plugin import hookspecs
+from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
-from ensemble_core.plugin.registry import BUILTIN, Kind, LoadedPlugin, Record, Registry, normalize
+from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import HOOKS, check_records
 
-__all__ = ["GROUP", "LoadedPlugin", "Registry", "discover", "executor_record", "looking_in"]
+__all__ = ["GROUP", "discover", "executor_record", "explain_failure", "looking_in"]
 
 #: The entry-point group.
 GROUP = "ensemble"
-_UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A plugin that is installed, not loaded yet."""
-
-    name: str
-    distribution: str
-    version: str
-    module: str
-    entry_point: EntryPoint | None
-    error: str | None = None
 
 
 def discover(files: Sequence[str | Path] = ()) -> Registry:
@@ -75,7 +61,8 @@ def executor_record(name: str) -> ExecutorPlugin:
     else only what is installed. Raises :class:`PluginError` where there is none, or where two
     distributions claim the name.
     """
-    return (_looked_in.get() or discover()).lookup("executor", name)
+    record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
+    return record
 
 
 #: What :func:`executor_record` looks in, while somebody has said so.
@@ -92,62 +79,9 @@ def looking_in(registry: Registry) -> Iterator[None]:
         _looked_in.reset(token)
 
 
-def _installed() -> list[_Found]:
+def _installed() -> list[EntryPoint]:
     """The entry points of the group: built-ins first, then by distribution and name."""
-    try:
-        found = [_from_entry_point(item) for item in entry_points(group=GROUP)]
-    except Exception:  # one distribution's unreadable metadata: find out whose, and keep the rest
-        found = list(_installed_one_by_one())
-    unique = {(normalize(f.distribution), f.name, f.module): f for f in found}
-    return sorted(
-        unique.values(),
-        key=lambda f: (normalize(f.distribution) != BUILTIN, normalize(f.distribution), f.name),
-    )
-
-
-def _installed_one_by_one() -> Iterator[_Found]:
-    seen: set[str] = set()
-    for distribution in distributions():
-        name, version = _identity(distribution)
-        if name != _UNKNOWN and normalize(name) in seen:
-            continue
-        seen.add(normalize(name))
-        try:
-            items = [item for item in distribution.entry_points if item.group == GROUP]
-            yield from (_from_entry_point(item, name, version) for item in items)
-        except Exception as error:  # whatever a metadata file can contain
-            if _may_be_ours(distribution):
-                reason = f"its entry_points.txt cannot be read: {error}"
-                yield _Found(name, name, version, "", None, reason)
-
-
-def _may_be_ours(distribution: Distribution) -> bool:
-    try:
-        text = distribution.read_text("entry_points.txt") or ""
-    except Exception:  # not even text: better named without need than silently passed over
-        return True
-    return re.search(rf"^\s*\[\s*{GROUP}\s*\]", text, re.MULTILINE) is not None
-
-
-def _from_entry_point(
-    entry_point: EntryPoint, name: str | None = None, version: str = ""
-) -> _Found:
-    distribution: Distribution | None = getattr(entry_point, "dist", None)
-    if name is None:
-        name, version = _identity(distribution) if distribution else (_UNKNOWN, "")
-    return _Found(entry_point.name, name, version, entry_point.value, entry_point)
-
-
-def _identity(distribution: Distribution) -> tuple[str, str]:
-    """Name and version; metadata without them is no reason to give up."""
-    try:
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    except Exception:  # unreadable metadata; its entry points may still be good
-        text = ""
-    # The email package reads the whole description, which takes as long as to load the plugin.
-    head = re.findall(r"^(Name|Version):[ \t]*(\S+)", text, re.MULTILINE)
-    first = dict(reversed(head))
-    return first.get("Name", _UNKNOWN), first.get("Version", "")
+    return sorted(entry_points(GROUP), key=lambda point: normalize(point.distribution) != BUILTIN)
 
 
 class _Loader:
@@ -161,30 +95,32 @@ class _Loader:
         self._asked: set[object] = set()
         self._files: set[Path] = set()
 
-    def load(self, found: _Found) -> LoadedPlugin | None:
+    def load(self, found: EntryPoint) -> LoadedPlugin | None:
         """Load an installed plugin; ``None`` if this very object was loaded already."""
 
         def done(
-            records: Mapping[Kind, tuple[Record, ...]] | None = None, error: str | None = None
+            records: Mapping[str, tuple[Named, ...]] | None = None, error: str | None = None
         ) -> LoadedPlugin:
             return LoadedPlugin(
                 name=found.name,
                 distribution=found.distribution,
                 version=found.version,
-                module=found.module,
+                module=found.value,
                 records=records or {},
                 error=error,
                 builtin=normalize(found.distribution) == BUILTIN,
             )
 
-        if found.entry_point is None:
+        if found.error is not None:
             return done(error=found.error)
         try:
-            plugin = found.entry_point.load()
+            plugin = found.load()
         except KeyboardInterrupt:
             raise
+        except PluginError as error:
+            return done(error=error.what)
         except BaseException as error:  # SystemExit and the panics of compiled modules included
-            return done(error=_reason(error, found.module))
+            return done(error=explain_failure(error))
         if self.manager.is_registered(plugin):
             return None
         try:
@@ -226,7 +162,7 @@ class _Loader:
             name=path.stem, distribution=distribution, version="", module=file, records=records
         )
 
-    def _register(self, plugin: object, name: str, shown: str) -> dict[Kind, tuple[Record, ...]]:
+    def _register(self, plugin: object, name: str, shown: str) -> dict[str, tuple[Named, ...]]:
         """Register with pluggy and call the plugin's hooks. Raises :class:`PluginError`."""
         try:
             self.manager.register(plugin, name)
@@ -240,9 +176,9 @@ class _Loader:
                 raise
             if isinstance(error, pluggy.PluginValidationError):
                 raise PluginError(_signature_reason(error)) from error
-            raise PluginError(_reason(error)) from error
+            raise PluginError(explain_failure(error)) from error
 
-    def _ask(self, plugin: object, shown: str) -> dict[Kind, tuple[Record, ...]]:
+    def _ask(self, plugin: object, shown: str) -> dict[str, tuple[Named, ...]]:
         callers = self.manager.get_hookcallers(plugin) or []
         for caller in callers:
             if not caller.has_spec() and not all(
@@ -257,7 +193,7 @@ class _Loader:
             )
         # Our own tests hold the built-ins to their contracts; looking again would only cost time.
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.builtin.")
-        records: dict[Kind, tuple[Record, ...]] = {}
+        records: dict[str, tuple[Named, ...]] = {}
         asked: set[object] = set()
         for caller in sorted(
             callers, key=lambda c: list(HOOKS).index(c.name) if c.has_spec() else -1
@@ -276,8 +212,8 @@ class _Loader:
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # whatever a plugin's code can raise
-                    raise PluginError(f"{caller.name} raised {_reason(error)}") from error
-                kind: Kind = HOOKS[caller.name][0]  # type: ignore[assignment]  # str is a Kind here
+                    raise PluginError(f"{caller.name} raised {explain_failure(error)}") from error
+                kind = HOOKS[caller.name][0]
                 records[kind] = records.get(kind, ()) + returned
                 asked.add(impl.function)
         self._asked |= asked
@@ -382,21 +318,19 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
             f"plugin {path.name!r} does not parse: {error}", where=where, code="plugin-broken"
         )
     return PluginError(
-        f"plugin {path.name!r} cannot be loaded: {_reason(error, place=False)}",
+        f"plugin {path.name!r} cannot be loaded: {explain_failure(error, place=False)}",
         where=where,
         hint=hint,
         code="plugin-broken",
     )
 
 
-def _reason(error: BaseException, module: str = "", *, place: bool = True) -> str:
+def explain_failure(error: BaseException, *, place: bool = True) -> str:
     """What went wrong in a plugin's code, in one line, with the place in that code."""
     text = " ".join(str(error).split()) or "no reason given"
     if isinstance(error, SystemExit):
         text = f"it ended the program (exit code {error.code})"
     reason = f"{type(error).__name__}: {text}"
-    if module and isinstance(error, AttributeError) and "'NoneType'" in text:
-        return f"its entry point {module!r} is not of the form 'module' or 'module:object'"
     if isinstance(error, SyntaxError) or not place:
         return reason
     frames = [

@@ -13,60 +13,44 @@ runtime and the command line look things up in it. A name means the same thing e
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ensemble_core.errors import PluginError
-from ensemble_core.plugin.hookspecs import (
-    ActionPlugin,
-    ExecutorPlugin,
-    ObserverPlugin,
-    ResizerPlugin,
-    StatisticPlugin,
-    TriggerPlugin,
-)
+from ensemble_core.plugin.entry_points import normalize
 
-__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Record", "Records", "Registry"]
+if TYPE_CHECKING:
+    from ensemble_core.plugin.records import (
+        ActionPlugin,
+        ExecutorPlugin,
+        ObserverPlugin,
+        ResizerPlugin,
+        StatisticPlugin,
+        TriggerPlugin,
+    )
 
-Record = (
-    ExecutorPlugin | TriggerPlugin | ActionPlugin | StatisticPlugin | ObserverPlugin | ResizerPlugin
-)
+__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "Records", "Registry"]
+
 Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer"]
-_R = TypeVar(
-    "_R",
-    ExecutorPlugin,
-    TriggerPlugin,
-    ActionPlugin,
-    StatisticPlugin,
-    ObserverPlugin,
-    ResizerPlugin,
-)
+
+
+class Named(Protocol):
+    """A record of a plugin: all that a name's meaning depends on."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_R = TypeVar("_R", bound=Named)
 
 #: The distribution whose records keep their bare names.
 BUILTIN = "ensemble-core"
 #: The kinds of records, in the order in which they are shown.
-KINDS: tuple[Kind, ...] = (
-    "executor",
-    "trigger",
-    "action",
-    "statistic",
-    "observer",
-    "resizer",
-)
+KINDS: tuple[Kind, ...] = ("executor", "trigger", "action", "statistic", "observer", "resizer")
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-#: What is known to exist and may not be installed: (kind, name) → distribution.
-_ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("executor", "flux"): "ensemble-flux",
-    ("executor", "minicluster"): "ensemble-minicluster",
-    ("executor", "slurm"): "ensemble-slurm",
-    ("observer", "lammps"): "ensemble-lammps",
-    ("resizer", "kubernetes"): "ensemble-minicluster",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +66,7 @@ class LoadedPlugin:
     distribution: str
     version: str
     module: str
-    records: Mapping[Kind, tuple[Record, ...]] = field(default_factory=lambda: _NOTHING)
+    records: Mapping[str, tuple[Named, ...]] = field(default_factory=lambda: _NOTHING)
     error: str | None = None
     builtin: bool = False
 
@@ -104,11 +88,6 @@ class LoadedPlugin:
         }
 
 
-def normalize(distribution: str) -> str:
-    """A distribution's name as indexes compare it: ``Ensemble_Foo`` is ``ensemble-foo``."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
 class Records(Mapping[str, _R], Generic[_R]):
     """The records of one kind.
 
@@ -117,7 +96,7 @@ class Records(Mapping[str, _R], Generic[_R]):
     and ``[]`` raises :class:`PluginError` for it.
     """
 
-    def __init__(self, kind: Kind, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
+    def __init__(self, kind: str, claims: Iterable[tuple[LoadedPlugin, _R]]) -> None:
         self.kind = kind
         self.warnings: list[str] = []
         by_name: dict[str, list[tuple[LoadedPlugin, _R]]] = {}
@@ -169,10 +148,10 @@ class Records(Mapping[str, _R], Generic[_R]):
         return f"{normalize(distribution)}:{rest}" if colon else name
 
     def __getitem__(self, name: str) -> _R:
-        key = self._key(name)
-        if key in self.clashes:
-            raise self._clash(key)
-        return self._all[key]
+        clash = self.clash(name)
+        if clash is not None:
+            raise clash
+        return self._all[self._key(name)]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._key(name) in self._all
@@ -183,27 +162,22 @@ class Records(Mapping[str, _R], Generic[_R]):
     def __len__(self) -> int:
         return len(self._listed)
 
-    def _clash(self, name: str) -> PluginError:
-        what, hint = self.describe_clash(name)
-        return PluginError(what, hint=hint, code="plugin-clash")
-
-    def describe_clash(self, name: str) -> tuple[str, str]:
-        """Who claims this name, and what to do about it."""
-        plugins = self.clashes[name]
+    def clash(self, name: str) -> PluginError | None:
+        """Who claims this name, and what to do about it; ``None`` where its meaning is clear."""
+        plugins = self.clashes.get(self._key(name))
+        if plugins is None:
+            return None
         distributions = sorted({plugin.distribution for plugin in plugins})
         bare = name.rpartition(":")[2]
         if ":" in name or len(distributions) == 1:
             who = " and ".join(f"{plugin.name!r} ({plugin.module})" for plugin in plugins)
-            return (
-                f"{distributions[0]} has two {self.kind}s named {bare!r}, in its plugins {who}",
-                f"tell the authors of {distributions[0]}, or use only one of the two",
-            )
-        choices = sorted({f"{normalize(plugin.distribution)}:{bare}" for plugin in plugins})
-        chosen = " or ".join(repr(choice) for choice in choices)
-        return (
-            f"{self.kind} {bare!r} is claimed by {' and by '.join(distributions)}",
-            f"write {chosen} to choose, or uninstall one of them",
-        )
+            what = f"{distributions[0]} has two {self.kind}s named {bare!r}, in its plugins {who}"
+            hint = f"tell the authors of {distributions[0]}, or use only one of the two"
+        else:
+            choices = sorted({f"{normalize(plugin.distribution)}:{bare}" for plugin in plugins})
+            what = f"{self.kind} {bare!r} is claimed by {' and by '.join(distributions)}"
+            hint = f"write {' or '.join(map(repr, choices))} to choose, or uninstall one of them"
+        return PluginError(what, hint=hint, code="plugin-clash")
 
 
 class Registry:
@@ -215,34 +189,30 @@ class Registry:
 
     def __init__(self, plugins: Iterable[LoadedPlugin], warnings: Iterable[str] = ()) -> None:
         self.plugins: tuple[LoadedPlugin, ...] = tuple(plugins)
-        self.executors: Records[ExecutorPlugin] = self._collect("executor", ExecutorPlugin)
-        self.triggers: Records[TriggerPlugin] = self._collect("trigger", TriggerPlugin)
-        self.actions: Records[ActionPlugin] = self._collect("action", ActionPlugin)
-        self.statistics: Records[StatisticPlugin] = self._collect("statistic", StatisticPlugin)
-        self.observers: Records[ObserverPlugin] = self._collect("observer", ObserverPlugin)
-        self.resizers: Records[ResizerPlugin] = self._collect("resizer", ResizerPlugin)
+        self._records: dict[str, Records[Any]] = {
+            kind: Records(
+                kind,
+                [(each, record) for each in self.plugins for record in each.records.get(kind, ())],
+            )
+            for kind in KINDS
+        }
+        self.executors: Records[ExecutorPlugin] = self._records["executor"]
+        self.triggers: Records[TriggerPlugin] = self._records["trigger"]
+        self.actions: Records[ActionPlugin] = self._records["action"]
+        self.statistics: Records[StatisticPlugin] = self._records["statistic"]
+        self.observers: Records[ObserverPlugin] = self._records["observer"]
+        self.resizers: Records[ResizerPlugin] = self._records["resizer"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [
                     *(f"{p} is broken and left out: {p.error}" for p in self.broken),
                     *warnings,
-                    *(text for kind in KINDS for text in self.records(kind).warnings),
+                    *(text for records in self._records.values() for text in records.warnings),
                 ]
             )
         )
 
-    def _collect(self, kind: Kind, record_class: type[_R]) -> Records[_R]:
-        return Records(
-            kind,
-            [
-                (plugin, record)
-                for plugin in self.plugins
-                for record in plugin.records.get(kind, ())
-                if isinstance(record, record_class)
-            ],
-        )
-
-    def owner(self, record: Record) -> LoadedPlugin | None:
+    def owner(self, record: Named) -> LoadedPlugin | None:
         """The plugin that registered this very record."""
         for plugin in self.plugins:
             for records in plugin.records.values():
@@ -250,7 +220,7 @@ class Registry:
                     return plugin
         return None
 
-    def whose(self, record: Record) -> str:
+    def whose(self, record: Named) -> str:
         """Whose record this is, in words; empty for a built-in."""
         plugin = self.owner(record)
         return "" if plugin is None or plugin.builtin else str(plugin)
@@ -260,53 +230,18 @@ class Registry:
         """The plugins that were left out; ``error`` says why."""
         return tuple(plugin for plugin in self.plugins if plugin.error is not None)
 
-    @overload
-    def records(self, kind: Literal["executor"]) -> Records[ExecutorPlugin]: ...
-    @overload
-    def records(self, kind: Literal["trigger"]) -> Records[TriggerPlugin]: ...
-    @overload
-    def records(self, kind: Literal["action"]) -> Records[ActionPlugin]: ...
-    @overload
-    def records(self, kind: Literal["statistic"]) -> Records[StatisticPlugin]: ...
-    @overload
-    def records(self, kind: Literal["observer"]) -> Records[ObserverPlugin]: ...
-    @overload
-    def records(self, kind: Literal["resizer"]) -> Records[ResizerPlugin]: ...
-    @overload
-    def records(self, kind: Kind) -> Records[Any]: ...
-    def records(self, kind: Kind) -> Records[Any]:
+    def records(self, kind: str) -> Records[Any]:
         """The records of one kind, given in the singular."""
-        return {
-            "executor": self.executors,
-            "trigger": self.triggers,
-            "action": self.actions,
-            "statistic": self.statistics,
-            "observer": self.observers,
-            "resizer": self.resizers,
-        }[kind]  # type: ignore[return-value]  # one Records per kind has no common supertype
+        return self._records[kind]
 
-    @overload
-    def lookup(self, kind: Literal["executor"], name: str) -> ExecutorPlugin: ...
-    @overload
-    def lookup(self, kind: Literal["trigger"], name: str) -> TriggerPlugin: ...
-    @overload
-    def lookup(self, kind: Literal["action"], name: str) -> ActionPlugin: ...
-    @overload
-    def lookup(self, kind: Literal["statistic"], name: str) -> StatisticPlugin: ...
-    @overload
-    def lookup(self, kind: Literal["observer"], name: str) -> ObserverPlugin: ...
-    @overload
-    def lookup(self, kind: Literal["resizer"], name: str) -> ResizerPlugin: ...
-    @overload
-    def lookup(self, kind: Kind, name: str) -> Record: ...
-    def lookup(self, kind: Kind, name: str) -> Record:
+    def lookup(self, kind: str, name: str) -> Any:
         """The record of this name.
 
         Raises :class:`PluginError` where there is none (``no-such-executor`` …) or where two
         distributions claim the name (``plugin-clash``), with what to do in the hint.
         """
         try:
-            return self.records(kind)[name]  # type: ignore[no-any-return]  # Any stands for Record
+            return self._records[kind][name]
         except KeyError:
             raise PluginError(
                 f"there is no {kind} {name!r}",
@@ -314,18 +249,22 @@ class Registry:
                 code=f"no-such-{kind}",
             ) from None
 
-    def explain_missing(self, kind: Kind, name: str) -> str:
+    def explain_missing(self, kind: str, name: str) -> str:
         """What to tell somebody who asked for a name that is not there: never empty."""
-        records = self.records(kind)
-        key = records._key(name)  # noqa: SLF001  # the two classes are one thing
-        if key in records.clashes:
-            return "; ".join(records.describe_clash(key))
+        from difflib import get_close_matches
+
+        from ensemble_core.plugin.known import known_provider
+
+        records = self._records[kind]
+        clash = records.clash(name)
+        if clash is not None:
+            return f"{clash.what}; {clash.hint}"
         said: list[str] = []
         broken = list(self.broken)
         bare = name.rpartition(":")[2]
-        home = _ELSEWHERE.get((kind, bare))
+        home, install = known_provider(kind, bare) or (None, "")
         if home and all(normalize(plugin.distribution) != home for plugin in self.plugins):
-            said.append(f"pip install {home}")
+            said.append(install)
         else:
             known = [
                 *records.names,

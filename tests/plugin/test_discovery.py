@@ -19,7 +19,7 @@ import pytest
 
 import ensemble_core
 from ensemble_core.errors import EnsembleError, PluginError
-from ensemble_core.plugin import registry as registry_module
+from ensemble_core.plugin import known
 from ensemble_core.plugin.discovery import discover, executor_record, looking_in
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
@@ -646,9 +646,13 @@ def test_unknown_name_mentions_what_is_broken(site: Site) -> None:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin that is known to exist, whatever is installed here."""
-    monkeypatch.setitem(registry_module._ELSEWHERE, ("executor", "cluster"), "ensemble-cluster")
+    file = tmp_path / "known.json"
+    file.write_text(
+        '{"ensemble-cluster": {"install": "ensemble-cluster", "executor": ["cluster"]}}'
+    )
+    monkeypatch.setattr(known, "FILE", file)
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -21,7 +21,7 @@ from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.plugin.registry import LoadedPlugin, Record, Registry
+from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import OCCASIONS, check_record
 from ensemble_core.testing import Story
 
@@ -68,7 +68,7 @@ custom: |
 """
 
 
-def with_records(**records: tuple[Record, ...]) -> Registry:
+def with_records(**records: tuple[Named, ...]) -> Registry:
     plugin = LoadedPlugin(
         name="odd",
         distribution="ensemble-odd",
