@@ -33,11 +33,11 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        plain = not name.startswith("-") and not ctx.resilient_parsing
-        # All commands are listed only where one is missing: that looks into every distribution.
-        if plain and self.get_command(ctx, name) is None:
-            known = self.list_commands(ctx)
-            ctx.fail(f"No such command {name!r}. {self.hint(name, known)}")
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return name, command, args[1:]
+        if not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. {self.hint(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def hint(self, name: str, known: Sequence[str]) -> str:

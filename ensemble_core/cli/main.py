@@ -37,45 +37,61 @@ COMMANDS: dict[str, str] = {
 }
 
 
-def _of_plugins() -> dict[str, Any]:
-    """Commands of plugins: the entry points of the group ``ensemble.commands``."""
-    from importlib.metadata import entry_points
+class EnsembleGroup(CommandGroup):
+    """The core's commands, imported when they are called, and those of plugins."""
 
-    return {entry.name: entry for entry in entry_points(group="ensemble.commands")}
+    def commands_of_plugins(self) -> dict[str, str]:
+        """What ``--help`` says of each; of a name that several claim, by whom."""
+        from ensemble_core.cli.plugin_commands import find_commands, summary_of
 
-
-class LazyGroup(CommandGroup):
-    """A click group whose commands are imported when they are called."""
+        found = find_commands(COMMANDS)
+        listed = {name: summary_of(found[name]) for name in found.names if name not in COMMANDS}
+        for name, plugins in found.clashes.items():
+            listed[name] = f"(of {' and of '.join(plugin.distribution for plugin in plugins)})"
+        return dict(sorted(listed.items()))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *_of_plugins()]
+        return [*COMMANDS, *self.commands_of_plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            entry = _of_plugins().get(cmd_name)
-            return None if entry is None else entry.load()
-        module = import_module(f"ensemble_core.cli.commands.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
+        if cmd_name in COMMANDS:
+            module = import_module(f"ensemble_core.cli.commands.{cmd_name}")
+            command: click.Command = getattr(module, cmd_name)
+            return command
+        from ensemble_core.cli.plugin_commands import find_commands, load_command
+
+        try:
+            return load_command(find_commands(COMMANDS)[cmd_name])
+        except KeyError:
+            return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+        plugins = self.commands_of_plugins()
+        if plugins:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl(list(plugins.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
         found: list[Any] = [
             CompletionItem(name, help=text)
-            for name, text in COMMANDS.items()
+            for name, text in {**COMMANDS, **self.commands_of_plugins()}.items()
             if name.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def hint(self, name: str, known: Sequence[str]) -> str:
+        from ensemble_core.plugin.known import known_provider
+
         if name.endswith((".yaml", ".yml")):
             return f"Did you mean 'ensemble run {name}'?"
-        return super().hint(name, known)
+        provider = known_provider("command", name)
+        return (
+            f"It comes with {provider[0]}: {provider[1]}" if provider else super().hint(name, known)
+        )
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -87,7 +103,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=EnsembleGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with 'ensemble run FILE'. Each command has its own --help.",
 )

@@ -24,20 +24,23 @@ def plugins() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
     """List every plugin, also the broken ones with the reason."""
+    from ensemble_core.cli.error_format import print_warning
+    from ensemble_core.cli.main import COMMANDS
     from ensemble_core.cli.options import load_plugins
+    from ensemble_core.cli.plugin_commands import find_commands, listed_commands
     from ensemble_core.cli.text_style import format_table, printable, style_of
 
     registry = load_plugins(plugins, warn=False)
+    listed = [*registry.plugins, *listed_commands()]
+    warnings = [*registry.warnings, *find_commands(COMMANDS).warnings]
     if as_json:
-        listed = [plugin.to_dict() for plugin in registry.plugins]
-        document = {"plugins": listed, "warnings": list(registry.warnings)}
+        document = {"plugins": [plugin.to_dict() for plugin in listed], "warnings": warnings}
         click.echo(json.dumps(document, indent=2))
         return
     look = style_of(sys.stdout)
     rows = [("plugin", "distribution", "version", "registers")]
     broken: list[bool] = [False]
-    indents: list[bool] = [False]
-    for plugin in registry.plugins:
+    for plugin in listed:
         told = [
             f"{kind if len(records) == 1 else kind + 's'}: "
             f"{', '.join(record.name for record in records)}"
@@ -50,16 +53,14 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
         for number, text in enumerate(_wrapped(told or ["nothing"])):
             rows.append((*(first if number == 0 else ("", "", "")), printable(text)))
             broken.append(plugin.error is not None)
-            indents.append(number > 0)
     lines = format_table([tuple(printable(cell) for cell in row) for row in rows])
     click.echo(look.paint(lines[0], "bold"), color=look.color)
     for line, bad in zip(lines[1:], broken[1:], strict=True):
         click.echo(look.paint(line, "bad") if bad else line, color=look.color)
-    warned = style_of(sys.stderr)
     said = {f"{plugin} is broken and left out: {plugin.error}" for plugin in registry.broken}
-    for text in registry.warnings:
+    for text in warnings:
         if text not in said:
-            click.echo(f"{warned.paint('warning:', 'warning')} {printable(text)}", err=True)
+            print_warning(text)
 
 
 def _wrapped(texts: list[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``ensemble plot [RUN]``: a picture of what a run's jobs reported, with where rules fired."""
+"""Draw what a run's jobs reported, and where rules fired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``ensemble member start``: an agent that runs executors beside a queue, for the service."""
+"""Let a queue take part in ensembles that are steered elsewhere.
+
+``ensemble member start`` is an agent that runs executors beside a queue, for the service.
+"""
 
 from __future__ import annotations
 

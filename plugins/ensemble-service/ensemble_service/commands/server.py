@@ -1,7 +1,8 @@
-"""The ``ensemble-server`` command: the service, its certificates and tokens, and how it stands.
+"""The ensemble service: members and the runs that steer them meet here.
 
-The installed script calls :data:`main`. Errors and exit codes are those of ``ensemble``. gRPC and
-cryptography are loaded by the commands that need them.
+The group ``ensemble server`` (also ``ensemble-server``): the service itself, its certificates and
+tokens, and how its members stand. The installed script calls :data:`main`. Errors and exit codes
+are those of ``ensemble``. gRPC and cryptography are loaded by the commands that need them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""Commands of plugins: the entry points of the group ``ensemble.commands``.
+
+A name means what a record's name means (see ``plugin.registry``): the core's commands keep theirs,
+and where two distributions claim one, ``ensemble DISTRIBUTION:NAME`` chooses. Commands are listed
+without an import: the first line of a module's docstring is what ``ensemble --help`` says of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+
+import click
+
+from ensemble_core.errors import PluginError
+from ensemble_core.plugin.entry_points import EntryPoint, entry_points
+from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Records
+
+__all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary_of"]
+
+#: The entry-point group.
+GROUP = "ensemble.commands"
+
+_DOCSTRING = re.compile(r"""(?:\s*#[^\n]*\n)*\s*[rRuU]?(\"""|'''|"|')\s*(.*?)\s*(?:\1|\n|$)""")
+#: Characters of a module that are looked at for its docstring.
+_HEAD = 4096
+
+
+def find_commands(own: Iterable[str]) -> Records[EntryPoint]:
+    """All commands by name: the core's ``own``, and those of plugins."""
+    points = [EntryPoint(name, "", BUILTIN, "") for name in own] + entry_points(GROUP)
+    return Records("command", [(_provider(point), point) for point in points])
+
+
+def _provider(point: EntryPoint, error: str | None = None) -> LoadedPlugin:
+    return LoadedPlugin(
+        name=point.name,
+        distribution=point.distribution,
+        version=point.version,
+        module=point.value,
+        records={} if error else {"command": (point,)},
+        error=error,
+        builtin=not point.value,
+    )
+
+
+def listed_commands() -> list[LoadedPlugin]:
+    """Each command of a plugin, for ``plugins list``; ``error`` says why one does not work."""
+    listed = []
+    for point in entry_points(GROUP):
+        try:
+            load_command(point)
+        except PluginError as error:
+            listed.append(_provider(point, error.cause or error.what))
+        else:
+            listed.append(_provider(point))
+    return listed
+
+
+def load_command(point: EntryPoint) -> click.Command:
+    """Import a command. Raises :class:`PluginError` where that fails."""
+    try:
+        if point.error is not None:
+            raise PluginError(point.error)
+        command: object = point.load()
+        if not isinstance(command, click.Command):
+            raise PluginError(f"{point.value!r} is no click command")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a plugin's code can raise
+        from ensemble_core.plugin.discovery import explain_failure
+
+        raise PluginError(
+            f"command {point.name!r} of {point.distribution} {point.version} is broken",
+            cause=error.what if isinstance(error, PluginError) else explain_failure(error),
+            hint=f"install {point.distribution} anew, or tell its authors",
+            code="plugin-broken",
+        ) from error
+    return command
+
+
+def summary_of(point: EntryPoint) -> str:
+    """The first line of the docstring of a command's module, which is not imported."""
+    top, *inner = point.module.split(".")
+    try:
+        spec = PathFinder.find_spec(top, sys.path)
+        if spec is None:
+            return ""
+        file = spec.origin or ""
+        if inner:
+            folder = os.path.join(next(iter(spec.submodule_search_locations or ())), *inner)
+            file = f"{folder}.py" if not os.path.isdir(folder) else f"{folder}/__init__.py"
+        with open(file, encoding="utf-8") as lines:
+            match = _DOCSTRING.match(lines.read(_HEAD))
+    except (OSError, ValueError, StopIteration):
+        return ""
+    return match[2].replace("``", "") if match else ""
