@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    # For type checkers only: at run time ``plugin/known_distributions.json`` says where it is.
     from ensemble_service.client import ServiceClient
 
     from ensemble_core.errors import (
@@ -99,21 +100,28 @@ else:
     def __getattr__(name):
         from importlib import import_module
 
-        if name == "__version__":
+        if name in _HOME:
+            value = getattr(import_module(f"ensemble_core.{_HOME[name]}"), name)
+        elif name == "__version__":
             from importlib.metadata import version
 
             value = version("ensemble-core")
-        elif name == "ServiceClient":
-            value = import_module("ensemble_service.client").ServiceClient
-        elif name in _HOME:
-            value = getattr(import_module(f"ensemble_core.{_HOME[name]}"), name)
+        elif name == "__all__":  # for "import *", which cannot do without one of them
+            from ensemble_core.plugin.known import is_missing
+
+            value = [each for each in _PUBLIC if each in _HOME or not is_missing(each)]
+        elif name in _PUBLIC:
+            from ensemble_core.plugin.known import import_public
+
+            value = import_public(name)
         else:
             raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
-        globals()[name] = value
+        if name != "__all__":
+            globals()[name] = value
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__getattr__("__all__")})
 
 
 __all__ = [
@@ -165,3 +173,7 @@ __all__ = [
     "hookimpl",
     "shared_storage",
 ]
+
+if not TYPE_CHECKING:
+    _PUBLIC = __all__
+    del __all__  # what is there of it depends on what is installed

@@ -1,7 +1,7 @@
 """The public toolkit for commands of plugins: what ``ensemble``'s own commands are made of.
 
 A plugin brings a command by an entry point of the group ``ensemble.commands`` that names a click
-command (``plot = "ensemble_plot.command:plot"``). What it imports of Ensemble is the names of
+command (``bell = "ensemble_bell.command:bell"``). What it imports of Ensemble is the names of
 ``ensemble_core``, and those here. Importing this module loads click and little else: what a
 function needs beyond that, it imports when it is called.
 

@@ -1,17 +1,21 @@
 """Distributions that are known to exist and may not be installed, for hints on what to install.
 
-They stand in ``known_distributions.json``: what each registers, by kind, and what ``pip`` is to be
-told. Nothing here depends on which there are.
+They stand in ``known_distributions.json``: what each registers, by kind, what ``pip`` is to be told
+and the public names of ``ensemble_core`` that it brings. Nothing here depends on which they are.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "known_provider", "public_name"]
+__all__ = ["FILE", "import_public", "is_missing", "known_provider"]
 
 FILE = Path(__file__).parent / "known_distributions.json"
 
@@ -25,15 +29,30 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
     return None
 
 
-def public_name(name: str) -> str | None:
-    """The module that has a public name of ``ensemble_core`` that a known distribution brings."""
-    for entry in _known().values():
-        module: str | None = entry.get("public", {}).get(name)
-        if module is not None:
-            return module
-    return None
+def import_public(name: str) -> Any:
+    """A public name of ``ensemble_core`` that a known distribution brings. Raises
+    :class:`ImportError` with what to install."""
+    if is_missing(name):
+        distribution, install = known_provider("public", name) or ("", "")
+        raise ImportError(f"{name} comes with {distribution}, which is not installed: {install}")
+    return getattr(import_module(_modules()[name]), name)
 
 
-def _known() -> dict[str, dict[str, Any]]:
+def is_missing(name: str) -> bool:
+    """Whether nothing that is installed brings this public name."""
+    top = _modules().get(name, "").partition(".")[0]
+    return bool(top) and top not in sys.modules and PathFinder.find_spec(top) is None
+
+
+def _modules() -> dict[str, str]:
+    """The public names that known distributions bring, each with its module."""
+    return {
+        name: module
+        for entry in _known().values()
+        for name, module in entry.get("public", {}).items()
+    }
+
+
+def _known() -> Mapping[str, Mapping[str, Any]]:
     known: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
     return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -115,3 +116,50 @@ def test_public_names_are_all_there() -> None:
 def test_what_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Trigguer'"):
         ensemble_core.Trigguer  # type: ignore[attr-defined]  # noqa: B018  # that is the point
+
+
+def without_plugins(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code where no package of a plugin can be imported."""
+    hide = (
+        "import sys\nfrom importlib.machinery import PathFinder\n"
+        "known = PathFinder.find_spec\n"
+        "def find(name, path=None, target=None):\n"
+        "    other = name.startswith('ensemble_') and not name.startswith('ensemble_core')\n"
+        "    return None if other else known(name, path, target)\n"
+        "PathFinder.find_spec = find\n"
+    )
+    return subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True)
+
+
+def test_the_clients_name_says_what_to_install_where_the_service_is_not() -> None:
+    done = without_plugins("from ensemble_core import ServiceClient")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: ServiceClient comes with ensemble-service, which is not installed: "
+        "pip install 'ensemble-core[service]>=1.0'"
+    )
+
+
+def test_all_public_names_can_be_imported_where_the_service_is_not() -> None:
+    done = without_plugins(
+        "from ensemble_core import *\nimport ensemble_core\nassert Rule\n"
+        "assert 'ServiceClient' not in dir(ensemble_core)"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_knows_no_plugin_by_name() -> None:
+    """The names of plugins' packages and distributions stand in a data file, not in code; one line
+    for type checkers is exempt."""
+    core = Path(ensemble_core.__file__).parent
+    known = json.loads((core / "plugin" / "known_distributions.json").read_text())
+    names = "|".join(
+        rf"\b{re.escape(name)}\b" for each in known for name in (each, each.replace("-", "_"))
+    )
+    found = {
+        f"{file.relative_to(core)}: {line.strip()}"
+        for file in core.rglob("*.py")
+        for line in file.read_text().splitlines()
+        if re.search(names, line)
+    }
+    assert found == {"__init__.py: from ensemble_service.client import ServiceClient"}
