@@ -167,6 +167,8 @@ def read_options(
                 hint=_offer(name, properties),
                 code="unknown-option",
             )
+        if isinstance(value, str) and "string" not in _types(properties[name]):
+            value = _read(value, properties[name])  # a flag that others have as well came as text
         options[name] = value
     for text in given:
         key, equals, value = text.partition("=")

@@ -125,7 +125,11 @@ def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
     from ensemble_core.cli.error_format import print_warning
     from ensemble_core.plugin.discovery import discover
 
-    registry = discover(files)
+    # A file is to be executed once, also where its executors' flags were looked for before.
+    ctx = click.get_current_context(silent=True)
+    loaded = {} if ctx is None else ctx.meta.setdefault("ensemble.plugins", {})
+    registry = loaded.get(tuple(files)) or discover(files)
+    loaded[tuple(files)] = registry
     for text in registry.warnings if warn else ():
         print_warning(text)
     return registry

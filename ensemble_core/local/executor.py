@@ -62,16 +62,19 @@ OPTIONS: Mapping[str, Any] = {
         "slots": {
             "type": "integer",
             "minimum": 1,
+            "x-ensemble-flag": {"metavar": "N", "help": "Cores to run on."},
             "description": "Cores for jobs; default: those this process may use.",
         },
         "min_slots": {
             "type": "integer",
             "minimum": 1,
+            "x-ensemble-flag": {"metavar": "N", "help": "Fewest slots that shrink may leave."},
             "description": "Slots that shrink leaves; default 1.",
         },
         "max_slots": {
             "type": "integer",
             "minimum": 1,
+            "x-ensemble-flag": {"metavar": "N", "help": "Most slots that grow may reach."},
             "description": "Slots that grow may reach; default: slots, so that grow is denied.",
         },
         "gpus": {

@@ -8,12 +8,13 @@ A plugin is a module (or any object) with functions of the names below, each mar
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
-or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. Each hook's example
+or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. (A command of
+``ensemble`` is an entry point of the group ``ensemble.commands``: see ``cli.toolkit``.) Each hook's example
 below is complete: saved as a file, it works as it stands.
 
 Hooks are called once, when plugins are loaded, and return records: a name, one line of summary, a
 JSON Schema of the options, and how to build the thing. The objects that records build do the work.
-What else each kind of record may say stands with its class, in ``recordtypes``.
+What else each kind of record may say stands with its class, in ``records``.
 Heavy imports belong into the functions that need them, not at the top of a plugin: every run loads
 every installed plugin.
 
@@ -73,8 +74,16 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
     """Executors: adapters to a queue.
 
     The docstring of :class:`~ensemble_core.plugin.executor.Executor` is the contract. This one is a
-    rehearsal: it runs nothing, and every job succeeds at once. ``ensemble run --plugin rehearse.py
-    --executor rehearse study.yaml`` shows which rules would fire.
+    rehearsal: it runs nothing, and every job ends at once. ``ensemble run --plugin rehearse.py
+    --executor rehearse study.yaml`` shows which rules would fire, and with ``--status 1`` which
+    would if every job failed.
+
+    An option is a flag of the command line where its schema is marked with ``x-ensemble-flag``:
+    ``true``, or a mapping with any of ``help`` and ``metavar`` (for ``--help``; else the option's
+    description), ``commands`` (of ``run``, ``resume`` and ``cancel``; else only ``run``), ``path``
+    (it names a file, which is made absolute) and ``instead_of`` (options that a resume is to forget
+    where this flag is given). A flag that several executors have goes to the one that is chosen,
+    and a flag of the command itself keeps its name; ``-o KEY=VALUE`` gives any option.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl
@@ -83,13 +92,16 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
 
 
     class Rehearsal(Executor):
+        def __init__(self, status):
+            self.status = status
+
         def open(self, run, emit):
             self.run, self.emit = run, emit
 
         def submit(self, jobs):
             for job in jobs:
                 for name in LIFE:
-                    context = {"status": 0} if name == "finish" else {}
+                    context = {"status": self.status << 8} if name == "finish" else {}
                     self.emit([JobEvent(self.run.clock(), job.id, name, context)])
 
         def cancel(self, jobs):
@@ -101,11 +113,19 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
 
     @hookimpl
     def ensemble_executors():
+        status = {
+            "description": "The exit status of every job.",
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 255,
+            "x-ensemble-flag": {"metavar": "N"},
+        }
         return [
             ExecutorPlugin(
                 name="rehearse",
-                summary="Runs nothing; every job succeeds at once",
-                build=lambda options: Rehearsal(),
+                summary="Runs nothing; every job ends at once",
+                build=lambda options: Rehearsal(options.get("status", 0)),
+                options={"type": "object", "properties": {"status": status}},
             )
         ]
     ```

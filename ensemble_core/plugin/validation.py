@@ -129,8 +129,10 @@ def check_record(record: object) -> None:
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
         raise PluginError(f"{shown}: the summary must be one line of text")
     check_schema(record.options, shown)
-    if isinstance(record, ExecutorPlugin) and record.job_options:
-        check_schema(record.job_options, f"{shown}: job_options")
+    if isinstance(record, ExecutorPlugin):
+        _check_flags(record.options, shown)
+        if record.job_options:
+            check_schema(record.job_options, f"{shown}: job_options")
     if isinstance(record, ActionPlugin):
         if (record.run is None) == (record.plan is None):
             count = "both" if record.run else "neither"
@@ -260,6 +262,30 @@ def check_schema(schema: object, shown: str) -> None:
     for key in plain.get("required", ()):
         if key not in properties:
             raise PluginError(f"{shown}: option {key!r} is required but not among the properties")
+
+
+#: What a mark ``x-ensemble-flag`` may say of a flag, beside ``true``.
+_FLAG: Mapping[str, type] = {
+    "commands": Collection, "help": str, "instead_of": Collection, "metavar": str, "path": bool,
+}  # fmt: skip
+
+
+def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
+    """The marks that make an executor's options flags of commands."""
+    for name, option in schema.get("properties", {}).items():
+        mark = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
+        shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
+        if not isinstance(mark, Mapping):
+            if not isinstance(mark, bool):
+                raise PluginError(f"{shown_mark} is {_spoken(mark)}, expected true or a mapping")
+            continue
+        for key, value in mark.items():
+            if not isinstance(value, _FLAG.get(key, ())):
+                known = ", ".join(_FLAG)
+                raise PluginError(f"{shown_mark}: {key!r} is not known or wrong; known are {known}")
+        unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
+        if unknown:
+            raise PluginError(f"{shown_mark}: no command {min(unknown)!r} takes such flags")
 
 
 def _plain(value: object) -> object:

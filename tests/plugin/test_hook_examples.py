@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from click.testing import CliRunner
 
 from ensemble_core import (
     CallContext,
@@ -22,6 +23,7 @@ from ensemble_core import (
     Run,
     StatisticPlugin,
 )
+from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.rules import Action
@@ -83,6 +85,20 @@ def test_executor_example_runs_jobs(tmp_path: Path) -> None:
     assert names[0] == "submit"
     assert names[-2:] == ["finish", "clean"]
     assert executor.capabilities == record.capabilities
+
+
+def test_an_option_of_the_executor_example_is_a_flag_of_run(tmp_path: Path) -> None:
+    install("ensemble_executors", tmp_path)
+    (plugin,) = tmp_path.glob("*.py")
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "jobs: [{name: sim, command: 'true'}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    words = ["run", str(study), "--plugin", str(plugin), "--no-journal", "--executor", "rehearse"]
+    for status in (0, 1):
+        result = CliRunner().invoke(main, [*words, "--status", str(status)])
+        assert result.exit_code == status, result.output
 
 
 def test_trigger_example_wakes_for_quick_jobs(tmp_path: Path) -> None:

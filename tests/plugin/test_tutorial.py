@@ -34,7 +34,7 @@ text = pathlib.Path("pyproject.toml").read_text("utf-8")
 site = pathlib.Path({site!r})
 name, version = (re.search(rf'^{{key}} = "(.*)"$', text, re.M)[1] for key in ("name", "version"))
 info = site / f"{{name.replace('-', '_')}}-{{version}}.dist-info"
-info.mkdir(parents=True)
+info.mkdir(parents=True, exist_ok=True)
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {{name}}\\nVersion: {{version}}\\n")
 points = text.partition("[project.entry-points.ensemble]\\n")[2].replace('"', "")
 (info / "entry_points.txt").write_text("[ensemble]\\n" + points)

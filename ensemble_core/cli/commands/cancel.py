@@ -7,8 +7,8 @@ import socket
 import time
 
 import click
-from ensemble_service.commands.connection_options import reaching_options, told
 
+from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import json_option, run_argument, state_option
 
 __all__ = ["cancel"]
@@ -17,7 +17,7 @@ __all__ = ["cancel"]
 _LOOK = 0.2
 
 
-@click.command()
+@click.command(cls=CommandWithFlags)
 @run_argument
 @click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
 @click.option(
@@ -31,7 +31,6 @@ _LOOK = 0.2
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
 )
-@reaching_options
 @state_option
 @json_option
 def cancel(
@@ -39,11 +38,6 @@ def cancel(
     wait: bool,
     leave: bool,
     take_over: bool,
-    host: str | None,
-    port: int | None,
-    token_file: str | None,
-    ca: str | None,
-    insecure: bool,
     state: str | None,
     as_json: bool,
 ) -> int:
@@ -76,9 +70,8 @@ def cancel(
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
         showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
-        reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
         stop = f"cancelled by {who}"
-        take_up(run, state, showing, reach=reach, take_over=take_over, stop_first=stop)
+        take_up(run, state, showing, take_over=take_over, stop_first=stop)
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")

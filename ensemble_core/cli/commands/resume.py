@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from ensemble_service.commands.connection_options import reaching_options, told
 
 from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags, replaced_options
 from ensemble_core.cli.options import check_display, display_options, run_argument, state_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.engine.engine import Engine
     from ensemble_core.journal.reader import Text
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["resume"]
 
 
-@click.command()
+@click.command(cls=CommandWithFlags)
 @run_argument
 @click.option(
     "--accept-changes",
@@ -37,18 +35,12 @@ __all__ = ["resume"]
     is_flag=True,
     help="Believe that the controller is gone, where nothing else can tell.",
 )
-@reaching_options
 @state_option
 @display_options
 def resume(
     run: str,
     accept_changes: bool,
     take_over: bool,
-    host: str | None,
-    port: int | None,
-    token_file: str | None,
-    ca: str | None,
-    insecure: bool,
     state: str | None,
     debug: bool,
     quiet: bool,
@@ -61,16 +53,13 @@ def resume(
     asked what became of each job that was not over; only what never arrived is submitted. The exit
     code is the run's, as of 'ensemble run'.
 
-    A run that uses the ensemble service looks for it where it was, unless another --host or --port
-    is given.
+    An executor is used as it was, unless one of its flags says otherwise: of a service that has
+    moved, --host and --port.
     """
     check_display(debug=debug, quiet=quiet, as_json=as_json)
     look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
-    reach = told(host=host, port=port, token_file=token_file, ca=ca, insecure=insecure)
     with errors_as_json(as_json):
-        return take_up(
-            run, state, look, reach=reach, accept_changes=accept_changes, take_over=take_over
-        )
+        return take_up(run, state, look, accept_changes=accept_changes, take_over=take_over)
 
 
 def take_up(
@@ -78,13 +67,11 @@ def take_up(
     state: str | None,
     look: dict[str, Any],
     *,
-    reach: Mapping[str, object] | None = None,
     accept_changes: bool = False,
     take_over: bool = False,
     stop_first: str | None = None,
 ) -> int:
-    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left.
-    ``reach`` is where the ensemble service is now, as far as that was said."""
+    """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
     from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.journal.reader import NAME, migrate
     from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
@@ -100,7 +87,7 @@ def take_up(
                 (folder / asked).unlink()
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
-            return _take_up(past, lock, look, reach or {}, accept_changes, stop_first)
+            return _take_up(past, lock, look, accept_changes, stop_first)
     finally:
         lock.release()
 
@@ -109,7 +96,6 @@ def _take_up(
     past: KeptRun,
     lock: Any,
     look: dict[str, Any],
-    reach: Mapping[str, object],
     accept_changes: bool,
     stop_first: str | None,
 ) -> int:
@@ -142,10 +128,11 @@ def _take_up(
     changed = None if stop_first is not None else _changed(past, accept_changes)
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
-    if reach:
-        if "ca" in reach or "insecure" in reach:  # they exclude each other
-            options = {key: options[key] for key in options if key not in ("ca", "insecure")}
-        options = read_options(record, (), {**options, **reach})
+    flags = given_flags(record)
+    if flags:
+        replaced = replaced_options(record, flags)
+        kept_options = {key: each for key, each in options.items() if key not in replaced}
+        options = read_options(record, (), {**kept_options, **flags})
     executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=stop_first is None, pending=changed is None)
     ensemble: Ensemble = recovered.ensemble

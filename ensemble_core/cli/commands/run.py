@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from ensemble_service.commands.connection_options import reaching_options
 
 from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
     check_display,
     display_options,
@@ -27,18 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-@click.command()
+@click.command(cls=CommandWithFlags)
 @click.argument("file", metavar="FILE", type=click.Path())
 @executor_option
 @key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
-@click.option("--slots", type=int, metavar="N", help="Cores to run on (executor local).")
-@click.option("--min-slots", type=int, metavar="N", help="Fewest slots that shrink may leave.")
-@click.option("--max-slots", type=int, metavar="N", help="Most slots that grow may reach.")
-@reaching_options
-@click.option(
-    "--name", metavar="NAME", help="The members' namespace (remote), or the MiniCluster's own name."
-)
-@click.option("--mock", is_flag=True, help="Rehearse without the ensemble service (minicluster).")
 @set_option
 @plugin_option
 @display_options
@@ -60,16 +52,6 @@ def run(
     file: str,
     executor: str | None,
     options: tuple[str, ...],
-    slots: int | None,
-    min_slots: int | None,
-    max_slots: int | None,
-    host: str | None,
-    port: int | None,
-    token_file: str | None,
-    ca: str | None,
-    insecure: bool,
-    name: str | None,
-    mock: bool,
     overrides: tuple[str, ...],
     plugins: tuple[str, ...],
     debug: bool,
@@ -102,19 +84,7 @@ def run(
     with errors_as_json(as_json):
         registry = load_plugins(plugins)
         choice = choose_executor(registry, executor)
-        named = {
-            "slots": slots,
-            "min_slots": min_slots,
-            "max_slots": max_slots,
-            "host": host,
-            "port": port,
-            "token_file": token_file,
-            "ca": ca,
-            "insecure": insecure or None,
-            "name": name,
-            "mock": mock or None,
-        }
-        chosen = read_options(choice.record, options, named)
+        chosen = read_options(choice.record, options, given_flags(choice.record))
         choice = replace(choice, options=dict(chosen))
         text = read(file)
         ensemble = config.load_text(

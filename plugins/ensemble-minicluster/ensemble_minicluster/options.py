@@ -13,22 +13,28 @@ _NODES = {"type": "integer", "minimum": 1}
 #: Options that are those of the executor that jobs go to.
 PASSED_ON = ("uri", "queue", "bank", "output", "events")
 
+#: How the service is reached may be another when a run is taken up again.
+_REACH: Mapping[str, Any] = {"commands": ["run", "resume", "cancel"]}
+
 #: What ``--option KEY=VALUE`` may set.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "name": {
+            "x-ensemble-flag": {"metavar": "NAME", "help": "The MiniCluster's own name."},
             "description": "The member whose nodes are asked for: NAMESPACE/NAME, or NAME for one "
             "in 'default'. Needed without mock.",
             **_TEXT,
         },
         "host": {
+            "x-ensemble-flag": {"metavar": "HOST", **_REACH},
             "description": "Where the ensemble service is.",
             "default": "localhost",
             **_TEXT,
         },
         "port": {
+            "x-ensemble-flag": {"metavar": "PORT", **_REACH},
             "description": "The port of the ensemble service.",
             "type": "integer",
             "minimum": 1,
@@ -36,16 +42,24 @@ OPTIONS: Mapping[str, Any] = {
             "default": 50051,
         },
         "token_file": {
+            "x-ensemble-flag": {"metavar": "FILE", "path": True, **_REACH},
             "description": "A file with this member's token; default: ENSEMBLE_TOKEN, else the "
             "file that ENSEMBLE_TOKEN_FILE names.",
             **_TEXT,
         },
         "ca": {
+            "x-ensemble-flag": {
+                "metavar": "FILE",
+                "path": True,
+                "instead_of": ["insecure"],
+                **_REACH,
+            },
             "description": "The certificate of the authority that vouches for the service; "
             "default: ENSEMBLE_CA; of a service on this machine its own.",
             **_TEXT,
         },
         "insecure": {
+            "x-ensemble-flag": {"instead_of": ["ca"], **_REACH},
             "description": "Speak to a service on another machine without TLS.",
             "type": "boolean",
             "default": False,
@@ -71,6 +85,7 @@ OPTIONS: Mapping[str, Any] = {
             "default": 35,
         },
         "mock": {
+            "x-ensemble-flag": {"help": "Rehearse without the ensemble service."},
             "description": "Ask no service: sizes are made up, within min_size and max_size. Jobs "
             "go to Flux, or where there is none to this machine, a core for each node.",
             "type": "boolean",

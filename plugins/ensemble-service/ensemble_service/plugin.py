@@ -14,22 +14,32 @@ __all__ = ["CAPABILITIES", "OPTIONS", "ensemble_executors"]
 
 CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 
+
+def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
+    """A mark that makes an option a flag of every command that reaches the service."""
+    commands = ["run", "resume", "cancel"]
+    return {"x-ensemble-flag": {"metavar": metavar, "help": text, "commands": commands, **more}}
+
+
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "host": {
+            **_flag("HOST", "Where the ensemble service is."),
             "type": "string",
             "minLength": 1,
             "description": "Where the ensemble service is; default localhost.",
         },
         "port": {
+            **_flag("PORT", "Its port."),
             "type": "integer",
             "minimum": 1,
             "maximum": 65535,
             "description": "Its port; default 50051.",
         },
         "name": {
+            "x-ensemble-flag": {"metavar": "NAME", "help": "The members' namespace."},
             "type": "string",
             "minLength": 1,
             "description": "The namespace of the members that job groups name; default 'default'.",
@@ -45,18 +55,37 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Members that must be there at the start; default: those in the file.",
         },
         "token_file": {
+            **_flag(
+                "FILE",
+                "A file with the token.  [default: $ENSEMBLE_TOKEN, or the file "
+                "$ENSEMBLE_TOKEN_FILE]",
+                path=True,
+            ),
             "type": "string",
             "minLength": 1,
             "description": "A file with the credential; default: what ENSEMBLE_TOKEN or "
             "ENSEMBLE_TOKEN_FILE say.",
         },
         "ca": {
+            **_flag(
+                "FILE",
+                "The authority to check the service by.  [default: $ENSEMBLE_CA; of a service on "
+                "this machine, the ca.crt in its own folder]",
+                path=True,
+                instead_of=["insecure"],
+            ),
             "type": "string",
             "minLength": 1,
             "description": "A file with the certificate of the service's authority; default: what "
             "ENSEMBLE_CA says; of a service on this machine its own.",
         },
         "insecure": {
+            "x-ensemble-flag": {
+                "help": "Speak plaintext, also to another machine: everyone on the way can read "
+                "the token.",
+                "commands": ["run", "resume", "cancel"],
+                "instead_of": ["ca"],
+            },
             "type": "boolean",
             "description": "Plaintext, also to another machine; default false.",
         },

@@ -325,8 +325,9 @@ def test_the_example_runs_a_command_that_there_is(tmp_path: Path) -> None:
     context = click.Context(ensemble)
     run = ensemble.get_command(context, "run")
     assert run is not None
-    parsed = run.make_context("run", [*options, str(study)], parent=context).params
-    given = {str(value) for value in parsed.values()}
+    parsed = run.make_context("run", [*options, str(study)], parent=context)
+    flags = parsed.meta["ensemble.flags.given"]  # those of the executor
+    given = {str(value) for value in (*parsed.params.values(), *flags.values())}
     name = f"{minicluster['metadata']['namespace']}/{minicluster['metadata']['name']}"
     service = one("server.yaml", "Service")
     assert {"minicluster", name, service["metadata"]["name"]} <= given

@@ -1,8 +1,8 @@
-"""How the ensemble service is reached, as options of every command that asks it.
+"""How the ensemble service is reached, as options of the commands that connect themselves:
+``ensemble member start`` and ``ensemble server status``.
 
-``ensemble run``, ``resume`` and ``cancel`` hand them to the executor, whose options have the same
-names; ``ensemble member start`` and ``ensemble-server status`` connect themselves. Where the
-authority is looked for by itself, ``service.channel`` knows.
+``ensemble run``, ``resume`` and ``cancel`` hand the same to the executor: flags that its option
+schema marks. Where the authority is looked for by itself, ``channel`` knows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["reaching_options", "service_options", "told"]
+__all__ = ["service_options"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A path that means the same in another folder: a run may be taken up again elsewhere."""
+    """A path that means the same in another folder."""
     if value is None:
         return None
     if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
@@ -27,8 +27,8 @@ def _whole(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     return os.path.abspath(os.path.expanduser(value))
 
 
-def _options(function: _F, *, host: str | None, port: int | None) -> _F:
-    shown = host is not None
+def service_options(function: _F) -> _F:
+    """``--host``, ``--port``, ``--token-file``, ``--ca`` and ``--insecure``, for who connects."""
     for option in (
         click.option(
             "--insecure",
@@ -55,33 +55,18 @@ def _options(function: _F, *, host: str | None, port: int | None) -> _F:
         click.option(
             "--port",
             metavar="PORT",
-            default=port,
-            show_default=shown,
+            default=50051,
+            show_default=True,
             type=click.IntRange(1, 65535),
             help="Its port.",
         ),
         click.option(
             "--host",
             metavar="HOST",
-            default=host,
-            show_default=shown,
+            default="localhost",
+            show_default=True,
             help="Where the ensemble service is.",
         ),
     ):
         function = option(function)
     return function
-
-
-def service_options(function: _F) -> _F:
-    """``--host``, ``--port``, ``--token-file``, ``--ca`` and ``--insecure``, for who connects."""
-    return _options(function, host="localhost", port=50051)
-
-
-def reaching_options(function: _F) -> _F:
-    """The same without defaults, for who hands them to an executor: it has its own."""
-    return _options(function, host=None, port=None)
-
-
-def told(**given: object) -> dict[str, object]:
-    """Of these options those that were said: for ``choose.read_options``."""
-    return {name: value for name, value in given.items() if value not in (None, False)}

@@ -1,0 +1,179 @@
+"""Flags of ``run``, ``resume`` and ``cancel`` that are options of executors.
+
+An executor's option is a flag where its schema marks it with ``x-ensemble-flag``, as the manual in
+``plugin.hookspecs`` says. One that several executors have goes to the one that is chosen. Plugins
+are loaded for this only where the command line has a flag that is not the command's own, where a
+shell completes one, and for ``--help``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.errors import EnsembleError, UsageError
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.records import ExecutorPlugin
+    from ensemble_core.plugin.registry import Registry
+
+__all__ = ["CommandWithFlags", "given_flags", "replaced_options"]
+
+#: Under these names a context keeps the arguments, the flags that there are, and those given.
+_ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
+
+
+class CommandWithFlags(click.Command):
+    """A command that takes the flags of the executors that are installed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = list(args)
+        own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
+        if any(each.startswith("--") and each.partition("=")[0] not in own for each in args):
+            self._load(ctx, own)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *ctx.meta.get(_FLAGS, ())]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        if incomplete.startswith("-"):
+            self._load(ctx)
+        return super().shell_complete(ctx, incomplete)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._load(ctx)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            shown = each.get_help_record(ctx)
+            if shown is not None and not isinstance(each, click.Argument):
+                title = each.section if isinstance(each, _Flag) else "Options"
+                sections.setdefault(title, []).append(shown)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def _load(self, ctx: click.Context, own: set[str] | None = None) -> None:
+        """Find the flags of what is installed, and of the files of ``--plugin``."""
+        if _FLAGS in ctx.meta:
+            return
+        from ensemble_core.cli.options import load_plugins
+
+        if own is None:
+            own = {name for each in super().get_params(ctx) for name in each.opts}
+        try:
+            registry = load_plugins(_plugin_files(ctx.meta.get(_ARGUMENTS, [])), warn=False)
+        except EnsembleError:  # a broken file: said when the command itself loads it
+            registry = load_plugins((), warn=False)
+        # What the command has itself keeps its name; -o reaches the other.
+        flags = _flags(registry, str(self.name))
+        ctx.meta[_FLAGS] = [flag for flag in flags if not own & set(flag.opts)]
+
+
+class _Flag(click.Option):
+    """A flag of the ``schemas`` of one option, by executor."""
+
+    def __init__(self, option: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        marks = {name: _mark(schema) for name, schema in schemas.items()}
+        kind, *others = {_kind(schema) for schema in schemas.values()}
+        boolean = kind[0] == "boolean" and not others
+        helps = {name: mark["help"] for name, mark in marks.items() if "help" in mark} or {
+            name: str(schema.get("description", "")) for name, schema in schemas.items()
+        }
+        text = next(iter(helps.values()))
+        if len(set(helps.values())) > 1:
+            text = "; ".join(f"{each.rstrip('.')} ({name})" for name, each in helps.items()) + "."
+        super().__init__(
+            [f"--{option.replace('_', '-')}"],
+            is_flag=boolean,
+            # Where executors differ, the one that is chosen reads the text.
+            type=None if boolean else str if others else _type(kind),
+            metavar=next(
+                (str(mark["metavar"]) for mark in marks.values() if "metavar" in mark), None
+            ),
+            help=text,
+            expose_value=False,
+            callback=_keep,
+        )
+        self.option = option
+        self.executors = sorted(schemas)
+        self.path = any(mark.get("path") for mark in marks.values())
+
+    @property
+    def section(self) -> str:
+        """The heading under which ``--help`` has it."""
+        several = "s" if len(self.executors) > 1 else ""
+        return f"Options of executor{several} {', '.join(self.executors)}"
+
+
+def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
+    if value is None or value is False:
+        return
+    assert isinstance(flag, _Flag)
+    if flag.path:
+        if not value.strip():  # of a variable that is not set: nothing else is to be taken for it
+            raise click.BadParameter("it names no file.", ctx, flag)
+        # The same file in another folder too: a run may be taken up again elsewhere.
+        value = os.path.abspath(os.path.expanduser(value))
+    ctx.meta.setdefault(_GIVEN, {})[flag.option] = value
+
+
+def given_flags(record: ExecutorPlugin) -> dict[str, Any]:
+    """The flags on the command line, which are to be options of this executor.
+
+    Raises :class:`UsageError` for a flag that only other executors have.
+    """
+    ctx = click.get_current_context()
+    given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
+    for flag in ctx.meta.get(_FLAGS, ()):
+        if flag.option in given and flag.option not in record.options.get("properties", {}):
+            raise UsageError(
+                f"{flag.opts[0]} means nothing to executor {record.name!r}",
+                hint=f"it is for --executor {' or '.join(flag.executors)}",
+                code="unknown-option",
+            )
+    return dict(given)
+
+
+def replaced_options(record: ExecutorPlugin, given: Mapping[str, Any]) -> set[str]:
+    """The options that these flags stand in place of, where a run has been told them before."""
+    properties = record.options.get("properties", {})
+    return {other for name in given for other in _mark(properties[name]).get("instead_of", ())}
+
+
+def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
+    """The flags that a command takes, those of one executor after those of the one before."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name in registry.executors.names:
+        for option, schema in registry.executors[name].options.get("properties", {}).items():
+            marked = isinstance(schema, Mapping) and schema.get("x-ensemble-flag")
+            if marked and command in _mark(schema).get("commands", ("run",)):
+                found.setdefault(option, {})[name] = schema
+    for option, schemas in found.items():
+        yield _Flag(option, schemas)
+
+
+def _mark(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    mark = schema.get("x-ensemble-flag")
+    return mark if isinstance(mark, Mapping) else {}
+
+
+def _kind(schema: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The type of a value, and its limits."""
+    return schema.get("type"), schema.get("minimum"), schema.get("maximum")
+
+
+def _type(kind: tuple[Any, Any, Any]) -> click.IntRange | type:
+    name, low, high = kind
+    if name == "integer" and low is not None and high is not None:
+        return click.IntRange(low, high)
+    return {"integer": int, "number": float}.get(name, str)
+
+
+def _plugin_files(arguments: list[str]) -> list[str]:
+    files = [each.partition("=")[2] for each in arguments if each.startswith("--plugin=")]
+    return files + [file for word, file in pairwise(arguments) if word == "--plugin"]
