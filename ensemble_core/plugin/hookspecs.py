@@ -8,9 +8,9 @@ A plugin is a module (or any object) with functions of the names below, each mar
     [project.entry-points.ensemble]
     notify = "ensemble_notify"
 
-or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. (A command of
-``ensemble`` is an entry point of the group ``ensemble.commands``: see ``cli.toolkit``.) Each hook's example
-below is complete: saved as a file, it works as it stands.
+or given as a single file: ``ensemble run --plugin ./notify.py study.yaml``. Each hook's example
+below is complete: saved as a file, it works as it stands. A command of ``ensemble`` is no hook, but
+an entry point of the group ``ensemble.commands``: see :mod:`ensemble_core.cli.toolkit`.
 
 Hooks are called once, when plugins are loaded, and return records: a name, one line of summary, a
 JSON Schema of the options, and how to build the thing. The objects that records build do the work.

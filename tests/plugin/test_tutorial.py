@@ -36,8 +36,9 @@ name, version = (re.search(rf'^{{key}} = "(.*)"$', text, re.M)[1] for key in ("n
 info = site / f"{{name.replace('-', '_')}}-{{version}}.dist-info"
 info.mkdir(parents=True, exist_ok=True)
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {{name}}\\nVersion: {{version}}\\n")
-points = text.partition("[project.entry-points.ensemble]\\n")[2].replace('"', "")
-(info / "entry_points.txt").write_text("[ensemble]\\n" + points)
+points = text.partition("[project.entry-points.")[2].replace('"', "")
+points = points.replace("[project.entry-points.", "[")
+(info / "entry_points.txt").write_text("[" + points)
 """
 
 
