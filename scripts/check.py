@@ -200,6 +200,8 @@ def alone(name: str, plugin: Path | None) -> None:
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
     if plugin is not None:
         shutil.copy(plugin / "README.md", folder / tests.parent)
+        if (plugin / "deploy").is_dir():  # manifests, which its tests read
+            shutil.copytree(plugin / "deploy", folder / tests.parent / "deploy")
     pytest(name, venv / "bin", folder, "-m", "not checkout", str(tests))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import ensemble_minicluster
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -354,7 +355,7 @@ def test_the_page_names_every_option_and_every_answer() -> None:
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     for name in OPTIONS["properties"]:
         assert f"`{name.replace('_', '-')}=" in page, name
-    package = DEPLOY.parent / "ensemble_minicluster"
+    package = Path(ensemble_minicluster.__file__).parent
     source = "".join((package / f"{each}.py").read_text() for each in ("api", "resizer", "sizes"))
     calls = re.findall(r"""(?:Fault|Unsized)\(\s*"([a-z-]+)",""", source)
     refusals = re.findall(r"""\d{3}: \("([a-z-]+)",""", source)
