@@ -23,7 +23,7 @@ from ensemble_core.config import load_text
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
@@ -113,13 +113,13 @@ class CutOff(Runtime):
 
 def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
     """Run until ``jobs`` have ended; the seconds that took."""
-    recorder = None
+    writer = None
     if folder is not None:
         folder.mkdir(parents=True)
-        recorder = Recorder(folder / NAME)
-        recorder.describe({"tag": folder.name, "shared": False})
-        recorder.text("benchmark.yaml", FILE, ())
-        recorder.begin(time.time(), {})
+        writer = JournalWriter(folder / NAME)
+        writer.describe({"tag": folder.name, "shared": False})
+        writer.text("benchmark.yaml", FILE, ())
+        writer.begin(time.time(), {})
     counter = Counter(jobs)
     with tempfile.TemporaryDirectory() as output:
         runtime = CutOff(
@@ -130,7 +130,7 @@ def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
             watchers=[counter],
             folder=Path(output) / "output",
             tag="benchmark",
-            recorder=recorder,
+            journal=writer,
             maker=MAKER,
         )
         began = time.perf_counter()
@@ -140,8 +140,8 @@ def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
             took = time.perf_counter() - began
         else:
             raise SystemExit("the flood ended before it was cut off")
-    if recorder is not None:
-        recorder.close()
+    if writer is not None:
+        writer.close()
     return took
 
 

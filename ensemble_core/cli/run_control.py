@@ -14,7 +14,7 @@ from ensemble_core.errors import EnsembleError
 
 if TYPE_CHECKING:
     from ensemble_core.journal.run_store import Lock
-    from ensemble_core.journal.writer import Recorder
+    from ensemble_core.journal.writer import JournalWriter
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.runtime.controller import Outcome
 
@@ -30,13 +30,15 @@ class ControlledRun:
     Use it with ``with``: the lock is let go at the end, whatever happens.
     """
 
-    def __init__(self, folder: Path, lock: Lock, recorder: Recorder, registry: Registry) -> None:
+    def __init__(
+        self, folder: Path, lock: Lock, journal: JournalWriter, registry: Registry
+    ) -> None:
         from ensemble_core.cli.kept_run import versions
         from ensemble_core.journal.filesystem import shared_storage
         from ensemble_core.journal.replay import maker_of
 
         self.folder = folder
-        self.recorder = recorder
+        self.journal = journal
         self._lock = lock
         self._nothing = False
         self._versions = versions(registry)
@@ -58,20 +60,20 @@ class ControlledRun:
         """Begin to keep a run. Raises :class:`JournalError`; then nothing is left behind."""
         from ensemble_core.journal.reader import NAME
         from ensemble_core.journal.run_store import Lock, new_folder
-        from ensemble_core.journal.writer import Recorder
+        from ensemble_core.journal.writer import JournalWriter
 
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
         try:
             lock.acquire()
-            recorder = Recorder(folder / NAME)
+            journal = JournalWriter(folder / NAME)
             try:
-                recorder.describe({**about, "created": time.time()})
-                recorder.text(str(about["file"]), text, overrides)
-                kept = cls(folder, lock, recorder, registry)
+                journal.describe({**about, "created": time.time()})
+                journal.text(str(about["file"]), text, overrides)
+                kept = cls(folder, lock, journal, registry)
                 kept.begin()
             except BaseException:
-                recorder.close()
+                journal.close()
                 raise
         except BaseException:
             lock.release()
@@ -81,11 +83,11 @@ class ControlledRun:
 
     def begin(self) -> None:
         """Write down that this process controls the run from now on."""
-        self.recorder.begin(time.time(), self._versions)
+        self.journal.begin(time.time(), self._versions)
 
     def end(self, outcome: Outcome | None) -> str | None:
         """Write down how the run was left; what went wrong with that, if anything did."""
-        if outcome is None and not self.recorder.seq:
+        if outcome is None and not self.journal.seq:
             self._nothing = True  # the queue could not be opened: nothing ever happened
             return None
         if outcome is None:
@@ -99,7 +101,7 @@ class ControlledRun:
                 "left": outcome.left > 0,
             }
         try:
-            self.recorder.end(time.time(), said)
+            self.journal.end(time.time(), said)
         except EnsembleError as error:
             return (
                 f"the end of this run could not be written down: {error}\n"
@@ -111,7 +113,7 @@ class ControlledRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.recorder.close()
+        self.journal.close()
         if self._nothing:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()

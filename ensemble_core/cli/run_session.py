@@ -133,7 +133,7 @@ class RunSession:
             folder=folder,
             tag=tag,
             name=self._choice.name,
-            recorder=kept.recorder if kept is not None else None,
+            journal=kept.journal if kept is not None else None,
             maker=kept.maker if kept is not None else "",
             state=kept.executor_folder if kept is not None else None,
             engine=engine,
@@ -228,7 +228,7 @@ class RunSession:
                 "executor": self._choice.name,
                 "groups": list(self._ensemble.groups),
                 "rules": [rule.id for rule in self._ensemble.rules],
-                "journal": str(kept.recorder.path) if kept is not None else None,
+                "journal": str(kept.journal.path) if kept is not None else None,
                 "resumed_after": engine.state.events if engine is not None else None,
             }
             output.say(to_json(about))

@@ -1,11 +1,10 @@
-"""The durable record of a run: every event, what was decided on it, and where the run stood.
+"""The journal's file, and its reader: a durable event log with snapshots, one SQLite file per run.
 
-One SQLite file per run. ``recorder.Recorder`` writes it, :class:`Journal` reads it; both go through
-what is defined here. Events are numbered from 1 in the order in which the engine took them. Those
-that were written together are one row of the table ``events``: ``first`` and ``last`` are their
-numbers, ``list`` is a JSON list with ``[time, type, job, name, data, decisions]`` for each, cut off
-after the last that is not null; ``decisions`` are the engine's answer. What a row says was decided
-is on disk before any of it is performed.
+``writer.JournalWriter`` writes it, :class:`Journal` reads it; both go through what is defined here.
+Events are numbered from 1 in the order in which the engine took them. Those that were written
+together are one row of the table ``events``: ``first`` and ``last`` are their numbers, ``list`` is
+a JSON list of what ``journal.codec`` makes of each. What a row says was decided is on disk before
+any of it is performed.
 """
 
 from __future__ import annotations

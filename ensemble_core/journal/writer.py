@@ -1,8 +1,9 @@
-"""Writes a run's journal: one thread that commits what has come together since its last commit.
+"""Writes a run's journal: a thread that commits in one transaction what came since its last.
 
 The engine's thread hands over each event with its decisions and the orders that carry them out, and
-goes on; this thread writes them and only then lets the orders go. So nothing is performed that is
-not on disk, and the more there is to do, the more shares one commit. Used by the runtime.
+goes on; this thread writes them and only then hands the orders, which are data to it, to whoever
+performs them. So nothing is performed that is not on disk, and the more there is to do, the more
+shares one commit. Used by the runtime.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import socket
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.codec import event_text, list_text
@@ -25,9 +27,7 @@ from ensemble_core.journal.reader import PERFORMED, JournalError, connect, diges
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 
-__all__ = ["Order", "Recorder"]
-
-Order = Callable[[], None]
+__all__ = ["JournalWriter"]
 
 #: Most events in one list: what is lost at most where a byte of the file is.
 _MOST_IN_LIST = 100
@@ -36,8 +36,8 @@ _MOST_IN_LIST = 100
 _MOST_LISTS = 50
 #: Events that may wait to be written before the engine's thread waits for them.
 _MOST_PENDING = 50_000
-#: Events without orders wait this long (seconds) for others to share their commit, up to so many.
-_DOZE, _ENOUGH = 0.02, 1000
+#: Seconds for which events without orders wait for others to share their commit.
+_PAUSE = 0.02
 #: Seconds between tries to write while that fails: first and longest.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _KEPT_SNAPSHOTS = 2
@@ -45,8 +45,17 @@ _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
 )
 
-#: An event; with what was decided on it and what carries that out, where there is any.
-_Pending = Event | tuple[Event, Sequence[Decision], Sequence[Order]]
+#: An event with what was decided on it and what carries that out.
+_Entry = tuple[Event, Sequence[Decision], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The engine's state after event ``seq``."""
+
+    seq: int
+    maker: str
+    state: bytes
 
 
 @cache
@@ -54,17 +63,19 @@ def _insert(lists: int) -> str:
     return "INSERT OR REPLACE INTO events VALUES " + ",".join(["(?, ?, ?)"] * lists)
 
 
-class Recorder:
+class JournalWriter:
     """The writing end of one journal.
 
-    ``trouble`` is called on the writing thread with the error when the journal can't be written,
-    and with ``None`` when it can be again; meanwhile nothing is lost and nothing is performed.
+    ``perform`` is called on the writing thread with each order whose event is on disk, in order.
+    ``trouble`` is called there with the error when the journal can't be written, and with ``None``
+    when it can be again; meanwhile nothing is lost and nothing is performed.
     Raises :class:`JournalError` where the file cannot be made or opened. ``seq`` is the number of
     the newest event that was handed over.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.perform: Callable[[Any], object] | None = None
         self.trouble: Callable[[JournalError | None], None] | None = None
         self.in_trouble = False
         #: Why the journal could not be written when that was tried last and failed.
@@ -81,23 +92,17 @@ class Recorder:
         except (sqlite3.Error, OSError) as error:
             raise words(error, path) from error
         self.seq = int(row[0]) if row else 0
-        #: The newest event that the writing thread took over.
-        self._taken = self.seq
+        #: The newest event that is on disk.
+        self._written = self.seq
         self._session = 0
         self._marks: int | None = None
-        self._changed = threading.Condition()
-        #: The engine's thread adds at one end and the writing thread takes from the other, without
-        #: a lock: there is one for each event.
-        self._pending: deque[_Pending] = deque()
-        #: The writing thread has nothing to write; or nothing that anybody waits for.
-        self._asleep = self._dozing = False
-        #: Somebody waits for what is pending.
-        self._urgent = False
-        self._flushing = 0
-        self._snapshot: tuple[int, str, bytes] | None = None
-        self._working = False
-        self._closing = False
-        self._given_up = False
+        #: From the engine's thread to the writing thread: entries and snapshots, an event to set
+        #: once all before it is done, and ``None`` to end.
+        self._queue: SimpleQueue[_Entry | _Snapshot | threading.Event | None] = SimpleQueue()
+        #: Somebody waits for what is in the queue.
+        self._hurry = threading.Event()
+        #: What is not written yet is not to be written any more.
+        self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- before and after the events -----------------------------------------------------------
@@ -194,51 +199,36 @@ class Recorder:
     # -- the engine's thread -------------------------------------------------------------------
 
     def append(
-        self, event: Event, decisions: Sequence[Decision], orders: Sequence[Order] = ()
+        self, event: Event, decisions: Sequence[Decision], orders: Sequence[Any] = ()
     ) -> None:
         """Take one more event, what was decided on it, and what carries that out."""
         self.seq += 1
-        self._pending.append((event, decisions, orders) if decisions or orders else event)
+        self._queue.put((event, decisions, orders))
         if orders:
-            self._urgent = True
-        if self._asleep or (orders and self._dozing):
-            with self._changed:
-                self._changed.notify_all()
-        elif len(self._pending) > _MOST_PENDING:
-            with self._changed:
-                while len(self._pending) > _MOST_PENDING and not self.in_trouble:
-                    self._changed.wait(0.1)
+            self._hurry.set()
+        while self._queue.qsize() > _MOST_PENDING and not self.in_trouble:
+            time.sleep(0.001)
 
     def snapshot(self, maker: str, state: bytes) -> None:
         """Take the engine's state after the newest event."""
-        with self._changed:
-            self._snapshot = (self.seq, maker, state)
-            self._changed.notify()
+        self._queue.put(_Snapshot(self.seq, maker, state))
 
     def flush(self, patience: float | None) -> bool:
-        """Wait until everything is on disk and its orders went out; whether that was so within
-        ``patience`` seconds (``None``: while it can be written at all)."""
+        """Wait until everything is on disk and its orders were handed on; whether that was so
+        within ``patience`` seconds (``None``: while it can be written at all)."""
+        if self._thread is None:
+            return self._queue.empty()
+        done = threading.Event()
+        self._queue.put(done)
+        self._hurry.set()
         deadline = None if patience is None else time.monotonic() + patience
-        with self._changed:
-            self._flushing += 1
-            self._changed.notify_all()
-            try:
-                return self._flushed(deadline)
-            finally:
-                self._flushing -= 1
-
-    def _flushed(self, deadline: float | None) -> bool:
-        """Wait, with the lock held, until everything is written."""
-        while self._pending or self._working or self._snapshot:
-            if self._given_up or self._thread is None or not self._thread.is_alive():
-                return False
-            if deadline is None and self.in_trouble:
-                return False
-            left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._changed.wait(min(left, 0.2))
-        return True
+        while not self._given_up.is_set() and self._thread.is_alive():
+            left = 0.2 if deadline is None else deadline - time.monotonic()
+            if left <= 0 or (deadline is None and self.in_trouble):
+                break
+            if done.wait(min(left, 0.2)):
+                break
+        return done.is_set()
 
     def stop(self, patience: float | None) -> bool:
         """Write what there is and end the writing thread; whether everything was written."""
@@ -246,10 +236,10 @@ class Recorder:
         if thread is None:
             return True
         written = self.flush(patience)
-        with self._changed:
-            self._closing = True
-            self._given_up = not written
-            self._changed.notify_all()
+        if not written:
+            self._given_up.set()
+        self._queue.put(None)
+        self._hurry.set()
         thread.join()
         self._thread = None
         return written
@@ -258,7 +248,8 @@ class Recorder:
 
     def _main(self) -> None:
         try:
-            self._work()
+            while self._write_next():
+                pass
         except Exception as error:  # ours or an order's: nobody must wait for a thread that is gone
             self._failed = JournalError(
                 f"the journal's writer broke down: {self.path}",
@@ -266,120 +257,84 @@ class Recorder:
                 hint="this is a fault of Ensemble or a plugin; please report it",
                 code="broken",
             )
-            with self._changed:
-                self.in_trouble = self._given_up = True
-                self._working = False
-                self._changed.notify_all()
+            self.in_trouble = True
+            self._given_up.set()
             self._tell(self._failed)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._working = False
-                self._changed.notify_all()
-                self._wait()
-                if self._closing and (self._given_up or not (self._pending or self._snapshot)):
-                    return
-                self._working = True
-                self._urgent = False
-                # A snapshot is of the state after an event that is there already.
-                snapshot, self._snapshot = self._snapshot, None
-                batch = [self._pending.popleft() for _ in range(len(self._pending))]
-            first, self._taken = self._taken + 1, self._taken + len(batch)
-            if not self._write_at_last(first, batch, snapshot):
-                return
-            self._mark(first, batch)
-            for item in batch:
-                if isinstance(item, tuple):
-                    for order in item[2]:
-                        order()
+    def _write_next(self) -> bool:
+        """Wait for something to write, write it with all that has come meanwhile, and hand its
+        orders on; false where nothing more is to be written."""
+        items = [self._queue.get()]
+        self._hurry.wait(_PAUSE)
+        self._hurry.clear()
+        items += [self._queue.get() for _ in range(self._queue.qsize())]
+        batch = [item for item in items if isinstance(item, tuple)]
+        snapshots = [item for item in items if isinstance(item, _Snapshot)]
+        if batch or snapshots:
+            if not self._write_at_last(batch, snapshots[-1] if snapshots else None):
+                return False
+            self._perform(batch)
+        for item in items:
+            if isinstance(item, threading.Event):
+                item.set()
+        return None not in items
 
-    def _mark(self, first: int, batch: Sequence[_Pending]) -> None:
-        """Note outside the journal up to where it must be whole, for what now is performed."""
-        for at in range(len(batch) - 1, -1, -1):
-            item = batch[at]
-            if isinstance(item, tuple) and item[2]:
-                with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
-                    if self._marks is None:
-                        place = self.path.with_name(PERFORMED)
-                        self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                    os.pwrite(self._marks, b"%-20d\n" % (first + at), 0)
-                return
+    def _perform(self, batch: Sequence[_Entry]) -> None:
+        """Hand on the orders of what is on disk now."""
+        first, self._written = self._written + 1, self._written + len(batch)
+        with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
+        if not with_orders:
+            return
+        # Note outside the journal up to where it must be whole, for what now is performed.
+        with contextlib.suppress(OSError):  # a safeguard: the journal itself was written
+            if self._marks is None:
+                place = self.path.with_name(PERFORMED)
+                self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._marks, b"%-20d\n" % with_orders[-1], 0)
+        for _, _, orders in batch:
+            for order in orders:
+                assert self.perform is not None
+                self.perform(order)
 
-    def _wait(self) -> None:
-        """Wait, with the lock held, for something to write. What nobody waits for (events without
-        orders) is left to come together for a moment."""
-        # First the flag, then the look: an event that comes in between is seen or wakes us.
-        self._asleep = True
-        while not (self._pending or self._snapshot or self._closing):
-            self._changed.wait()
-        self._dozing = True
-        self._asleep = False
-        deadline = time.monotonic() + _DOZE
-        while not (self._closing or self._flushing or self._snapshot):
-            if self._urgent or len(self._pending) > _ENOUGH:
-                break
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            self._changed.wait(left)
-        self._dozing = False
-
-    def _write_at_last(
-        self, first: int, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
-    ) -> bool:
+    def _write_at_last(self, batch: Sequence[_Entry], snapshot: _Snapshot | None) -> bool:
         """Write until that succeeds; false where it was given up."""
         delay = _RETRY_FIRST
-        while True:
+        while not self._given_up.is_set():
             try:
-                self._write(first, batch, snapshot)
+                self._write(self._written + 1, batch, snapshot)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._failed = words(error, self.path)
                     self.in_trouble = True
                     self._tell(self._failed)
                 snapshot = None  # what it is good for is not worth the room that events need
-                with self._changed:
-                    self._changed.notify_all()
-                    if not self._given_up:
-                        self._changed.wait_for(lambda: self._given_up, delay)
-                    if self._given_up:
-                        self._working = False
-                        return False
+                self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
             if self.in_trouble:
                 self.in_trouble = False
                 self._tell(None)
             return True
+        return False
 
     def _tell(self, error: JournalError | None) -> None:
         if self.trouble is not None:
             self.trouble(error)
 
-    def _write(
-        self, first: int, batch: Sequence[_Pending], snapshot: tuple[int, str, bytes] | None
-    ) -> None:
+    def _write(self, first: int, batch: Sequence[_Entry], snapshot: _Snapshot | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):
             part = batch[at : at + _MOST_IN_LIST]
-            texts = [
-                event_text(item[0], item[1]) if isinstance(item, tuple) else event_text(item)
-                for item in part
-            ]
+            texts = [event_text(event, decisions) for event, decisions, _ in part]
             values += (first + at, first + at + len(part) - 1, list_text(texts))
         for at in range(0, len(values), 3 * _MOST_LISTS):
             some = values[at : at + 3 * _MOST_LISTS]
             statements.append((_insert(len(some) // 3), some))
         if snapshot is not None:
-            seq, maker, state = snapshot
-            statements.append(
-                (
-                    "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
-                    (seq, maker, digest(state), state),
-                )
-            )
+            sql = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)"
+            state = snapshot.state
+            statements.append((sql, (snapshot.seq, snapshot.maker, digest(state), state)))
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
         if len(statements) == 1:
             # A statement by itself is a transaction, and one turn of waiting for the interpreter.

@@ -23,23 +23,26 @@ from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 
-__all__ = ["Caller"]
+__all__ = ["Caller", "MakeCall"]
 
 _WORKERS = 4
 
 
-class _Task(NamedTuple):
+class MakeCall(NamedTuple):
+    """A call with what its function is given: the metrics and the rule at the time of the
+    decision."""
+
     call: Call
     metrics: MetricsView
     rule: Rule
-    handle: Callable[[], object]
 
 
 class Caller:
     """Makes the calls of one run.
 
-    ``emit`` takes the outcome, ``clock`` gives its timestamp. Raises :class:`UsageError` when the
-    file's ``custom:`` part cannot be executed: that happens here, before anything is submitted.
+    ``emit`` takes the outcome, ``clock`` gives its timestamp, and ``handle`` the executor's handle
+    when a function is called. Raises :class:`UsageError` when the file's ``custom:`` part cannot
+    be executed: that happens here, before anything is submitted.
     """
 
     def __init__(
@@ -48,22 +51,22 @@ class Caller:
         actions: Mapping[str, ActionPlugin],
         emit: Callable[[Event], None],
         clock: Callable[[], float],
+        handle: Callable[[], object],
     ) -> None:
         self._ensemble = ensemble
         self._actions = actions
         self._emit = emit
         self._clock = clock
+        self._handle = handle
         self._functions = _functions(ensemble)
-        self._custom: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._slow: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._custom: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
+        self._slow: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._custom_threads = 0
         self._slow_threads = 0
 
-    def call(
-        self, call: Call, metrics: MetricsView, rule: Rule, handle: Callable[[], object]
-    ) -> None:
-        """Make this call on another thread; returns at once. ``handle`` is asked there."""
-        task = _Task(call, metrics, rule, handle)
+    def make(self, task: MakeCall) -> None:
+        """Make this call on another thread; returns at once."""
+        call = task.call
         try:
             if call.kind == "custom":
                 if not self._custom_threads:
@@ -85,10 +88,10 @@ class Caller:
         for _ in range(self._slow_threads):
             self._slow.put(None)
 
-    def _start(self, name: str, tasks: queue.SimpleQueue[_Task | None]) -> None:
+    def _start(self, name: str, tasks: queue.SimpleQueue[MakeCall | None]) -> None:
         threading.Thread(target=self._work, args=(tasks,), name=name, daemon=True).start()
 
-    def _work(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
+    def _work(self, tasks: queue.SimpleQueue[MakeCall | None]) -> None:
         while (task := tasks.get()) is not None:
             call = task.call
             try:
@@ -106,7 +109,7 @@ class Caller:
                     )
                 )
 
-    def _perform(self, task: _Task) -> object:
+    def _perform(self, task: MakeCall) -> object:
         call = task.call
         action = Action({"name": "custom", "label": call.name})
         if call.kind == "custom":
@@ -117,7 +120,7 @@ class Caller:
                 event={**call.event, "attempt": call.attempt},
                 rule=task.rule,
                 action=action,
-                handle=task.handle(),
+                handle=self._handle(),
                 job=None if call.job is None else dict(call.job),
                 ensemble=self._ensemble.name,
             )
@@ -133,7 +136,7 @@ class Caller:
                 metrics=task.metrics,
                 job=call.job,
                 ensemble=self._ensemble.name,
-                handle=task.handle(),
+                handle=self._handle(),
             )
         )
 

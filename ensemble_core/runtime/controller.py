@@ -12,16 +12,16 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
-from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.snapshot import dump
-from ensemble_core.journal.writer import Order, Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
@@ -29,17 +29,16 @@ from ensemble_core.model.events import (
     ExecutorLost,
     JobEvent,
     Problem,
-    ResizeOutcome,
     Resumed,
     Started,
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
-from ensemble_core.runtime.callbacks import Caller
+from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
 __all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
@@ -103,7 +102,7 @@ class Runtime:
     """One run of one ensemble on one executor.
 
     ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
-    output that no job says anything of is kept. ``recorder`` writes the run's journal, with
+    output that no job says anything of is kept. ``journal`` writes the run's journal, with
     ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
     that is taken up again has its ``engine`` from there. Raises :class:`UsageError` when the
     ensemble's functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the
@@ -121,7 +120,7 @@ class Runtime:
         folder: Path,
         tag: str | None = None,
         name: str = "local",
-        recorder: Recorder | None = None,
+        journal: JournalWriter | None = None,
         maker: str = "",
         state: Path | None = None,
         engine: Engine | None = None,
@@ -129,14 +128,14 @@ class Runtime:
         self.ensemble = ensemble
         self.tag = tag or new_tag(ensemble.name)
         self.engine = engine or Engine(ensemble, shared=executor.shared)
-        self._recorder = recorder
+        self._journal = journal
         self._maker = maker
         self._state = state
         self._since_snapshot = 0
         self._stop_first: StopRequested | None = None
         self._next_snapshot = _SNAPSHOT_EVERY
         #: Whether the executor wants to hear which jobs it need not remember.
-        self._remembers = recorder is not None and type(executor).forget is not Executor.forget
+        self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor
         self._watchers = tuple(watchers)
@@ -144,14 +143,20 @@ class Runtime:
         self._folder = folder
         self._name = name
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
-        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._leave = False
         self._asked: StopRequested | None = None
         # A clock that was set back must not have things happen before what led to them.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
         self._monotonic = time.monotonic()
-        self._caller = Caller(ensemble, actions, lambda event: self.emit((event,)), self.clock)
+        self._caller = Caller(
+            ensemble,
+            actions,
+            lambda event: self.emit((event,)),
+            self.clock,
+            lambda: executor.handle,
+        )
+        self._performer = Performer(executor, name, self._caller, self.emit, self.clock)
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
@@ -196,10 +201,10 @@ class Runtime:
         except BaseException:
             self._remove_folder()
             raise
-        performer = threading.Thread(target=self._perform_orders, name="executor", daemon=True)
-        performer.start()
-        if self._recorder is not None:
-            self._recorder.trouble = self._tell_of_journal
+        self._performer.start()
+        if self._journal is not None:
+            self._journal.perform = self._performer.perform
+            self._journal.trouble = self._tell_of_journal
         try:
             self._begin()
             if self.engine.state.rules.strangers and not self._executor.sees_strangers:
@@ -210,11 +215,11 @@ class Runtime:
                 self.emit((Problem(self.clock(), message),))
             self._loop()
         finally:
-            if self._recorder is not None:
+            if self._journal is not None:
                 self._last_snapshot()
-                self._wait_for_journal(self._recorder)
-            self._orders.put(None)
-            self._wait_for(performer)
+                self._wait_for_journal(self._journal)
+            self._performer.close()
+            self._wait_for_orders()
             self._executor.close()
             self._tracker.close()
             self._caller.close()
@@ -277,10 +282,11 @@ class Runtime:
             )
             self.emit((Problem(self.clock(), message),))
 
-    def _wait_for_journal(self, recorder: Recorder) -> None:
-        """What was decided is to be performed; but who leaves twice does not wait for a disk."""
-        while not recorder.flush(0.2):
-            if self._leave or recorder.in_trouble:
+    def _wait_for_journal(self, journal: JournalWriter) -> None:
+        """Flushes the journal so that pending decisions are carried out. A second Ctrl-C skips the
+        wait."""
+        while not journal.flush(0.2):
+            if self._leave or journal.in_trouble:
                 return
 
     def _find_again(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
@@ -310,12 +316,11 @@ class Runtime:
             message = f"{error}\n  until then nothing is submitted or cancelled"
         self.emit((Problem(self.clock(), message),))
 
-    def _wait_for(self, performer: threading.Thread) -> None:
+    def _wait_for_orders(self) -> None:
         """Let the orders that were given be carried out, unless the user leaves or the queue is
         gone and a call to it may never return."""
         deadline = time.monotonic() + _LOST_GRACE
-        while performer.is_alive() and not self._leave:
-            performer.join(_TICK)
+        while not self._leave and not self._performer.join(_TICK):
             if self.engine.state.lost and time.monotonic() > deadline:
                 return
 
@@ -376,15 +381,15 @@ class Runtime:
         orders = self._orders_of(decisions) if decisions else []
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
             self._forget(event.job, orders)
-        recorder = self._recorder
-        if recorder is None or (recorder.in_trouble and type(event) is StopRequested):
+        journal = self._journal
+        if journal is None or (journal.in_trouble and type(event) is StopRequested):
             # A user who stops a run whose disk is full must not have to wait for the disk. Said
             # again when it is on record: jobs that wait for the disk too come to the queue first.
             for order in orders:
-                order()
-        if recorder is None:
+                self._performer.perform(order)
+        if journal is None:
             return
-        recorder.append(event, decisions, orders)
+        journal.append(event, decisions, orders)
         self._since_snapshot += 1
         if self._since_snapshot >= self._next_snapshot:
             self._snapshot()
@@ -405,96 +410,44 @@ class Runtime:
         self._forgotten.append(job)
         if len(self._forgotten) >= _FORGET_AT_ONCE:
             jobs, self._forgotten = tuple(self._forgotten), []
-            orders.append(lambda: self._orders.put(lambda: self._executor.forget(jobs)))
+            orders.append(Forget(jobs))
 
     def _snapshot(self) -> None:
         """Keep the engine's state, where that is not more work than the events since the last."""
-        assert self._recorder is not None
+        assert self._journal is not None
         least = _SNAPSHOT_SHARE * self.engine.busy
         if self._since_snapshot < least:
             self._next_snapshot = least
             return
         state = dump(self.engine)
         if state is not None:
-            self._recorder.snapshot(self._maker, state)
+            self._journal.snapshot(self._maker, state)
         self._since_snapshot, self._next_snapshot = 0, _SNAPSHOT_EVERY
 
     def _last_snapshot(self) -> None:
         """At the end, so that looking at a run that is over needs no history."""
-        assert self._recorder is not None
+        assert self._journal is not None
         # An event that broke off may be in the state, but is not on record.
-        if self._since_snapshot and self.engine.state.events == self._recorder.seq:
+        if self._since_snapshot and self.engine.state.events == self._journal.seq:
             state = dump(self.engine)
             if state is not None:
-                self._recorder.snapshot(self._maker, state)
+                self._journal.snapshot(self._maker, state)
 
     # -- decisions -----------------------------------------------------------------------------
 
     def _order(self, decision: Decision) -> Order | None:
-        """What hands a decision to the thread that carries it out, if there is something to do."""
-        put = self._orders.put
-        if isinstance(decision, Submit):
-            if decision.jobs:
-                jobs = decision.jobs
-                self._tracker.expect(jobs)
-                return lambda: put(lambda: self._submit(jobs))
-        elif isinstance(decision, (Cancel, Terminate)):
-            ids = decision.jobs if isinstance(decision, Cancel) else decision.cancel
-            if ids:
-                return lambda: put(lambda: self._cancel(ids))
-        elif isinstance(decision, Resize):
-            resize = decision
-            return lambda: put(lambda: self._resize(resize))
-        elif isinstance(decision, Call):
-            call, metrics = decision, self.engine.snapshot()
+        """What carries a decision out, if there is something to do."""
+        if isinstance(decision, Submit) and decision.jobs:
+            self._tracker.expect(decision.jobs)
+            return decision
+        if isinstance(decision, Resize) or (isinstance(decision, Cancel) and decision.jobs):
+            return decision
+        if isinstance(decision, Terminate) and decision.cancel:
+            return Cancel(jobs=decision.cancel)
+        if isinstance(decision, Call):
             rule = Rule(self.engine.rule_of(decision))
-            return lambda: self._caller.call(call, metrics, rule, lambda: self._executor.handle)
+            return MakeCall(decision, self.engine.snapshot(), rule)
         return None
-
-    def _perform_orders(self) -> None:
-        while (order := self._orders.get()) is not None:
-            try:
-                order()
-            except (Exception, SystemExit) as error:  # it broke its contract: say so
-                message = f"executor {self._name} raised {error!r}"
-                self.emit((Problem(self.clock(), message, "error"),))
-
-    def _submit(self, jobs: Sequence[Job]) -> None:
-        try:
-            self._executor.submit(jobs)
-        except (Exception, SystemExit) as error:  # nothing was submitted
-            now = self.clock()
-            context = {"type": "submit", "severity": 0, "note": str(error) or repr(error)}
-            self.emit(
-                [
-                    event
-                    for job in jobs
-                    for event in (
-                        JobEvent(now, job.id, "exception", context),
-                        JobEvent(now, job.id, "clean"),
-                    )
-                ]
-            )
-
-    def _cancel(self, jobs: Sequence[str]) -> None:
-        try:
-            self._executor.cancel(jobs)
-        except EnsembleError as error:
-            message = f"{len(jobs)} jobs could not be cancelled: {error}"
-            self.emit((Problem(self.clock(), message, "error", tuple(jobs)),))
-
-    def _resize(self, resize: Resize) -> None:
-        request = resize.request
-        try:
-            self._executor.resize(request, resize.delta, when_busy=resize.when_busy)
-        except EnsembleError as error:
-            outcome = "undelivered" if error.transient else "denied"
-            self.emit(
-                (ResizeOutcome(self.clock(), request, outcome, reason=error.what),)  # type: ignore[arg-type]
-            )
-        except (Exception, SystemExit) as error:  # broke its contract: still, rules wait for this
-            self.emit((ResizeOutcome(self.clock(), request, "denied", reason=repr(error)),))
-            raise
 
     # -- the folder ----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_size
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
@@ -50,8 +50,8 @@ class Kept(Story):
         self.folder = state / "runs" / tag
         self.output = self.folder / "output"
         self.output.mkdir(parents=True)
-        self.recorder = Recorder(self.folder / NAME)
-        self.recorder.describe(
+        self.writer = JournalWriter(self.folder / NAME)
+        self.writer.describe(
             {
                 "tag": tag,
                 "name": "run",
@@ -63,12 +63,12 @@ class Kept(Story):
                 **about,
             }
         )
-        self.recorder.text("/e.yaml", text, ())
-        self.recorder.begin(self.now, versions(REGISTRY))
+        self.writer.text("/e.yaml", text, ())
+        self.writer.begin(self.now, versions(REGISTRY))
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
-        self.recorder.append(event, decisions)
+        self.writer.append(event, decisions)
         return decisions
 
     def started(self, job: str, out: str | None = "", err: str | None = "") -> None:
@@ -82,15 +82,15 @@ class Kept(Story):
 
     def cut_off(self) -> Kept:
         """The controller is killed."""
-        self.recorder.flush(None)
-        self.recorder.close()
+        self.writer.flush(None)
+        self.writer.close()
         return self
 
     def keep(self, exit_code: int = 0, *, days_ago: float = 0.0, **outcome: Any) -> Kept:
         """The run has ended."""
         said = {"over": True, "exit_code": exit_code, "reason": "all is done", **outcome}
-        self.recorder.end(time.time() - 86400 * days_ago, said)
-        self.recorder.close()
+        self.writer.end(time.time() - 86400 * days_ago, said)
+        self.writer.close()
         return self
 
 
@@ -305,8 +305,8 @@ def test_events_that_are_followed_go_on_until_the_controller_has_gone(tmp_path: 
     def go_on() -> None:
         time.sleep(0.5)
         told.play("sim.2")
-        told.recorder.end(told.now, {"over": True, "exit_code": 0})
-        told.recorder.close()
+        told.writer.end(told.now, {"over": True, "exit_code": 0})
+        told.writer.close()
         lock.release()
 
     other = threading.Thread(target=go_on)

@@ -19,7 +19,7 @@ from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
 from ensemble_core.journal.snapshot import dump
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, ExecutorLost, Resumed, Started
@@ -38,32 +38,32 @@ class Kept(Story):
         folder = state / "runs" / tag
         folder.mkdir(parents=True)
         self.path = folder / NAME
-        self.recorder = Recorder(self.path)
+        self.writer = JournalWriter(self.path)
         about = {"tag": tag, "name": tag, "file": "/e.yaml", "executor": {"name": "local"}}
-        self.recorder.describe({**about, "plugins": [], "shared": False})
-        self.recorder.text("/e.yaml", text, ())
-        self.recorder.begin(self.now, versions(REGISTRY))
+        self.writer.describe({**about, "plugins": [], "shared": False})
+        self.writer.text("/e.yaml", text, ())
+        self.writer.begin(self.now, versions(REGISTRY))
         self.traced = Engine(self.ensemble)
         self.tracer = RuleTracer(self.traced, traced)
         self.verdicts: list[tuple[int, Verdict]] = []
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
-        self.recorder.append(event, decisions)
+        self.writer.append(event, decisions)
         # A witness must not change what it sees.
         assert decisions_text(self.traced.handle(event)) == decisions_text(decisions)
-        self.verdicts += [(self.recorder.seq, verdict) for verdict in self.tracer.verdicts]
+        self.verdicts += [(self.writer.seq, verdict) for verdict in self.tracer.verdicts]
         return decisions
 
     def snapshot(self) -> None:
         state = dump(self.engine)
         assert state is not None
-        self.recorder.snapshot(MAKER, state)
-        self.recorder.flush(None)
+        self.writer.snapshot(MAKER, state)
+        self.writer.flush(None)
 
     def keep(self) -> None:
-        self.recorder.end(self.now, {"over": self.engine.state.ended is not None, "exit_code": 0})
-        self.recorder.close()
+        self.writer.end(self.now, {"over": self.engine.state.ended is not None, "exit_code": 0})
+        self.writer.close()
 
     @property
     def kinds(self) -> list[str]:
@@ -393,15 +393,15 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     other.state.metrics.counts["sim"]["success"] += 1
     state = dump(other)
     assert state is not None
-    recorder = Recorder(told.path)
-    recorder.begin(0.0, {})
-    recorder.snapshot(MAKER, state)
-    recorder.close()
-    recorder = Recorder(told.path)
-    recorder.begin(0.0, {})
-    recorder.snapshot(MAKER, state)
-    recorder.flush(None)
-    recorder.close()
+    writer = JournalWriter(told.path)
+    writer.begin(0.0, {})
+    writer.snapshot(MAKER, state)
+    writer.close()
+    writer = JournalWriter(told.path)
+    writer.begin(0.0, {})
+    writer.snapshot(MAKER, state)
+    writer.flush(None)
+    writer.close()
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1
     assert f"the snapshot after event {len(told.events)} has other counts" in result.stderr
@@ -416,8 +416,8 @@ def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> No
         "rules:\n  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
         f"  - {{id: new, trigger: metric, name: count.sim.success, when: 4, {LOG}\n"
     )
-    told.recorder.flush(None)
-    told.recorder.text("/e.yaml", text, ())
+    told.writer.flush(None)
+    told.writer.text("/e.yaml", text, ())
     changed: Ensemble = Story(text).ensemble
     told.engine.adopt(changed)
     told.traced.adopt(changed)
@@ -492,7 +492,7 @@ def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
     told = story(tmp_path, f"  - {{id: r, trigger: job-success, name: sim, {LOG}")
     told.start()
     told.tell(ExecutorLost(told.now, "fake", "it went away"))
-    told.recorder.flush(None)
+    told.writer.flush(None)
     assert (
         "the run ended at event 2 (executor fake lost its queue" in answer(tmp_path)["conclusion"]
     )

@@ -24,7 +24,7 @@ from ensemble_core.journal.reader import NAME, Journal, Text
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.run_store import STOP, leave_asked, stop_asked
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local.protocol import VERSION, encode_event, line
 from ensemble_core.local.supervisor_client import SupervisorClient
 from ensemble_core.metrics.series import StatisticSpec
@@ -215,10 +215,10 @@ class Again(FakeExecutor):
 
 
 def going_on(
-    story: Story, executor: FakeExecutor, folder: Path, recorder: Recorder | None = None
+    story: Story, executor: FakeExecutor, folder: Path, writer: JournalWriter | None = None
 ) -> Any:
     """Another controller takes the story's run up; how it ended."""
-    runtime = runtime_of(story.ensemble, executor, folder, recorder, story.engine)
+    runtime = runtime_of(story.ensemble, executor, folder, writer, story.engine)
     return ended(runtime)
 
 
@@ -226,7 +226,7 @@ def runtime_of(
     ensemble: Any,
     executor: FakeExecutor,
     folder: Path,
-    recorder: Recorder | None = None,
+    writer: JournalWriter | None = None,
     engine: Engine | None = None,
 ) -> Runtime:
     return Runtime(
@@ -235,7 +235,7 @@ def runtime_of(
         actions=REGISTRY.actions,
         observers=REGISTRY.observers,
         folder=folder / "output",
-        recorder=recorder,
+        journal=writer,
         maker="test",
         engine=engine,
     )
@@ -260,13 +260,13 @@ def ended(runtime: Runtime, seconds: float = 15) -> Any:
 
 
 @contextlib.contextmanager
-def recording(path: Path) -> Iterator[Recorder]:
-    recorder = Recorder(path)
-    recorder.begin(0.0, {})
+def recording(path: Path) -> Iterator[JournalWriter]:
+    writer = JournalWriter(path)
+    writer.begin(0.0, {})
     try:
-        yield recorder
+        yield writer
     finally:
-        recorder.close()
+        writer.close()
 
 
 def test_a_run_of_which_nothing_happened_yet_is_cancelled_without_being_started(
@@ -286,22 +286,22 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_que
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = threading.Event()
-    write = Recorder._write
+    write = JournalWriter._write
 
-    def refuse(self: Recorder, *given: Any) -> None:
+    def refuse(self: JournalWriter, *given: Any) -> None:
         if full.is_set():
             raise OSError(28, "No space left on device")
         write(self, *given)
 
-    monkeypatch.setattr(Recorder, "_write", refuse)
+    monkeypatch.setattr(JournalWriter, "_write", refuse)
     text = f"jobs: [{{name: work, command: x, count: 2}}]\nrules: [{START}]"
     executor = FakeExecutor()
     full.set()
-    with recording(tmp_path / NAME) as recorder:
-        runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path, recorder)
+    with recording(tmp_path / NAME) as writer:
+        runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path, writer)
         thread = threading.Thread(target=runtime.run, daemon=True)
         thread.start()
-        until(lambda: recorder.in_trouble)
+        until(lambda: writer.in_trouble)
         runtime.stop()
         until(lambda: runtime.engine.state.ended is not None)
         until(lambda: executor.cancelled)
@@ -361,12 +361,12 @@ custom: |
       return None
 """
     executor = FakeExecutor(instant=True)
-    with recording(tmp_path / NAME) as recorder:
-        outcome = ended(runtime_of(load_text(text, REGISTRY), executor, tmp_path, recorder))
+    with recording(tmp_path / NAME) as writer:
+        outcome = ended(runtime_of(load_text(text, REGISTRY), executor, tmp_path, writer))
         assert outcome.exit_code == 1
         assert "call" not in outcome.reason
         assert len(executor.submitted) == 1
-        assert recorder.flush(5)
+        assert writer.flush(5)
 
 
 # -- snapshots ------------------------------------------------------------------------------------
@@ -418,8 +418,8 @@ def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
         """An executor with whose help an event breaks off after the engine took it."""
 
     text = f"jobs: [{{name: work, command: x}}]\nrules: [{START}]"
-    with recording(tmp_path / NAME) as recorder:
-        runtime = runtime_of(load_text(text, REGISTRY), Faulty(), tmp_path, recorder)
+    with recording(tmp_path / NAME) as writer:
+        runtime = runtime_of(load_text(text, REGISTRY), Faulty(), tmp_path, writer)
 
         def break_off(decisions: Any) -> Any:
             raise MemoryError
@@ -428,8 +428,8 @@ def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:
         runtime._since_snapshot = 1
         with pytest.raises(MemoryError):
             ended(runtime)
-        assert recorder.seq == 0
-        assert recorder.flush(5)
+        assert writer.seq == 0
+        assert writer.flush(5)
     with Journal(tmp_path / NAME) as journal:
         assert list(journal.snapshots()) == []
 
@@ -512,27 +512,27 @@ def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) ->
     def loading(held: Text) -> Any:
         return load_text(held.text, REGISTRY)
 
-    with recording(tmp_path / NAME) as recorder:
-        recorder.text("/e.yaml", text, ())
+    with recording(tmp_path / NAME) as writer:
+        writer.text("/e.yaml", text, ())
         story.start()
         story.play("work.0")
         story.play("work.1")
         engine = Engine(loading(Text(0, "", text, ())))
         for event in story.events:
-            recorder.append(event, engine.handle(event))
-        assert recorder.flush(5)
+            writer.append(event, engine.handle(event))
+        assert writer.flush(5)
     # Accepted, but the queue could not be opened.
-    with recording(tmp_path / NAME) as recorder:
-        recorder.text("/e.yaml", text.replace(each, ""), ())
+    with recording(tmp_path / NAME) as writer:
+        writer.text("/e.yaml", text.replace(each, ""), ())
     with Journal(tmp_path / NAME) as journal:
         engine = recover(journal, loading, "test", pending=False).engine
     another = text + "  - {trigger: job-fail, action: {name: terminate}}\n"
     engine.adopt(load_text(another, REGISTRY))
-    with recording(tmp_path / NAME) as recorder:
-        recorder.text("/e.yaml", another, ())
+    with recording(tmp_path / NAME) as writer:
+        writer.text("/e.yaml", another, ())
         event = Resumed(engine.state.now, {}, ())
-        recorder.append(event, engine.handle(event))
-        assert recorder.flush(5)
+        writer.append(event, engine.handle(event))
+        assert writer.flush(5)
     assert engine.state.rules.states["each"].fired == 2
     with Journal(tmp_path / NAME) as journal:
         again = recover(journal, loading, "test").engine
@@ -542,8 +542,8 @@ def test_a_change_that_no_event_came_after_was_never_in_force(tmp_path: Path) ->
 
 def test_a_file_whose_name_is_no_text_can_be_run_and_taken_up(tmp_path: Path) -> None:
     name = "/caf\udce9.yaml"
-    with recording(tmp_path / NAME) as recorder:
-        recorder.text(name, "jobs: []", ())
+    with recording(tmp_path / NAME) as writer:
+        writer.text(name, "jobs: []", ())
     with Journal(tmp_path / NAME) as journal:
         (text,) = journal.texts()
     assert text.file == name
@@ -562,8 +562,8 @@ def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
     folder.mkdir(parents=True)
     (folder / STOP).write_text("left from before\n")
     story = Story(text)
-    with recording(folder / NAME) as recorder:
-        recorder.describe(
+    with recording(folder / NAME) as writer:
+        writer.describe(
             {
                 "tag": folder.name,
                 "executor": {"name": "local", "options": {"slots": 1, "grace": 0.2}},
@@ -571,10 +571,10 @@ def test_a_cancel_that_comes_while_a_run_is_being_taken_up_is_heard(
                 "output": str(folder / "output"),
             }
         )
-        recorder.text(str(file), text, ())
+        writer.text(str(file), text, ())
         event = Started(story.now, {})
-        recorder.append(event, story.tell(event))
-        assert recorder.flush(5)
+        writer.append(event, story.tell(event))
+        assert writer.flush(5)
     changed = resuming._changed
 
     def meanwhile(*given: Any) -> Any:

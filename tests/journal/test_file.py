@@ -14,20 +14,20 @@ import pytest
 from ensemble_core.journal import reader as journal_module
 from ensemble_core.journal.codec import decisions_text, event_text, listed
 from ensemble_core.journal.reader import MIGRATIONS, NAME, Journal, JournalError, connect, migrate
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import JobEvent, PluginEvent, Started
 
 
 def written(path: Path, events: int = 5) -> Path:
-    recorder = Recorder(path)
-    recorder.describe({"tag": "run"})
-    recorder.text("e.yaml", "jobs: []", ())
-    recorder.begin(1.0, {})
+    writer = JournalWriter(path)
+    writer.describe({"tag": "run"})
+    writer.text("e.yaml", "jobs: []", ())
+    writer.begin(1.0, {})
     for number in range(events):
-        recorder.append(Started(float(number)), ())
-    recorder.end(2.0, {"over": True})
-    recorder.close()
+        writer.append(Started(float(number)), ())
+    writer.end(2.0, {"over": True})
+    writer.close()
     return path
 
 
@@ -43,7 +43,7 @@ def another_program(path: Path) -> bytes:
 def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / NAME
     before = another_program(path)
-    for opening in (Recorder, Journal, migrate):
+    for opening in (JournalWriter, Journal, migrate):
         with pytest.raises(JournalError, match="no journal") as raised:
             opening(path)
         assert raised.value.exit_code == 2
@@ -58,7 +58,7 @@ def test_a_journal_of_a_newer_version_is_refused_and_left_as_it_was(tmp_path: Pa
         connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
     connection.close()
     before = path.read_bytes()
-    for opening in (Recorder, Journal, migrate):
+    for opening in (JournalWriter, Journal, migrate):
         with pytest.raises(JournalError, match="newer") as raised:
             opening(path)
         assert "use the version that wrote it" in str(raised.value.hint)
@@ -113,14 +113,15 @@ def test_whatever_a_plugin_puts_into_an_event_the_journal_is_written(
     tmp_path: Path, value: object
 ) -> None:
     path = tmp_path / NAME
-    recorder = Recorder(path)
-    recorder.begin(1.0, {})
+    writer = JournalWriter(path)
+    writer.begin(1.0, {})
     done = threading.Event()
-    recorder.append(PluginEvent(1.0, "odd", {"value": value}), [Log(message="x")], [done.set])
-    recorder.append(Started(2.0), ())
+    writer.perform = lambda order: order()
+    writer.append(PluginEvent(1.0, "odd", {"value": value}), [Log(message="x")], [done.set])
+    writer.append(Started(2.0), ())
     assert done.wait(10), "what was decided on it is never performed"
-    recorder.end(3.0, {})
-    recorder.close()
+    writer.end(3.0, {})
+    writer.close()
     with Journal(path) as journal:
         rows = list(journal.rows())
         assert [row.event().type for row in rows] == ["plugin", "start"]
@@ -142,23 +143,23 @@ def test_a_new_journals_name_outlives_a_power_cut(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    Recorder(folder / NAME).close()
+    JournalWriter(folder / NAME).close()
     wanted = [folder, folder.parent, folder.parent.parent, tmp_path]
     assert {str(each) for each in wanted} <= set(synced)
     synced.clear()
-    Recorder(folder / NAME).close()
+    JournalWriter(folder / NAME).close()
     assert synced == []
 
 
 def test_a_damaged_list_of_sessions_is_said_in_words(tmp_path: Path) -> None:
     path = written(tmp_path / NAME)
-    recorder = Recorder(path)
+    writer = JournalWriter(path)
     connection = connect(path, write=True)
     connection.execute("DROP TABLE sessions")
     connection.close()
     with pytest.raises(JournalError):
-        recorder.begin(3.0, {})
-    recorder.close()
+        writer.begin(3.0, {})
+    writer.close()
 
 
 @pytest.mark.parametrize("decisions", [(), (Log(message="x", level="warning"),)])

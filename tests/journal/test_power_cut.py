@@ -20,7 +20,7 @@ import pytest
 
 from ensemble_core.journal import reader as journal_module
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 
 CRASH = Path(__file__).parent / "crash"
 CALLS = "openat,pwrite64,write,ftruncate,fsync,fdatasync,unlink,unlinkat"
@@ -200,8 +200,8 @@ def test_what_was_performed_is_on_record_whenever_the_power_goes(
         place.mkdir()
         for name, content in disk.image(chance).items():
             (place / name).write_bytes(content)
-        recorder = Recorder(place / NAME)
-        recorder.close()
+        writer = JournalWriter(place / NAME)
+        writer.close()
         with Journal(place / NAME) as journal:
             journal.check()
             kept = [row.seq for row in journal.rows()]

@@ -30,7 +30,7 @@ from ensemble_core import Decision, Job, JobEvent, Observed, Run
 import ensemble_core
 assert Path(ensemble_core.__file__).is_relative_to(copy)
 from ensemble_core.journal.reader import Journal
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Submit
 
 job = Job(id="a.0", group="a", index=0, command=("true",), colour="red")
@@ -43,12 +43,12 @@ told = [
 ]
 
 def journal():
-    recorder = Recorder(folder / "journal.db")
-    recorder.begin(1.0, {})
+    writer = JournalWriter(folder / "journal.db")
+    writer.begin(1.0, {})
     for event in told:
-        recorder.append(event, [Submit(group="a", jobs=(job,))])
-    recorder.end(2.0, {})
-    recorder.close()
+        writer.append(event, [Submit(group="a", jobs=(job,))])
+    writer.end(2.0, {})
+    writer.close()
     with Journal(folder / "journal.db") as kept:
         rows = list(kept.rows())
     assert [row.event() for row in rows] == told

@@ -12,7 +12,7 @@ import pytest
 
 from ensemble_core.config import load_text
 from ensemble_core.errors import ExecutorError, UsageError
-from ensemble_core.journal import writer as recorder
+from ensemble_core.journal import writer
 from ensemble_core.journal.reader import NAME
 from ensemble_core.model.decisions import Decision, Fired, Log, Submit, WhenBusy
 from ensemble_core.model.events import (
@@ -566,7 +566,7 @@ jobs: [{name: work, command: x}]
 rules: [{trigger: start, action: {name: submit, label: work}}]
 """
     executor = FakeExecutor()
-    journal = recorder.Recorder(tmp_path / NAME)
+    journal = writer.JournalWriter(tmp_path / NAME)
 
     def broken(*_: object) -> None:
         raise ValueError("no such thing")
@@ -579,7 +579,7 @@ rules: [{trigger: start, action: {name: submit, label: work}}]
         actions=REGISTRY.actions,
         observers=REGISTRY.observers,
         folder=tmp_path / "out",
-        recorder=journal,
+        journal=journal,
     )
     outcome = runtime.run()
     journal.close()

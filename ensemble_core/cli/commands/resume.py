@@ -103,7 +103,7 @@ def _take_up(
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession
     from ensemble_core.errors import UsageError
-    from ensemble_core.journal.writer import Recorder
+    from ensemble_core.journal.writer import JournalWriter
 
     sessions = past.journal.sessions()
     outcome = sessions[-1].outcome if sessions else None
@@ -138,13 +138,13 @@ def _take_up(
     ensemble: Ensemble = recovered.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
-    recorder = Recorder(past.journal.path)
+    writer = JournalWriter(past.journal.path)
     try:
-        kept = ControlledRun(past.folder, lock, recorder, past.registry)
+        kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
             _adopt(recovered.engine, ensemble)
-            recorder.text(changed.file, changed.text, changed.overrides)
+            writer.text(changed.file, changed.text, changed.overrides)
         kept.begin()
         choice = ExecutorChoice(str(past.executor["name"]), record, "", "as the run began", options)
         showing = RunSession(ensemble, choice, **look)
@@ -158,7 +158,7 @@ def _take_up(
             stop_first=stop_first,
         )
     finally:
-        recorder.close()
+        writer.close()
 
 
 def _adopt(engine: Engine, ensemble: Ensemble) -> None:

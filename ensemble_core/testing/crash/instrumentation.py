@@ -9,17 +9,19 @@ from __future__ import annotations
 import functools
 import random
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensemble_core.cli import run_control
 from ensemble_core.cli.commands import resume
 from ensemble_core.journal import reader as journal
-from ensemble_core.journal import writer as recorder
+from ensemble_core.journal import writer
 from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
+from ensemble_core.runtime import orders
 from ensemble_core.testing.crash.kill_points import reach
 
 __all__ = ["instrument"]
@@ -73,20 +75,25 @@ def _around(owner: Any, name: str, label: str) -> None:
     setattr(owner, name, wrapped)
 
 
-def _orders(original: Callable[..., None]) -> Callable[..., None]:
-    def place(order: Callable[[], None]) -> Callable[[], None]:
-        def placed() -> None:
-            reach("before an order")
-            order()
-            reach("after an order")
-
-        return placed
-
-    def append(self: Any, event: Any, decisions: Any, orders: Sequence[Any] = ()) -> None:
-        original(self, event, decisions, [place(order) for order in orders])
+def _appending(original: Callable[..., None]) -> Callable[..., None]:
+    def append(*given: Any) -> None:
+        original(*given)
         reach("appended")
 
     return append
+
+
+def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Writes that let more or fewer events come together for the next."""
+
+    def paused(original: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: Any) -> None:
+            original(*given)
+            time.sleep(pause)
+
+        return write
+
+    return paused
 
 
 def _handling(original: Callable[..., None]) -> Callable[..., None]:
@@ -103,25 +110,27 @@ def _handling(original: Callable[..., None]) -> Callable[..., None]:
 
 def instrument(chance: random.Random) -> None:
     """Add the kill points, and vary how often the journal is committed and a snapshot taken."""
-    recorder._DOZE = chance.choice((0.0, 0.005, recorder._DOZE))
-    recorder._MOST_IN_LIST = chance.choice((1, 3, recorder._MOST_IN_LIST))
+    pause = chance.choice((0.0, 0.005, 0.02))
+    writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
     runtime._SNAPSHOT_EVERY = chance.choice((3, 20, runtime._SNAPSHOT_EVERY))
     runtime._SNAPSHOT_SHARE = 0
     runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
     if chance.random() < 0.3:
         _replace(journal, "shared_storage", lambda original: lambda path: "nfs4")
-    _replace(recorder, "connect", _connecting)
-    _replace(recorder.Recorder, "append", _orders)
+    _replace(writer, "connect", _connecting)
+    _replace(writer.JournalWriter, "append", _appending)
+    _replace(writer.JournalWriter, "_write", _pausing(pause))
     _replace(runtime.Runtime, "_handle", _handling)
     for owner, name, label in (
-        (recorder.Recorder, "begin", "the session"),
-        (recorder.Recorder, "end", "the session's end"),
-        (recorder.Recorder, "_write", "a write"),
+        (writer.JournalWriter, "begin", "the session"),
+        (writer.JournalWriter, "end", "the session's end"),
+        (writer.JournalWriter, "_write", "a write"),
+        (orders.Performer, "perform", "an order"),
         (runtime.Runtime, "_begin", "the first event"),
         (runtime.Runtime, "_find_again", "jobs are found again"),
-        (runtime.Runtime, "_submit", "a submit"),
-        (runtime.Runtime, "_cancel", "a cancel"),
-        (runtime.Runtime, "_resize", "a resize"),
+        (orders.Performer, "_submit", "a submit"),
+        (orders.Performer, "_cancel", "a cancel"),
+        (orders.Performer, "_resize", "a resize"),
         (runtime, "dump", "a snapshot"),
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),

@@ -25,7 +25,7 @@ from matplotlib.transforms import Bbox
 from ensemble_core.cli.main import main
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Fired, Submit
 from ensemble_core.model.events import Event, JobEvent, Observed, Started
 from ensemble_core.model.jobs import Job
@@ -41,13 +41,13 @@ def keep(state: Path, count: int = 2) -> Path:
     """A run in which jobs report two values, one is cancelled, one fails, and rules fire."""
     folder = state / "runs" / "told"
     folder.mkdir(parents=True)
-    recorder = Recorder(folder / NAME)
-    recorder.describe({"tag": "told", "name": "story", "executor": {"name": "local"}})
-    recorder.text("/e.yaml", TEXT, ())
-    recorder.begin(0.0, {})
+    writer = JournalWriter(folder / NAME)
+    writer.describe({"tag": "told", "name": "story", "executor": {"name": "local"}})
+    writer.text("/e.yaml", TEXT, ())
+    writer.begin(0.0, {})
 
     def tell(event: Event, *decisions: Decision) -> None:
-        recorder.append(event, list(decisions))
+        writer.append(event, list(decisions))
 
     jobs = tuple(
         Job(id=f"sim.{n}", group="sim", index=n, command=("x",), parameters={"T": n / 2})
@@ -64,9 +64,9 @@ def keep(state: Path, count: int = 2) -> Path:
     tell(JobEvent(121.0, "sim.0", "exception", {"type": "cancel", "severity": 0}))
     for job in jobs:
         tell(JobEvent(122.0, job.id, "finish", {"status": 15 if job.index < 2 else 0}))
-    recorder.end(122.0, {"over": True, "exit_code": 0})
-    recorder.flush(None)
-    recorder.close()
+    writer.end(122.0, {"over": True, "exit_code": 0})
+    writer.flush(None)
+    writer.close()
     return folder
 
 

@@ -21,7 +21,7 @@ from ensemble_core.cli.kept_run import versions
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
-from ensemble_core.journal.writer import Recorder
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import CallReturned, Event, Observed
 from ensemble_core.plugin.discovery import discover
@@ -43,15 +43,15 @@ class Kept(Story):
         super().__init__(text)
         self.folder = state / "runs" / "told"
         self.folder.mkdir(parents=True)
-        self.recorder = Recorder(self.folder / NAME)
+        self.writer = JournalWriter(self.folder / NAME)
         about = {"tag": "told", "name": "story", "file": "/e.yaml", "executor": {"name": "local"}}
-        self.recorder.describe({**about, "plugins": [], "shared": False})
-        self.recorder.text("/e.yaml", text, ())
-        self.recorder.begin(self.now, VERSIONS)
+        self.writer.describe({**about, "plugins": [], "shared": False})
+        self.writer.text("/e.yaml", text, ())
+        self.writer.begin(self.now, VERSIONS)
 
     def tell(self, event: Event) -> list[Decision]:
         decisions = super().tell(event)
-        self.recorder.append(event, decisions)
+        self.writer.append(event, decisions)
         return decisions
 
     def row(
@@ -67,9 +67,9 @@ class Kept(Story):
 
     def keep(self, *, over: bool = True) -> None:
         if over:
-            self.recorder.end(self.now, {"over": True, "exit_code": 0})
-        self.recorder.flush(None)
-        self.recorder.close()
+            self.writer.end(self.now, {"over": True, "exit_code": 0})
+        self.writer.flush(None)
+        self.writer.close()
 
 
 def plot(state: Path, *args: str) -> Result:
@@ -315,8 +315,8 @@ def test_what_a_plugin_takes_for_a_number_is_a_gap(tmp_path: Path) -> None:
     told.start()
     told.begin("sim.0")
     told.row("sim.0", 1, a=1.0)
-    told.recorder.append(Observed(told.now, "sim.0", "test", {"a": "warm"}, 2), [])  # type: ignore[dict-item]  # as a plugin may do
-    told.recorder.append(Observed(told.now, "sim.0", "test", {"a": 10**400}, 3), [])
+    told.writer.append(Observed(told.now, "sim.0", "test", {"a": "warm"}, 2), [])  # type: ignore[dict-item]  # as a plugin may do
+    told.writer.append(Observed(told.now, "sim.0", "test", {"a": 10**400}, 3), [])
     told.row("sim.0", 4, a=2.0)
     told.keep()
     (curve,) = shown(tmp_path, "--x", "time")["panels"][0]["curves"]
@@ -359,7 +359,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_extremes(tmp_path: Path) -> None:
     told.begin("sim.0")
     for step in range(30_000):
         value = math.sin(step / 50)
-        told.recorder.append(
+        told.writer.append(
             Observed(told.now, "sim.0", "test", {"a": 99.0 if step == 12_345 else value}, step), []
         )
     told.keep()
@@ -434,13 +434,13 @@ def test_a_run_under_way_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
     told.start()
     told.begin("sim.0")
     told.row("sim.0", 1, a=1.0)
-    told.recorder.flush(None)
+    told.writer.flush(None)
     lock = Lock(told.folder)
     lock.acquire()
     try:
         assert shown(tmp_path)["state"] == "running"
         told.row("sim.0", 2, a=2.0)
-        told.recorder.flush(None)
+        told.writer.flush(None)
         found = shown(tmp_path)
     finally:
         lock.release()
@@ -515,7 +515,7 @@ def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:
     told.begin("sim.0")
     for step in range(3):
         told.row("sim.0", step, a=1.0)
-        told.recorder.flush(None)
+        told.writer.flush(None)
     told.keep()
     with sqlite3.connect(told.folder / NAME) as connection:
         connection.execute(
