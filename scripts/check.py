@@ -2,8 +2,10 @@
 
     python scripts/check.py [--list] [PART …]      (``lint`` is short for the first four)
 
-Every part runs, also after one has failed. The last section says which parts failed, which tests
-were skipped and why, and how each run of pytest ended. The exit code is 0 if every part passed.
+Every part runs, also after one has failed. Parts that are tests run two at a time, since most tests
+wait most of the time; each is shown when it has ended. The last section says which parts failed,
+which tests were skipped and why, and how each run of pytest ended. The exit code is 0 if every part
+passed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import traceback
 import xml.etree.ElementTree as ET
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -34,8 +38,11 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: What the tests need where nothing else of the development environment is.
 TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
-#: Processes that share the files of tests: most of them wait, for jobs to end.
-AT_ONCE = min(4, len(os.sched_getaffinity(0)))
+#: Processes that share the tests of a part, and parts that run at once.
+WORKERS = min(4, len(os.sched_getaffinity(0)))
+PARTS_AT_ONCE = 2
+#: Parts that take long, to begin with.
+LONGEST = ("core", "ensemble-slurm", "ensemble-flux", "ensemble-service", "checkout")
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
@@ -58,8 +65,21 @@ class Failed(Exception):
     """A part did not pass; it has printed why."""
 
 
+#: Where a part that does not run alone puts what it prints.
+_SINK: ContextVar[list[str] | None] = ContextVar("sink", default=None)
+
+
+def say(text: str) -> None:
+    """Print a line, or keep it until the part has ended."""
+    sink = _SINK.get()
+    if sink is None:
+        print(text, flush=True)
+    else:
+        sink.append(text)
+
+
 def heading(text: str) -> None:
-    print(f"\n══ {text} {'═' * max(0, 96 - len(text))}", flush=True)
+    say(f"\n══ {text} {'═' * max(0, 96 - len(text))}")
 
 
 def show(
@@ -79,11 +99,11 @@ def show(
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
-        print(line, end="", flush=True)
         lines.append(line.rstrip("\n"))
+        say(lines[-1])
     code = process.wait()
     if code:
-        print(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
+        say(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
     return code, lines
 
 
@@ -109,7 +129,7 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     code, lines = show(
         programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
-        "-n", str(AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder", *arguments,
+        "-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]
@@ -156,7 +176,7 @@ def build() -> None:
         raise Failed
     run(sys.executable, ROOT / "scripts" / "proto.py", "--check")
     for file in sorted(DIST.glob("*-*")):
-        print(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
+        say(f"{file.name}  {file.stat().st_size / 1024:.0f} KiB")
 
 
 def checkout() -> None:
@@ -176,7 +196,7 @@ def alone(name: str, plugin: Path | None) -> None:
     They run on a copy of the tests, so that nothing of the checkout can be imported by mistake.
     """
     if not built():
-        print("nothing to install: the distributions could not be built")
+        say("nothing to install: the distributions could not be built")
         raise Failed
     folder = BUILD / name
     venv = folder / "venv"
@@ -289,7 +309,7 @@ def slurm() -> str:
     return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
 
 
-def last_section() -> None:
+def last_section(seconds: float) -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
         word = "FAILED" if name in RESULTS.failed else "passed"
@@ -308,13 +328,43 @@ def last_section() -> None:
     if RESULTS.failed:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
     else:
-        print(f"all {len(RESULTS.took)} parts passed in {sum(RESULTS.took.values()):.0f} s")
+        print(f"all {len(RESULTS.took)} parts passed in {seconds:.0f} s")
     if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
         print(flux())
     if RESULTS.closing.keys() & {"checkout", "ensemble-slurm"}:
         print(slurm())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "core"):
         print(f"{name}: {line}")
+
+
+def perform(name: str, title: str, work: Callable[[], object]) -> None:
+    """Run one part; what came of it goes into the results."""
+    heading(title)
+    began = time.monotonic()
+    try:
+        work()
+    except Exception as error:  # no part may hide what the others find
+        if not isinstance(error, Failed):
+            say(traceback.format_exc())
+        RESULTS.failed.append(name)
+        say(f"FAILED: {title}")
+    RESULTS.took[name] = time.monotonic() - began
+
+
+def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
+    """Run parts at the same time, and show each when it has ended."""
+    longest = sorted(wanted, key=lambda name: (*LONGEST, name).index(name))
+
+    def kept(name: str) -> list[str]:
+        sink: list[str] = []
+        _SINK.set(sink)
+        print(f"… {name}: {wanted[name][0]}", flush=True)
+        perform(name, *wanted[name])
+        return sink
+
+    with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+        for done in as_completed([pool.submit(kept, name) for name in longest]):
+            print("\n".join(done.result()), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -327,22 +377,21 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := [name for name in wanted if name not in known]:
         print(f"no such part: {', '.join(unknown)}; there are lint, {', '.join(known)}")
         return 2
+    began = time.monotonic()
+    tests = [name for name in wanted if name not in (*LINT, "build")]
     try:
         for name in wanted:
-            title, work = known[name]
-            heading(title)
-            began = time.monotonic()
-            try:
-                work()
-            except Exception as error:  # no part may hide what the others find
-                if not isinstance(error, Failed):
-                    traceback.print_exc(file=sys.stdout)
-                RESULTS.failed.append(name)
-                print(f"FAILED: {title}")
-            RESULTS.took[name] = time.monotonic() - began
+            if name not in tests:
+                perform(name, *known[name])
+        if tests:
+            built()  # once, before parts ask for it at the same time
+        if len(tests) == 1:
+            perform(tests[0], *known[tests[0]])
+        else:
+            together({name: known[name] for name in tests})
     finally:
         shutil.rmtree(BUILD, ignore_errors=True)
-    last_section()
+    last_section(time.monotonic() - began)
     return 1 if RESULTS.failed else 0
 
 
