@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent, ResizeOutcome
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import RFC21_EVENTS, Job
 from ensemble_core.plugin.executor import Executor, Run
 
@@ -141,6 +141,23 @@ class Session:
             if event.name == name:
                 return event.context
         pytest.fail(f"{job} has no {name} event: {self.names(job)}")
+
+    def queue_id(self, job: Job) -> str:
+        """What the queue calls the job."""
+        return str(self.context(job, "submit")["queue_id"])
+
+    def exception(self, job: Job) -> str:
+        """The type of the job's first exception."""
+        return str(self.context(job, "exception")["type"])
+
+    def problems(self) -> list[str]:
+        """What the executor warned of so far."""
+        return [event.message for event in list(self.events) if isinstance(event, Problem)]
+
+    def check_ended_once(self) -> None:
+        """Each job of which there was any event is over, and that was told once."""
+        for job in {event.job for event in self.events if isinstance(event, JobEvent)}:
+            assert self.names(job).count("clean") == 1, self.names(job)
 
     def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
         """Wait for a job's event; its context."""

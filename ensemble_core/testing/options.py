@@ -1,4 +1,4 @@
-"""What all contract suites check of a record: that it is well made and its option schema closed.
+"""Contract of a plugin's record: it is well made, and the schema of its options is closed.
 Inherited by the other suites; plugin authors do not use it directly.
 """
 

@@ -17,7 +17,6 @@ from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.config import load_text
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
@@ -309,22 +308,6 @@ def test_a_run_with_a_statistic_at_fault_can_be_replayed(tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert done.output.count("statistic 'below' (plugin 'odd' of odd) is at fault") == 1
     assert replayed.exit_code == 0, replayed.output
-
-
-@pytest.mark.parametrize("value", [3, 2.5, None, float("nan")])
-def test_numbers_of_any_class_are_values(value: float | None) -> None:
-    class Says(Mean):
-        def get(self) -> Any:
-            return value
-
-    told: list[tuple[str, Exception]] = []
-    series = Series(
-        [StatisticSpec(name="says", build=Says)], lambda name, error: told.append((name, error))
-    )
-    series.record(1.0, 0.0)
-    expected = None if value != value else value
-    assert series.get("says", 0.0) == expected
-    assert not told
 
 
 # -- triggers ----------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import pytest
 import ensemble_core
 
 CORE = Path(ensemble_core.__file__).parent
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
 CONTRACTS = Path(__file__).parents[2] / ".importlinter"
 
 
@@ -88,3 +90,46 @@ def test_the_engine_is_among_what_is_pure() -> None:
 def test_the_core_ships_its_types_and_its_schema() -> None:
     assert (CORE / "py.typed").exists()
     assert (CORE / "config" / "ensemble.schema.json").exists()
+
+
+ROOMS = sorted(path.parent for path in CORE.glob("*/__init__.py"))
+
+
+def sources() -> list[Path]:
+    """Every module of the product, but those that are generated."""
+    packages = [ROOT / "ensemble_core", *ROOT.glob("plugins/*/ensemble_*")]
+    return sorted(
+        file
+        for package in packages
+        for file in package.rglob("*.py")
+        if not file.stem.endswith("_pb2") and not file.stem.endswith("_pb2_grpc")
+    )
+
+
+def riddle(docstring: str | None) -> bool:
+    """Whether a docstring does not begin with its thing."""
+    begins = ("What", "Who", "Whether", "Those", "That which", "So many", "How")
+    return docstring is None or docstring.startswith(tuple(f"{word} " for word in begins))
+
+
+def test_nothing_lies_beside_the_rooms() -> None:
+    files = {path.name for path in CORE.iterdir() if path.is_file()}
+    assert files == {"__init__.py", "errors.py", "py.typed"}
+
+
+@pytest.mark.parametrize("room", [room.name for room in ROOMS])
+def test_a_room_has_a_folder_of_tests(room: str) -> None:
+    assert list((TESTS / room).glob("test_*.py"))
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("file", sources(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_modules_docstring_names_its_thing_first(file: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(file.read_text()))
+    assert not riddle(docstring), f"{docstring!r} does not begin with what the module holds"
+
+
+def test_a_docstring_that_does_not_name_its_thing_is_found() -> None:
+    assert riddle(None)
+    assert riddle("What is said of what took too long.")
+    assert not riddle("Error for a request that exceeded its deadline.")

@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from ensemble_core.testing.executor import wait_until
+
 NODES = ("n1", "n2", "n3", "n4")
 CORES = 2
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
@@ -375,3 +377,24 @@ def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     yield start
     for running in runs:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def shell_of() -> Callable[[str], int]:
+    """The process of the batch script whose job has this word on its command line."""
+
+    def shells(word: str) -> Iterator[int]:
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with suppress(OSError):
+                if word in (entry / "cmdline").read_text().split("\0"):
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
+                        yield parent
+
+    def find(word: str) -> int:
+        wait_until(lambda: any(shells(word)))
+        return next(shells(word))
+
+    return find

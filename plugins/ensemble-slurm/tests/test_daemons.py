@@ -5,57 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
 
-from ensemble_core import Job, Problem
 from ensemble_core.testing.executor import Session, wait_until
 
 if TYPE_CHECKING:
     from conftest import Cluster
 
 
-def check(session: Session) -> None:
-    """Each job that is over was told so once."""
-    for job in {event.job for event in session.events if hasattr(event, "job")}:
-        assert session.names(str(job)).count("clean") == 1, session.names(str(job))
-
-
-def problems(session: Session) -> list[str]:
-    return [event.message for event in session.events if isinstance(event, Problem)]
-
-
-def exception(session: Session, job: Job) -> str:
-    return str(session.context(job, "exception")["type"])
-
-
-def shell_of(word: str) -> int:
-    """The process of the batch script whose job has ``word`` on its command line."""
-    wait_until(lambda: any(_shells(word)), 10)
-    return next(_shells(word))
-
-
-def _shells(word: str) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with suppress(OSError):
-            if word in (entry / "cmdline").read_text().split("\0"):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
-                    yield parent
-
-
 def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 60.0, tidy=True) as session:
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0, tidy=True) as session:
         short, lasting = session.job("sleep", "12"), session.job("sleep", "1000")
         session.submit(short, lasting)
         session.wait_for(short, "start")
@@ -70,20 +37,20 @@ def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
         session.wait_clean(short)
         assert session.context(short, "finish")["status"] == 0
         assert "clean" not in session.names(lasting)
-        session.wait(lambda: bool(problems(session)), "a warning")
+        session.wait(lambda: bool(session.problems()), "a warning")
         cluster.start_slurmctld()
         session.wait_clean(*later, lasting)
-        assert exception(session, lasting) == "cancel"
+        assert session.exception(lasting) == "cancel"
         assert (tmp_path / "ran").read_text().split() == ["ran"] * 5
-        assert "goes on" in problems(session)[-1]
-    check(session)
+        assert "goes on" in session.problems()[-1]
+    session.check_ended_once()
 
 
 def test_a_slurmd_that_is_killed_does_not_lose_the_end_of_its_job(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0, tidy=True) as session:
         job = session.job(
             "sh", "-c", "sleep 2; exit 5", options={"slurm": {"extra": ["--nodelist=n3"]}}
         )
@@ -95,11 +62,14 @@ def test_a_slurmd_that_is_killed_does_not_lose_the_end_of_its_job(
             assert session.context(job, "finish")["status"] == 5 << 8
         finally:
             cluster.start_slurmd("n3")
-    check(session)
+    session.check_ended_once()
 
 
 def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
-    make_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_cluster: Callable[..., Cluster],
+    shell_of: Callable[[str], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "ended"
@@ -112,7 +82,7 @@ def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
     script.chmod(0o755)
     make_cluster(f"JobCompType=jobcomp/script\nJobCompLoc={script}\n")
     executor = SlurmExecutor(look=60.0, rate=50, jobcomp=str(folder))
-    with Session(executor, tmp_path, 40.0, tidy=True) as session:
+    with Session(executor, tmp_path, 90.0, tidy=True) as session:
         job = session.job("sleep", "1002.5")
         session.submit(job)
         session.wait_for(job, "start")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,14 @@ import pytest
 from ensemble_slurm import listener as listening
 from ensemble_slurm import spool as spooling
 from ensemble_slurm.event_loop import EventLoop
+from ensemble_slurm.executor import _listen_option
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch
 from ensemble_slurm.reports import LONGEST, Report, read_report, status_of
 from ensemble_slurm.script import Address, Place, Scripts
 from ensemble_slurm.spool import Spool
 
-from ensemble_core import Job
+from ensemble_core import Job, UsageError
 
 TOKEN = "0123456789abcdef"
 
@@ -183,3 +186,57 @@ def test_this_machines_address_towards_another_is_one_of_its_own() -> None:
     address = address_towards("no.such.host.invalid")
     with socket.socket() as probe:
         probe.bind((address, 0))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("10.0.0.7", ("10.0.0.7", 0)), ("10.0.0.7:9000", ("10.0.0.7", 9000)),
+        ("::1", ("::1", 0)), ("[::1]", ("::1", 0)), ("[::1]:9000", ("::1", 9000)),
+        ("login1:9000", ("login1", 9000)), ("none", None), ("auto", ("", 0)),
+    ],
+)  # fmt: skip
+def test_an_address_to_listen_on_is_read(said: str, meant: tuple[str, int] | None) -> None:
+    assert _listen_option(said) == meant
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError):
+        _listen_option("10.0.0.7:http")
+
+
+def test_connections_of_strangers_leave_descriptors_for_the_run() -> None:
+    text = """
+        import resource, socket, sys
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        from ensemble_slurm.event_loop import EventLoop
+        from ensemble_slurm.listener import Listener
+        event_loop = EventLoop(lambda: None, print)
+        listener = Listener(event_loop.selector, "127.0.0.1", 0, lambda line: True)
+        event_loop.start()
+        print(listener.port, flush=True)
+        sys.stdin.readline()
+        files = [open("/dev/null") for _ in range(20)]
+        print("well", flush=True)
+        sys.stdin.readline()
+        event_loop.post(listener.close)
+        event_loop.stop()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        strangers = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(100)]
+        strangers[-1].settimeout(10)
+        assert strangers[-1].recv(1) == b""  # all before it were accepted, or turned away
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "well\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        for stranger in strangers:
+            stranger.close()
+    assert process.returncode == 0

@@ -304,3 +304,8 @@ def test_a_command_that_does_not_answer_is_given_up_in_time() -> None:
     assert "said" in done.err
     assert "no answer within 0.3 s" in done.err
     assert run(["/no/such/command"], {}).code is None
+
+
+def test_jobs_are_looked_for_on_the_cluster_that_sbatch_is_told() -> None:
+    assert query_environment({"SBATCH_CLUSTERS": "b"})["SLURM_CLUSTERS"] == "b"
+    assert query_environment({"SLURM_CLUSTERS": "a"})["SLURM_CLUSTERS"] == "a"

@@ -302,3 +302,11 @@ def test_a_ledger_does_not_grow_with_jobs_that_are_over_and_done_with(
     assert "k7" in again.sent()
     assert len(again.sent()) < 101
     again.close()
+
+
+def test_a_run_on_a_full_disk_ends_without_another_error() -> None:
+    ledger = Ledger(None, "r")
+    ledger._file = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115 -- the ledger closes it
+    with pytest.raises(OSError, match="No space"):
+        ledger.cancel(["sim.0"])
+    ledger.close()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
 
-from ensemble_core import Job, Problem
 from ensemble_core.testing.executor import Session, wait_until
 
 if TYPE_CHECKING:
@@ -22,44 +20,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def session(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.chdir(tmp_path)
-    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 40.0, tidy=True) as session:
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0, tidy=True) as session:
         yield session
-    check(session)
-
-
-def check(session: Session) -> None:
-    """Each job that is over was told so once."""
-    for job in {event.job for event in session.events if hasattr(event, "job")}:
-        assert session.names(str(job)).count("clean") == 1, session.names(str(job))
-
-
-def queue_id(session: Session, job: Job) -> str:
-    return str(session.context(job, "submit")["queue_id"])
-
-
-def problems(session: Session) -> list[str]:
-    return [event.message for event in session.events if isinstance(event, Problem)]
-
-
-def exception(session: Session, job: Job) -> str:
-    return str(session.context(job, "exception")["type"])
-
-
-def shell_of(word: str) -> int:
-    """The process of the batch script whose job has ``word`` on its command line."""
-    wait_until(lambda: any(_shells(word)), 10)
-    return next(_shells(word))
-
-
-def _shells(word: str) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with suppress(OSError):
-            if word in (entry / "cmdline").read_text().split("\0"):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
-                    yield parent
+    session.check_ended_once()
 
 
 def test_a_running_job_that_another_cancels_is_cancelled(
@@ -68,9 +31,9 @@ def test_a_running_job_that_another_cancels_is_cancelled(
     job = session.job("sleep", "1000")
     session.submit(job)
     session.wait_for(job, "start")
-    cluster.run("scancel", queue_id(session, job))
+    cluster.run("scancel", session.queue_id(job))
     session.wait_clean(job)
-    assert exception(session, job) == "cancel"
+    assert session.exception(job) == "cancel"
     assert "not by this run" in session.context(job, "exception")["note"]
     assert session.context(job, "finish")["status"] != 0
 
@@ -81,13 +44,15 @@ def test_a_waiting_job_that_another_cancels_has_no_start(
     job = session.job("true", urgency=0)
     session.submit(job)
     session.wait_for(job, "submit")
-    cluster.run("scancel", queue_id(session, job))
+    cluster.run("scancel", session.queue_id(job))
     session.wait_clean(job)
-    assert exception(session, job) == "cancel"
+    assert session.exception(job) == "cancel"
     assert "start" not in session.names(job)
 
 
-def test_a_job_whose_shell_is_killed_is_seen_to_end(session: Session) -> None:
+def test_a_job_whose_shell_is_killed_is_seen_to_end(
+    session: Session, shell_of: Callable[[str], int]
+) -> None:
     job = session.job("sleep", "1001.5")
     session.submit(job)
     session.wait_for(job, "start")
@@ -104,7 +69,7 @@ def test_a_job_on_a_node_that_goes_down_fails_by_that(session: Session, cluster:
     cluster.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")
     try:
         session.wait_clean(job)
-        assert exception(session, job) == "node-failure"
+        assert session.exception(job) == "node-failure"
         assert session.context(job, "finish")["status"] != 0
     finally:
         cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
@@ -118,16 +83,16 @@ def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_cou
     session.submit(job)
     session.wait_for(job, "start")
     wait_until((tmp_path / "lives").exists, 10)
-    cluster.run("scontrol", "requeue", queue_id(session, job))
+    cluster.run("scontrol", "requeue", session.queue_id(job))
     # Slurm lets two minutes pass before it starts a job again, unless its time is set back.
-    cluster.run("scontrol", "update", f"jobid={queue_id(session, job)}", "starttime=now")
+    cluster.run("scontrol", "update", f"jobid={session.queue_id(job)}", "starttime=now")
     memo = session.wait_for(job, "memo")
     assert memo["restarts"] == 1
     assert "clean" not in session.names(job)
-    cluster.run("scancel", queue_id(session, job))
+    cluster.run("scancel", session.queue_id(job))
     session.wait_clean(job)
     assert session.names(job).count("start") == 1
-    assert exception(session, job) == "cancel"
+    assert session.exception(job) == "cancel"
 
 
 def test_a_job_is_not_started_again_by_slurm_unless_that_was_asked_for(
@@ -136,7 +101,7 @@ def test_a_job_is_not_started_again_by_slurm_unless_that_was_asked_for(
     job = session.job("sleep", "1000")
     session.submit(job)
     session.wait_for(job, "start")
-    told = cluster.run("scontrol", "show", "job", queue_id(session, job))
+    told = cluster.run("scontrol", "show", "job", session.queue_id(job))
     assert "Requeue=0" in told
 
 
@@ -144,7 +109,7 @@ def test_output_that_cannot_be_opened_fails_the_job_with_the_reason(session: Ses
     job = session.job("true", stdout="/proc/there/is/none")
     full = session.job("echo", "hello", stdout="/dev/full")
     session.run(job, full)
-    assert exception(session, job) == "output"
+    assert session.exception(job) == "output"
     assert "/proc/there/is/none" in session.context(job, "exception")["note"]
     assert session.context(full, "finish")["status"] != 0
 
@@ -164,8 +129,8 @@ def test_what_slurm_refuses_is_told_in_its_words_with_what_to_do(session: Sessio
 def test_a_job_that_would_wait_for_ever_is_warned_of(session: Session) -> None:
     job = session.job("true", duration=3600.0, options={"slurm": {"partition": "short"}})
     session.submit(job)
-    session.wait(lambda: bool(problems(session)), "a warning")
-    (warning,) = problems(session)
+    session.wait(lambda: bool(session.problems()), "a warning")
+    (warning,) = session.problems()
     assert "PartitionTimeLimit" in warning
     assert "duration" in warning
 
@@ -186,7 +151,7 @@ def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     executor = SlurmExecutor(look=0.5, rate=50, listen="none")
-    with Session(executor, tmp_path, 40.0, tidy=True) as session:
+    with Session(executor, tmp_path, 90.0, tidy=True) as session:
         good, bad = session.job("sleep", "0.5"), session.job("sh", "-c", "exit 3")
         late = session.job("sleep", "1000", duration=1.0)
         gone = session.job("sleep", "1000")
@@ -196,8 +161,8 @@ def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
         session.wait_clean(good, bad, late, gone)
         assert session.context(good, "finish")["status"] == 0
         assert session.context(bad, "finish")["status"] == 3 << 8
-        assert exception(session, late) == "timeout"
-        assert exception(session, gone) == "cancel"
+        assert session.exception(late) == "timeout"
+        assert session.exception(gone) == "cancel"
         events = {event.name: event.timestamp for event in session.of(good)}
         assert 0.4 < events["finish"] - events["start"] < 3.0
-    check(session)
+    session.check_ended_once()

@@ -1,0 +1,84 @@
+"""Metrics by path: which paths there can be, and what a series makes of its values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.series import Series, StatisticSpec
+from ensemble_core.metrics.store import parse_path
+
+GROUPS = ("sim", "sim-long")
+STATISTICS = ("mean", "p90")
+
+
+class Largest:
+    """A statistic of a plugin's."""
+
+    def __init__(self) -> None:
+        self.value = -math.inf
+
+    def update(self, value: float) -> None:
+        self.value = max(self.value, value)
+
+    def get(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("queue.run", ("gauge", "", "", "")),
+        ("count.sim.success", ("count", "sim", "success", "")),
+        ("mean.sim-duration", ("series", "sim", "duration", "mean")),
+        ("p90.sim-duration.failed", ("series", "sim", "duration.failed", "p90")),
+        # The longest group that fits, and what an observer calls its column.
+        ("mean.sim-long-Temp", ("series", "sim-long", "Temp", "mean")),
+        ("mean.sim-c_msd[4].x", ("series", "sim", "c_msd[4].x", "mean")),
+    ],
+)
+def test_a_path_says_kind_group_variable_and_statistic(
+    text: str, expected: tuple[str, ...]
+) -> None:
+    path = parse_path(text, GROUPS, STATISTICS)
+    assert (path.kind, path.group, path.variable, path.statistic) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("count.sim.sucess", "count.sim.success"),
+        ("maen.sim-duration", "mean.sim-duration"),
+        ("queue.ran", "queue.run"),
+    ],
+)
+def test_a_path_that_can_never_exist_is_refused_with_the_nearest(text: str, meant: str) -> None:
+    with pytest.raises(EnsembleError) as error:
+        parse_path(text, GROUPS, STATISTICS)
+    assert meant in str(error.value.hint)
+
+
+def test_a_series_passes_over_what_is_no_finite_number() -> None:
+    series = Series([StatisticSpec(name="largest", build=Largest)])
+    for value in (1.0, math.nan, 3.0, math.inf, 2.0):
+        series.record(value, 0.0)
+    assert series.get("largest", 0.0) == 3.0
+    assert (series.count, series.low, series.high) == (3, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("value", [3, 2.5, None, float("nan")])
+def test_numbers_of_any_class_are_values(value: float | None) -> None:
+    class Says(Largest):
+        def get(self) -> Any:
+            return value
+
+    told: list[tuple[str, Exception]] = []
+    series = Series(
+        [StatisticSpec(name="says", build=Says)], lambda name, error: told.append((name, error))
+    )
+    series.record(1.0, 0.0)
+    assert series.get("says", 0.0) == (None if value != value else value)
+    assert not told
