@@ -1,4 +1,4 @@
-"""What a run came to: groups, rules, and why a rule never fired. Also the table's rows.
+"""Summary of a run: groups, rules, and why a rule never fired. Also the table's rows.
 
 Pure functions over a report; the live table and the end of ``ensemble run`` print them.
 """

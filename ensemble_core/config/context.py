@@ -1,4 +1,4 @@
-"""What every check of one file shares: the document, what is known, and what went wrong.
+"""Shared state of the checks of one file: the document, what is known, and what went wrong.
 
 Made by the loader for a file, and by the binder for a specification that arrives while a run is
 under way.

@@ -1,4 +1,4 @@
-"""What a folder lies on: whether other machines write there too, and whether they see it at all.
+"""File system of a folder: whether other machines write there too, and whether they see it.
 
 Asked by the journal, for SQLite shares no memory across a network, and by executors whose jobs run
 elsewhere.

@@ -1,4 +1,4 @@
-"""What a supervisor makes of the jobs that an earlier one left: the ledger's past, as records.
+"""Recovery of the jobs that an earlier supervisor left: the ledger's past, as records.
 
 A job that was never about to be spawned waits again. One that was, or that ran, is *inherited*:
 what is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it

@@ -1,4 +1,4 @@
-"""What this machine has, and who holds it: the cores and GPUs of the local executor.
+"""Slots: the cores and GPUs of this machine, and which job holds them.
 
 The executor's thread asks :class:`Slots` for a place for each job and gives it back when nothing of
 the job is left. No locks: one thread owns it.

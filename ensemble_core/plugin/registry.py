@@ -1,4 +1,4 @@
-"""What the installed plugins offer, by kind and name.
+"""Registry of what the installed plugins offer, by kind and name.
 
 :func:`ensemble_core.plugin.discovery.discover` makes a :class:`Registry`; the config part, the
 runtime and the command line look things up in it. A name means the same thing everywhere:

@@ -1,4 +1,4 @@
-"""How a picture tells jobs apart: a colour and a line style each, or a scale where they are many.
+"""Colours and line styles that tell jobs apart in a picture, or a scale where they are many.
 
 The few colours are those of Okabe and Ito, which people with any kind of colour vision can tell
 apart; yellow and black are left for marks. Called by ``drawing``.

@@ -1,4 +1,4 @@
-"""What ``drawing`` asks of numbers and names before it draws them, without matplotlib."""
+"""Measures of numbers and names, taken before they are drawn, without matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ensemble service is reached, as options of the commands that connect themselves:
+"""Options that say how the ensemble service is reached, of the commands that connect themselves:
 ``ensemble member start`` and ``ensemble server status``.
 
 ``ensemble run``, ``resume`` and ``cancel`` hand the same to the executor: flags that its option

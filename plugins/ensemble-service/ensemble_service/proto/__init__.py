@@ -1,1 +1,1 @@
-"""What `make proto` generates from ``protos/``: the wire, and nothing else."""
+"""Generated code of the wire: what `make proto` makes of ``protos/``, and nothing else."""
