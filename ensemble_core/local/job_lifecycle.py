@@ -11,6 +11,7 @@ import time
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
+from ensemble_core.local.launch import Launcher
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
@@ -37,6 +38,7 @@ class JobLifecycle:
         log: EventLog,
         poller: Poller[Token],
         tree: ProcessTree[JobRecord],
+        launcher: Launcher,
         grace: float,
     ) -> None:
         self._active = active
@@ -44,6 +46,7 @@ class JobLifecycle:
         self._log = log
         self._poller = poller
         self._tree = tree
+        self._launcher = launcher
         self.terminator = Terminator(tree, poller, grace, self.leave)
         self.lost: dict[JobRecord, str] = {}
         #: Jobs that have ended by themselves in this turn.
@@ -147,8 +150,7 @@ class JobLifecycle:
         prepared = record.prepared
         if prepared is not None:
             prepared.close()
-            for path in prepared.kept:
-                _remove_if_empty(path)
+            self._launcher.remove_empty(prepared, record.reuse and not record.spared)
         if record.started:
             first += (_RELEASE,)
         if record.allotted:
@@ -166,12 +168,3 @@ class JobLifecycle:
 
 def _finish(record: JobRecord) -> str:
     return encode_value("finish", "status", record.status())
-
-
-def _remove_if_empty(path: str) -> None:
-    """A run of a million silent jobs does not leave two million empty files."""
-    try:
-        if os.stat(path).st_size == 0:
-            os.unlink(path)
-    except OSError:
-        return

@@ -50,6 +50,7 @@ class JobRecord:
         "pids",
         "prepared",
         "reason",
+        "reuse",
         "signalled",
         "since",
         "spared",
@@ -79,6 +80,8 @@ class JobRecord:
         self.statuses: list[int] = []
         self.phase = Phase.NONE
         self.reason = ""
+        #: Whether its output files may have been another's or become so: nobody follows them.
+        self.reuse = not job.observe
         self.started = False
         self.delay = 0.0
         self.since = 0.0

@@ -9,6 +9,7 @@ descriptor left) as :class:`Busy`, and the same launch may be tried again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -91,6 +92,10 @@ def _above_standard(fd: int) -> int:
         os.close(fd)
 
 
+def _kind(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_mode, found.st_nlink, found.st_uid, found.st_gid
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
@@ -111,6 +116,12 @@ class Launcher:
     ) -> None:
         self._began = began
         self._written: set[int] = set()
+        #: Empty output files of jobs that have just ended; the next jobs have them, renamed. To
+        #: make a file where many were removed is slow (ext4 passes over each inode that was
+        #: freed of late): it cost more than to start a process.
+        self._spare: list[str] = []
+        #: What a file is like that was just made: mode, links, owner and group.
+        self._fresh: tuple[int, int, int, int] | None = None
         self._found: dict[tuple[str, bytes], bytes] = {}
         self.serve(run, environment, folder)
         self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -132,9 +143,10 @@ class Launcher:
     def close(self) -> None:
         os.close(self._null)
 
-    def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
+    def prepare(self, job: Job, gpus_configured: bool, reuse: bool = False) -> Prepared:
         """Folder, command, environment and open output files of a job.
 
+        ``reuse`` that its files may be those of jobs that are over.
         Raises :class:`LaunchError` or :class:`Busy`; then nothing is left open.
         """
         if not job.command or not job.command[0]:
@@ -152,9 +164,9 @@ class Launcher:
         out_kept, err_kept = job.stdout is None, job.stderr is None
         out_path = self._output_path(job, job.stdout, "out", workdir)
         err_path = self._output_path(job, job.stderr, "err", workdir)
-        out = self._open(out_path, out_kept)
+        out = self._open(out_path, out_kept, reuse)
         try:
-            err = out if err_path == out_path else self._open(err_path, err_kept)
+            err = out if err_path == out_path else self._open(err_path, err_kept, reuse)
         except BaseException:
             os.close(out)
             raise
@@ -339,7 +351,31 @@ class Launcher:
             self._kept = folder
         return folder
 
-    def _open(self, path: str, kept: bool) -> int:
+    def remove_empty(self, prepared: Prepared, reuse: bool) -> None:
+        """Remove the files that the run keeps for a job if nothing is in them, so that a run of a
+        million silent jobs does not leave two million empty files.
+
+        With ``reuse``, nobody has them open or reads them any more: they are spare until
+        :meth:`remove_spare`.
+        """
+        for path in prepared.kept:
+            try:
+                found = os.stat(path)
+                if found.st_size == 0:
+                    if reuse and self._fresh == _kind(found):
+                        self._spare.append(path)
+                    else:
+                        os.unlink(path)
+            except OSError:
+                continue
+
+    def remove_spare(self) -> None:
+        """Remove the files that no job took. To be called before it is told that theirs is over."""
+        while self._spare:
+            with contextlib.suppress(OSError):
+                os.unlink(self._spare.pop())
+
+    def _open(self, path: str, kept: bool, reuse: bool) -> int:
         """Open an output file for appending; the first time in this run it is emptied.
 
         So what an earlier run left is not taken for this one's, and jobs that share a file add to
@@ -352,6 +388,10 @@ class Launcher:
         if not kept:
             flags |= os.O_NONBLOCK  # a named pipe that nobody reads must not stop every job
         try:
+            if kept and reuse and self._spare:
+                with contextlib.suppress(OSError):
+                    os.rename(self._spare[-1], path)
+                    self._spare.pop()
             try:
                 fd = os.open(path, flags, 0o666)
             except FileNotFoundError:
@@ -360,6 +400,8 @@ class Launcher:
             fd = _above_standard(fd)
             if not kept:
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+            elif self._fresh is None:
+                self._fresh = _kind(os.fstat(fd))
         except OSError as error:
             if error.errno in _SHORT:
                 raise Busy(_reason(error)) from error

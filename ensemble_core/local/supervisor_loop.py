@@ -66,11 +66,13 @@ class SupervisorLoop:
             run.tag, self.active.tasks, self.active.records.get, lambda: self.active.running
         )
         self.log = EventLog(run.clock, deliver, slots, ledger)
-        self._lifecycle = JobLifecycle(self.active, slots, self.log, self.poller, self._tree, grace)
-        self._terminator = self._lifecycle.terminator
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )
+        self._lifecycle = JobLifecycle(
+            self.active, slots, self.log, self.poller, self._tree, self._launcher, grace
+        )
+        self._terminator = self._lifecycle.terminator
         self._starter = Starter(
             self._launcher,
             self.poller,
@@ -162,6 +164,7 @@ class SupervisorLoop:
         self._lifecycle.look_behind()
         self._terminator.turn()
         self._starter.turn()
+        self._launcher.remove_spare()
         self.log.tell_gauges()
         self._publish()
         self._requests.let_go()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -270,6 +271,33 @@ def test_output_is_kept_by_the_run_and_empty_files_are_not(local: Session) -> No
     assert output(local, job, "stderr") == "err\n"
     kept = sorted(path.name for path in local.folder.iterdir() if path.is_file())
     assert kept == ["t.0.err", "t.0.out"]
+
+
+def test_output_is_in_the_file_of_its_job_only_however_many_were_silent(local: Session) -> None:
+    jobs = [sh(local, "true" if n % 3 else f"echo {n}; echo {n} >&2") for n in range(60)]
+    local.run(*jobs)
+    kept = {path.name: path.read_text() for path in local.folder.iterdir() if path.is_file()}
+    loud = range(0, 60, 3)
+    assert kept == {f"t.{n}.{kind}": f"{n}\n" for n in loud for kind in ("out", "err")}
+
+
+def test_a_file_that_is_followed_is_never_that_of_another_job(
+    local: Session, tmp_path: Path
+) -> None:
+    """Whoever follows a job's output has its file open for a while after the job has ended."""
+    gate = tmp_path / "gate"
+    waits = f"while [ ! -e {gate} ]; do sleep 0.01; done"
+    silent = [sh(local, waits, observe={"lines": {}}) for _ in range(4)]
+    local.submit(*silent)
+    with contextlib.ExitStack() as stack:
+        followed = [
+            stack.enter_context(open(local.wait_for(job, "start")["stdout"])) for job in silent
+        ]
+        loud = [sh(local, f"echo {n}") for n in range(20)]
+        local.submit(*loud)
+        gate.touch()
+        local.wait_clean(*silent, *loud)
+        assert [file.read() for file in followed] == [""] * len(silent)
 
 
 def test_one_file_for_both_streams_keeps_every_line(local: Session) -> None:
