@@ -1,7 +1,8 @@
 """Ensemble runs many jobs steered by rules: events in, decisions out.
 
 These are the public names, for plugins and for functions in ensemble files. They are imported when
-first used, so that importing the package costs next to nothing.
+first used, so that importing the package costs next to nothing. ``__all__`` and ``dir()`` have
+those that are there: ``ServiceClient`` only where a distribution that brings it is installed.
 """
 
 from __future__ import annotations
@@ -10,92 +11,78 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # For type checkers only: at run time ``plugin/known_distributions.json`` says where it is.
-    from ensemble_service.client import ServiceClient
+    from ensemble_service.client import ServiceClient as ServiceClient
 
-    from ensemble_core.errors import (
-        EnsembleError,
-        ExecutorError,
-        FileErrors,
-        Location,
-        PluginError,
-        UsageError,
-    )
-    from ensemble_core.journal.filesystem import shared_storage
-    from ensemble_core.metrics.series import Statistic, TimedStatistic
-    from ensemble_core.metrics.store import MetricsView
-    from ensemble_core.model.decisions import Decision, WhenBusy
-    from ensemble_core.model.events import (
-        Event,
-        ExecutorLost,
-        JobEvent,
-        Observed,
-        PluginEvent,
-        Problem,
-        ResizeOutcome,
-        Resources,
-    )
-    from ensemble_core.model.expressions import Expression, expression
-    from ensemble_core.model.jobs import Job, JobGroup, JobState
-    from ensemble_core.model.rules import Action, Firing, Rule, Trigger
-    from ensemble_core.plugin.discovery import executor_record
-    from ensemble_core.plugin.executor import Emit, Executor, Run
-    from ensemble_core.plugin.hookspecs import (
-        ActionPlugin,
-        CallContext,
-        ExecutorPlugin,
-        ObserverPlugin,
-        ResizerPlugin,
-        StatisticPlugin,
-        TriggerPlugin,
-        hookimpl,
-    )
-    from ensemble_core.plugin.observer import Observer, Row
-    from ensemble_core.plugin.resizer import Resized, Resizer
+    from ensemble_core.errors import EnsembleError as EnsembleError
+    from ensemble_core.errors import ExecutorError as ExecutorError
+    from ensemble_core.errors import FileErrors as FileErrors
+    from ensemble_core.errors import Location as Location
+    from ensemble_core.errors import PluginError as PluginError
+    from ensemble_core.errors import UsageError as UsageError
+    from ensemble_core.journal.filesystem import shared_storage as shared_storage
+    from ensemble_core.metrics.series import Statistic as Statistic
+    from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
+    from ensemble_core.metrics.store import MetricsView as MetricsView
+    from ensemble_core.model.decisions import Decision as Decision
+    from ensemble_core.model.decisions import WhenBusy as WhenBusy
+    from ensemble_core.model.events import Event as Event
+    from ensemble_core.model.events import ExecutorLost as ExecutorLost
+    from ensemble_core.model.events import JobEvent as JobEvent
+    from ensemble_core.model.events import Observed as Observed
+    from ensemble_core.model.events import PluginEvent as PluginEvent
+    from ensemble_core.model.events import Problem as Problem
+    from ensemble_core.model.events import ResizeOutcome as ResizeOutcome
+    from ensemble_core.model.events import Resources as Resources
+    from ensemble_core.model.expressions import Expression as Expression
+    from ensemble_core.model.expressions import expression as expression
+    from ensemble_core.model.jobs import Job as Job
+    from ensemble_core.model.jobs import JobGroup as JobGroup
+    from ensemble_core.model.jobs import JobState as JobState
+    from ensemble_core.model.rules import Action as Action
+    from ensemble_core.model.rules import Firing as Firing
+    from ensemble_core.model.rules import Rule as Rule
+    from ensemble_core.model.rules import Trigger as Trigger
+    from ensemble_core.plugin.discovery import executor_record as executor_record
+    from ensemble_core.plugin.executor import Emit as Emit
+    from ensemble_core.plugin.executor import Executor as Executor
+    from ensemble_core.plugin.executor import Run as Run
+    from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
+    from ensemble_core.plugin.hookspecs import CallContext as CallContext
+    from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
+    from ensemble_core.plugin.hookspecs import ObserverPlugin as ObserverPlugin
+    from ensemble_core.plugin.hookspecs import ResizerPlugin as ResizerPlugin
+    from ensemble_core.plugin.hookspecs import StatisticPlugin as StatisticPlugin
+    from ensemble_core.plugin.hookspecs import TriggerPlugin as TriggerPlugin
+    from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
+    from ensemble_core.plugin.observer import Observer as Observer
+    from ensemble_core.plugin.observer import Row as Row
+    from ensemble_core.plugin.resizer import Resized as Resized
+    from ensemble_core.plugin.resizer import Resizer as Resizer
 
     __version__: str
 else:
     _HOMES = {
-        "model.decisions": ("Decision", "WhenBusy"),
-        "errors": (
-            "EnsembleError",
-            "ExecutorError",
-            "FileErrors",
-            "Location",
-            "PluginError",
-            "UsageError",
-        ),
+        "errors": "EnsembleError ExecutorError FileErrors Location PluginError UsageError",
+        "journal.filesystem": "shared_storage",
+        "metrics.series": "Statistic TimedStatistic",
+        "metrics.store": "MetricsView",
+        "model.decisions": "Decision WhenBusy",
         "model.events": (
-            "Event",
-            "ExecutorLost",
-            "JobEvent",
-            "Observed",
-            "PluginEvent",
-            "Problem",
-            "ResizeOutcome",
-            "Resources",
+            "Event ExecutorLost JobEvent Observed PluginEvent Problem ResizeOutcome Resources"
         ),
-        "plugin.executor": ("Emit", "Executor", "Run"),
-        "model.expressions": ("Expression", "expression"),
+        "model.expressions": "Expression expression",
+        "model.jobs": "Job JobGroup JobState",
+        "model.rules": "Action Firing Rule Trigger",
+        "plugin.discovery": "executor_record",
+        "plugin.executor": "Emit Executor Run",
         "plugin.hookspecs": (
-            "ActionPlugin",
-            "CallContext",
-            "ExecutorPlugin",
-            "ObserverPlugin",
-            "ResizerPlugin",
-            "StatisticPlugin",
-            "TriggerPlugin",
-            "hookimpl",
+            "ActionPlugin CallContext ExecutorPlugin ObserverPlugin ResizerPlugin "
+            "StatisticPlugin TriggerPlugin hookimpl"
         ),
-        "model.jobs": ("Job", "JobGroup", "JobState"),
-        "metrics.store": ("MetricsView",),
-        "metrics.series": ("Statistic", "TimedStatistic"),
-        "plugin.observer": ("Observer", "Row"),
-        "plugin.discovery": ("executor_record",),
-        "plugin.resizer": ("Resized", "Resizer"),
-        "model.rules": ("Action", "Firing", "Rule", "Trigger"),
-        "journal.filesystem": ("shared_storage",),
+        "plugin.observer": "Observer Row",
+        "plugin.resizer": "Resized Resizer",
     }
-    _HOME = {name: home for home, names in _HOMES.items() for name in names}
+    _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
     def __getattr__(name):
         from importlib import import_module
@@ -106,74 +93,16 @@ else:
             from importlib.metadata import version
 
             value = version("ensemble-core")
-        elif name == "__all__":  # for "import *", which cannot do without one of them
-            from ensemble_core.plugin.known import is_missing
-
-            value = [each for each in _PUBLIC if each in _HOME or not is_missing(each)]
-        elif name in _PUBLIC:
-            from ensemble_core.plugin.known import import_public
-
-            value = import_public(name)
-        else:
+        elif name != "__all__" and not name[0].isupper():  # perhaps a module, which is looked for
             raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
-        if name != "__all__":
-            globals()[name] = value
+        else:
+            from ensemble_core.plugin.known import import_public, installed_names
+
+            if name == "__all__":
+                return sorted([*_HOME, "__version__", *installed_names()])
+            value = import_public(name)
+        globals()[name] = value
         return value
 
     def __dir__():
         return sorted({*globals(), *__getattr__("__all__")})
-
-
-__all__ = [
-    "Action",
-    "ActionPlugin",
-    "CallContext",
-    "Decision",
-    "Emit",
-    "EnsembleError",
-    "Event",
-    "Executor",
-    "ExecutorError",
-    "ExecutorLost",
-    "ExecutorPlugin",
-    "Expression",
-    "FileErrors",
-    "Firing",
-    "Job",
-    "JobEvent",
-    "JobGroup",
-    "JobState",
-    "Location",
-    "MetricsView",
-    "Observed",
-    "Observer",
-    "ObserverPlugin",
-    "PluginError",
-    "PluginEvent",
-    "Problem",
-    "ResizeOutcome",
-    "Resized",
-    "Resizer",
-    "ResizerPlugin",
-    "Resources",
-    "Row",
-    "Rule",
-    "Run",
-    "ServiceClient",
-    "Statistic",
-    "StatisticPlugin",
-    "TimedStatistic",
-    "Trigger",
-    "TriggerPlugin",
-    "UsageError",
-    "WhenBusy",
-    "__version__",
-    "executor_record",
-    "expression",
-    "hookimpl",
-    "shared_storage",
-]
-
-if not TYPE_CHECKING:
-    _PUBLIC = __all__
-    del __all__  # what is there of it depends on what is installed

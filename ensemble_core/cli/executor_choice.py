@@ -55,7 +55,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     """The executor to use. Raises :class:`UsageError` where there is none, with the reasons."""
     if name is not None:
         record = registry.lookup("executor", name)
-        works, detail = _available(record)
+        works, detail = probe(record)
         # Who names one may know more than it does, and its options may make it work: if not, it
         # says so itself when it is opened.
         return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
@@ -63,7 +63,7 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     for each, record in registry.executors.items():
         # A record may be listed under more than one name: its shortest comes first.
         if all(record is not other for other, _, _ in asked.values()):
-            asked[each] = (record, *_available(record))
+            asked[each] = (record, *probe(record))
     able = [each for each, (_, works, _) in asked.items() if works]
     if not able:
         reasons = "; ".join(f"{each}: {detail}" for each, (_, _, detail) in asked.items())
@@ -133,7 +133,7 @@ def _options_of(kind: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def _available(record: ExecutorPlugin) -> tuple[bool, str]:
+def probe(record: ExecutorPlugin) -> tuple[bool, str]:
     if record.available is None:
         return True, ""
     try:
@@ -152,9 +152,10 @@ def read_options(
     Raises :class:`UsageError` for what its schema does not allow.
     """
     from ensemble_core.plugin.records import ExecutorPlugin
+    from ensemble_core.plugin.validation import plain
 
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
-    schema = _plain(record.options)
+    schema = plain(record.options)
     properties: Mapping[str, Any] = schema.get("properties") or {}
     closed = schema.get("additionalProperties") is False or not schema
     options: dict[str, Any] = {}
@@ -259,12 +260,3 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
             hint=f"'ensemble plugins show {shown}' describes them",
             code="bad-option",
         )
-
-
-def _plain(value: Any) -> Any:
-    """Mappings of any kind as dicts, sequences as lists: what the validator takes."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(inner) for inner in value]
-    return value

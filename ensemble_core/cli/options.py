@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+from ensemble_core.cli.error_format import errors_as_json, print_warning
+from ensemble_core.cli.kept_run import KeptRun
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -13,11 +18,12 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
 
 __all__ = [
-    "check_display",
+    "Display",
     "complete_runs",
     "display_options",
     "executor_option",
     "json_option",
+    "kept_run_options",
     "key_value_option",
     "load_plugins",
     "plugin_option",
@@ -41,8 +47,31 @@ def plugin_option(function: _F) -> _F:
     )(function)
 
 
-def display_options(function: _F) -> _F:
-    """How a run is shown: ``--debug``, ``--quiet``, ``--json``, ``--progress``."""
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How a run is shown; ``progress`` is ``None`` where nobody said."""
+
+    debug: bool = False
+    quiet: bool = False
+    as_json: bool = False
+    progress: bool | None = None
+
+
+def display_options(function: Callable[..., int]) -> Callable[..., int]:
+    """``--debug``, ``--quiet``, ``--json`` and ``--progress``: the command gets a ``display``, and
+    its errors are printed as JSON too where that is asked for."""
+
+    @wraps(function)
+    def command(
+        debug: bool, quiet: bool, as_json: bool, progress: bool | None, **others: Any
+    ) -> int:
+        if quiet and (debug or as_json):
+            raise click.UsageError(
+                f"--quiet and --{'debug' if debug else 'json'} exclude each other"
+            )
+        with errors_as_json(as_json):
+            return function(display=Display(debug, quiet, as_json, progress), **others)
+
     for option in (
         click.option(
             "--progress/--no-progress",
@@ -57,14 +86,8 @@ def display_options(function: _F) -> _F:
         ),
         click.option("--debug", is_flag=True, help="Print every event."),
     ):
-        function = option(function)
-    return function
-
-
-def check_display(*, debug: bool, quiet: bool, as_json: bool) -> None:
-    """Refuse what contradicts itself."""
-    if quiet and (debug or as_json):
-        raise click.UsageError(f"--quiet and --{'debug' if debug else 'json'} exclude each other")
+        command = option(command)
+    return command
 
 
 def set_option(function: _F) -> _F:
@@ -120,9 +143,27 @@ def complete_runs(
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_runs)
 
 
+def kept_run_options(*, salvage: bool = False) -> Callable[[_F], _F]:
+    """RUN, ``--state`` and ``--json``, for a command that looks at a kept run: it gets ``kept``,
+    the opened run, and ``as_json``. With ``salvage`` also a damaged one, as far as can be."""
+
+    def decorate(function: _F) -> _F:
+        @wraps(function)
+        def command(run: str, state: str | None, as_json: bool, **others: Any) -> Any:
+            with errors_as_json(as_json), KeptRun(state, run, salvage=salvage) as kept:
+                return function(kept=kept, as_json=as_json, **others)
+
+        between = command.__dict__.pop("__click_params__", [])
+        json_option(command)
+        state_option(command)
+        command.__dict__["__click_params__"] += between
+        return run_argument(cast("_F", command))
+
+    return decorate
+
+
 def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
     """The installed plugins and those in ``files``; what is wrong with any is said once."""
-    from ensemble_core.cli.error_format import print_warning
     from ensemble_core.plugin.discovery import discover
 
     # A file is to be executed once, also where its executors' flags were looked for before.

@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ensemble_core.cli.kept_run import versions
 from ensemble_core.errors import EnsembleError
-
-if TYPE_CHECKING:
-    from ensemble_core.journal.run_store import Lock
-    from ensemble_core.journal.writer import JournalWriter
-    from ensemble_core.plugin.registry import Registry
-    from ensemble_core.runtime.controller import Outcome
+from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.replay import maker_of
+from ensemble_core.journal.run_store import Lock, leave_asked, new_folder, stop_asked
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.plugin.registry import Registry
+from ensemble_core.runtime.controller import Outcome
 
 __all__ = ["ControlledRun", "watch_for_stop"]
 
@@ -33,10 +35,6 @@ class ControlledRun:
     def __init__(
         self, folder: Path, lock: Lock, journal: JournalWriter, registry: Registry
     ) -> None:
-        from ensemble_core.cli.kept_run import versions
-        from ensemble_core.journal.filesystem import shared_storage
-        from ensemble_core.journal.replay import maker_of
-
         self.folder = folder
         self.journal = journal
         self._lock = lock
@@ -58,10 +56,6 @@ class ControlledRun:
         overrides: Sequence[str],
     ) -> ControlledRun:
         """Begin to keep a run. Raises :class:`JournalError`; then nothing is left behind."""
-        from ensemble_core.journal.reader import NAME
-        from ensemble_core.journal.run_store import Lock, new_folder
-        from ensemble_core.journal.writer import JournalWriter
-
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
         try:
@@ -126,7 +120,6 @@ def watch_for_stop(kept: ControlledRun | None, stop: Callable[[str, bool], None]
     if kept is None:
         yield
         return
-    from ensemble_core.journal.run_store import leave_asked, stop_asked
 
     over = threading.Event()
     folder = kept.folder

@@ -10,24 +10,28 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
-if TYPE_CHECKING:
-    from ensemble_core.cli.console import OutputLine
-    from ensemble_core.cli.executor_choice import ExecutorChoice
-    from ensemble_core.cli.live import LiveTable
-    from ensemble_core.cli.output import Output
-    from ensemble_core.cli.run_control import ControlledRun
-    from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.engine.engine import Engine
-    from ensemble_core.model.decisions import Decision
-    from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.model.events import Event
-    from ensemble_core.plugin.executor import Executor
-    from ensemble_core.plugin.registry import Registry
-    from ensemble_core.runtime.controller import Outcome
+from ensemble_core.cli.console import Narrator, OutputLine, interesting
+from ensemble_core.cli.executor_choice import ExecutorChoice
+from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.live import LiveTable, can_be_live
+from ensemble_core.cli.options import Display
+from ensemble_core.cli.output import Output
+from ensemble_core.cli.run_control import ControlledRun, watch_for_stop
+from ensemble_core.cli.summary import summary
+from ensemble_core.cli.text_style import TextStyle, is_terminal, printable, style_of
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.report import Report
+from ensemble_core.model.decisions import Decision, Submit
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.plugin.executor import Executor
+from ensemble_core.plugin.registry import Registry
+from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
 __all__ = ["RunSession"]
 
@@ -40,23 +44,11 @@ _USUAL_SIZE = os.terminal_size((80, 24))
 class RunSession:
     """One run and everything that shows it."""
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        choice: ExecutorChoice,
-        *,
-        debug: bool,
-        quiet: bool,
-        as_json: bool,
-        progress: bool | None,
-    ) -> None:
-        from ensemble_core.cli.console import Narrator
-        from ensemble_core.cli.text_style import style_of
-
+    def __init__(self, ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> None:
         self._ensemble = ensemble
         self._choice = choice
-        self._quiet = quiet
-        self._as_json = as_json
+        self._quiet = display.quiet
+        self._as_json = display.as_json
         #: The time of the event that decisions follow from.
         self._now = 0.0
         self._out: TextIO = sys.stdout
@@ -66,15 +58,12 @@ class RunSession:
             ensemble,
             self._look,
             style_of(self._err),
-            debug=(debug or ensemble.debug) and not quiet and not as_json,
+            debug=(display.debug or ensemble.debug) and not (display.quiet or display.as_json),
         )
-        self._block = self._make_block(progress)
+        self._block = self._make_block(display.progress)
         self._left = False
 
     def _make_block(self, progress: bool | None) -> LiveTable | None:
-        from ensemble_core.cli.live import LiveTable, can_be_live
-        from ensemble_core.cli.text_style import style_of
-
         if progress is False or self._quiet or self._as_json:
             return None
         if not can_be_live(self._out):
@@ -108,12 +97,6 @@ class RunSession:
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
         why the run is taken up only to be stopped.
         """
-        from ensemble_core.cli.interrupts import Interrupts
-        from ensemble_core.cli.output import Output
-        from ensemble_core.cli.run_control import watch_for_stop
-        from ensemble_core.cli.text_style import is_terminal
-        from ensemble_core.runtime.controller import Runtime
-
         output = Output(
             self._tell,
             self._out,
@@ -123,7 +106,7 @@ class RunSession:
             prints_to_stderr=self._as_json,
             on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
-        feed = make_feed(output, everything=self._as_json or self._narrator.debug)
+        feed = _Feed(output, everything=self._as_json or self._narrator.debug)
         runtime = Runtime(
             self._ensemble,
             executor,
@@ -191,10 +174,6 @@ class RunSession:
         return outcome.exit_code
 
     def _tell(self, item: Event | Decision) -> Iterator[OutputLine]:
-        from ensemble_core.cli.console import OutputLine
-        from ensemble_core.cli.json_lines import to_json
-        from ensemble_core.model.events import Event
-
         if self._as_json:
             kind = "event" if isinstance(item, Event) else "decision"
             self._now = getattr(item, "timestamp", self._now)
@@ -204,8 +183,6 @@ class RunSession:
                 yield line
 
     def _warn(self, output: Output, text: str) -> None:
-        from ensemble_core.cli.text_style import printable, style_of
-
         output.say(
             f"{style_of(self._err).paint('warning:', 'warning')} {printable(text)}",
             error=True,
@@ -214,9 +191,6 @@ class RunSession:
     def _begin(
         self, output: Output, tag: str, kept: ControlledRun | None, engine: Engine | None
     ) -> None:
-        from ensemble_core.cli.json_lines import to_json
-        from ensemble_core.cli.text_style import printable
-
         for text in self._ensemble.warnings:
             self._warn(output, text)
         if self._as_json:
@@ -246,10 +220,6 @@ class RunSession:
                 output.say(self._look.paint(said, "dim"))
 
     def _end(self, outcome: Outcome, kept: str | None) -> list[str]:
-        from ensemble_core.cli.json_lines import to_json
-        from ensemble_core.cli.summary import summary
-        from ensemble_core.cli.text_style import is_terminal
-
         if self._quiet:
             return []
         if self._as_json:
@@ -277,39 +247,28 @@ class RunSession:
         )
 
 
-def make_feed(output: Output, *, everything: bool) -> Any:
-    """The watcher that hands a run's events and decisions to the output thread.
+class _Feed(Watcher):
+    """Hands a run's events and decisions to the output thread: each call, on the engine's thread,
+    is a few instructions."""
 
-    Made here, because the runtime is imported only when something is run.
-    """
-    from ensemble_core.cli.console import interesting
-    from ensemble_core.engine.report import Report
-    from ensemble_core.model.decisions import Submit
-    from ensemble_core.model.events import JobEvent
-    from ensemble_core.runtime.controller import Watcher
+    def __init__(self, output: Output, *, everything: bool) -> None:
+        self._output = output
+        self._everything = everything
+        self.wants_ticks = output.block is not None
+        #: Our ids of the jobs that are in the queue, for who asks how many there are.
+        self.active: set[str] = set()
 
-    class Feed(Watcher):
-        """Called on the engine's thread: each call is a few instructions."""
+    def event(self, event: Event) -> None:
+        if isinstance(event, JobEvent) and event.name == "clean":
+            self.active.discard(event.job)
+        if self._everything or interesting(event):
+            self._output.put(event)
 
-        wants_ticks = output.block is not None
+    def decision(self, decision: Decision) -> None:
+        if isinstance(decision, Submit):
+            self.active.update(job.id for job in decision.jobs)
+        self._output.put(decision)
 
-        def __init__(self) -> None:
-            #: Our ids of the jobs that are in the queue, for who asks how many there are.
-            self.active: set[str] = set()
-
-        def event(self, event: Event) -> None:
-            if isinstance(event, JobEvent) and event.name == "clean":
-                self.active.discard(event.job)
-            if everything or interesting(event):
-                output.put(event)
-
-        def decision(self, decision: Decision) -> None:
-            if isinstance(decision, Submit):
-                self.active.update(job.id for job in decision.jobs)
-            output.put(decision)
-
-        def tick(self, report: Report) -> None:
-            if output.block is not None:
-                output.block.report = report
-
-    return Feed()
+    def tick(self, report: Report) -> None:
+        if self._output.block is not None:
+            self._output.block.report = report

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "import_public", "is_missing", "known_provider"]
+__all__ = ["FILE", "import_public", "installed_names", "known_provider"]
 
 FILE = Path(__file__).parent / "known_distributions.json"
 
@@ -31,21 +31,27 @@ def known_provider(kind: str, name: str) -> tuple[str, str] | None:
 
 def import_public(name: str) -> Any:
     """A public name of ``ensemble_core`` that a known distribution brings. Raises
-    :class:`ImportError` with what to install."""
-    if is_missing(name):
+    :class:`ImportError` with what to install, :class:`AttributeError` where none brings it."""
+    module = _modules().get(name)
+    if module is None:
+        raise AttributeError(f"module 'ensemble_core' has no attribute {name!r}")
+    if not _is_installed(module):
         distribution, install = known_provider("public", name) or ("", "")
         raise ImportError(f"{name} comes with {distribution}, which is not installed: {install}")
-    return getattr(import_module(_modules()[name]), name)
+    return getattr(import_module(module), name)
 
 
-def is_missing(name: str) -> bool:
-    """Whether nothing that is installed brings this public name."""
-    top = _modules().get(name, "").partition(".")[0]
-    return bool(top) and top not in sys.modules and PathFinder.find_spec(top) is None
+def installed_names() -> list[str]:
+    """The public names that known distributions bring which are installed."""
+    return [name for name, module in _modules().items() if _is_installed(module)]
+
+
+def _is_installed(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in sys.modules or PathFinder.find_spec(top) is not None
 
 
 def _modules() -> dict[str, str]:
-    """The public names that known distributions bring, each with its module."""
     return {
         name: module
         for entry in _known().values()

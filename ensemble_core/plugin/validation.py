@@ -32,6 +32,7 @@ __all__ = [
     "check_record",
     "check_records",
     "meant_occasion",
+    "plain",
     "required_options",
 ]
 
@@ -229,22 +230,22 @@ def check_schema(schema: object, shown: str) -> None:
     if not schema:
         return
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(_plain(schema), allow_nan=False))
+        copied: dict[str, Any] = json.loads(json.dumps(plain(schema), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise PluginError(f"{shown}: the schema of its options is not JSON: {error}") from error
-    if plain.get("type", "object") != "object":
+    if copied.get("type", "object") != "object":
         raise PluginError(f"{shown}: the schema of its options must be of type 'object'")
-    strange = [key for key in plain if key not in _KEYWORDS and not key.startswith("x-")]
+    strange = [key for key in copied if key not in _KEYWORDS and not key.startswith("x-")]
     if strange:
         raise PluginError(
             f"{shown}: {strange[0]!r} is no keyword of a JSON Schema; options stand under "
             "'properties': {'type': 'object', 'properties': {'NAME': {…}}}"
         )
-    if _refers(plain):
+    if _refers(copied):
         raise PluginError(
             f"{shown}: the schema of its options refers to another document; it must stand alone"
         )
-    for kind in _annotations(plain):
+    for kind in _annotations(copied):
         if kind not in ANNOTATIONS:
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
@@ -254,12 +255,12 @@ def check_schema(schema: object, shown: str) -> None:
     import jsonschema_rs
 
     try:
-        jsonschema_rs.Draft202012Validator(plain)
+        jsonschema_rs.Draft202012Validator(copied)
     except (jsonschema_rs.ValidationError, ValueError) as error:
         reason = getattr(error, "message", None) or str(error)
         raise PluginError(f"{shown}: the schema of its options is not valid: {reason}") from error
-    properties = plain.get("properties", {})
-    for key in plain.get("required", ()):
+    properties = copied.get("properties", {})
+    for key in copied.get("required", ()):
         if key not in properties:
             raise PluginError(f"{shown}: option {key!r} is required but not among the properties")
 
@@ -288,12 +289,12 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
             raise PluginError(f"{shown_mark}: no command {min(unknown)!r} takes such flags")
 
 
-def _plain(value: object) -> object:
+def plain(value: Any) -> Any:
     """Mappings and sequences of any class as those that JSON knows."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     return value
 
 

@@ -162,4 +162,6 @@ def test_the_core_knows_no_plugin_by_name() -> None:
         for line in file.read_text().splitlines()
         if re.search(names, line)
     }
-    assert found == {"__init__.py: from ensemble_service.client import ServiceClient"}
+    assert found == {
+        "__init__.py: from ensemble_service.client import ServiceClient as ServiceClient"
+    }

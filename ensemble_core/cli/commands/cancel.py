@@ -8,8 +8,12 @@ import time
 
 import click
 
+from ensemble_core.cli.commands.resume import take_up
 from ensemble_core.cli.executor_flags import CommandWithFlags
-from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.options import Display, json_option, run_argument, state_option
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
 __all__ = ["cancel"]
 
@@ -46,10 +50,6 @@ def cancel(
     A controller that has the run is asked to stop it, on whichever machine it is. Where none is
     left, this command takes the run up itself and cancels what its queue still has of it.
     """
-    from ensemble_core.cli.commands.resume import take_up
-    from ensemble_core.cli.json_lines import to_json
-    from ensemble_core.errors import EnsembleError, UsageError
-    from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
     def say(told: dict[str, object], text: str) -> None:
         click.echo(to_json(told) if as_json else text)
@@ -69,9 +69,8 @@ def cancel(
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
-        showing = {"debug": False, "quiet": False, "as_json": as_json, "progress": None}
         stop = f"cancelled by {who}"
-        take_up(run, state, showing, take_over=take_over, stop_first=stop)
+        take_up(run, state, Display(as_json=as_json), take_over=take_over, stop_first=stop)
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")

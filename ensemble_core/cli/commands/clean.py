@@ -11,16 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import complete_runs, json_option, state_option
 from ensemble_core.cli.text_style import format_size, print_line
-
-if TYPE_CHECKING:
-    from ensemble_core.journal.run_store import RunInfo
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.run_store import Lock, RunInfo, find, folders, look, state_folder
 
 __all__ = ["clean"]
 
@@ -103,9 +104,6 @@ def _clean(
     state: str | None,
     as_json: bool,
 ) -> int:
-    from ensemble_core.cli.json_lines import to_json
-    from ensemble_core.journal.run_store import find, folders, look, state_folder
-
     if not (names or ended or everything or age is not None):
         raise click.UsageError(
             "nothing is removed without being told what: name runs, or say --ended, "
@@ -156,8 +154,6 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
 
 def _newest(info: RunInfo) -> float:
     """When something happened in the run last."""
-    from ensemble_core.journal.reader import NAME
-
     if info.ended is not None:
         return info.ended
     newest = 0.0
@@ -181,9 +177,6 @@ def _size(folder: Path) -> int:
 
 def _queued(info: RunInfo) -> int:
     """How many jobs of a run its queue may still have."""
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.errors import EnsembleError
-
     if info.state == "new":
         return 0
     try:
@@ -201,7 +194,6 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     """Whether these may go: asked for on a terminal, and off it where jobs may still be queued."""
     if yes or not going:
         return True
-    from ensemble_core.errors import UsageError
 
     busy = [case for case in going if case.jobs]
     for case in busy:
@@ -227,10 +219,6 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
 
 def _remove(folder: Path) -> str:
     """Remove a run's folder; why that was not possible, or nothing."""
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.journal.reader import NAME
-    from ensemble_core.journal.run_store import Lock
-
     lock = Lock(folder)
     try:
         lock.acquire()  # that nobody resumes it meanwhile
@@ -256,8 +244,6 @@ def _jobs(count: int) -> str:
 
 
 def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
-    from ensemble_core.cli.json_lines import to_json
-
     info = case.info
     if as_json:
         told = {

@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.console import Narrator
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import kept_run_options
 from ensemble_core.cli.text_style import print_line, style_of
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.console import Narrator
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.journal.codec import Row
-    from ensemble_core.journal.reader import Journal
-    from ensemble_core.model.decisions import Decision
-    from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.codec import Row
+from ensemble_core.journal.reader import Journal, JournalError
+from ensemble_core.journal.run_store import Lock
+from ensemble_core.model.decisions import Cancel, Decision, Submit, Terminate
+from ensemble_core.model.ensemble import Binder, Ensemble
 
 __all__ = ["events"]
 
@@ -37,7 +37,7 @@ _Cannot = Callable[[int, str, "int | None"], None]
 
 
 @click.command()
-@run_argument
+@kept_run_options(salvage=True)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended or was left.")
 @click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
 @click.option(
@@ -52,15 +52,12 @@ _Cannot = Callable[[int, str, "int | None"], None]
     metavar="SEQ",
     help="Begin with this event.  [default: the first]",
 )
-@state_option
-@json_option
 def events(
-    run: str,
+    kept: KeptRun,
     follow: bool,
     job: str | None,
     decisions: bool,
     since: int,
-    state: str | None,
     as_json: bool,
 ) -> int:
     """Show what happened in a run, and what was decided.
@@ -69,17 +66,14 @@ def events(
     one event or decision a line, as of 'ensemble run --json', with the number of its event
     ('seq'). Of a damaged journal everything is shown that can be read; the exit code is then 1.
     """
-    from ensemble_core.cli.kept_run import KeptRun
-
-    with errors_as_json(as_json), KeptRun(state, run, salvage=True) as past:
-        return _Telling(past, job, decisions, as_json).tell(since, follow)
+    return _Telling(kept, job, decisions, as_json).tell(since, follow)
 
 
 class _Telling:
     """One journal being told."""
 
-    def __init__(self, past: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
-        self._past = past
+    def __init__(self, kept: KeptRun, job: str | None, decisions: bool, as_json: bool) -> None:
+        self._kept = kept
         self._job = job
         self._decisions = decisions
         self._as_json = as_json
@@ -89,12 +83,10 @@ class _Telling:
         self._lost_from: int | None = None
 
     def _make_narrator(self) -> Narrator:
-        from ensemble_core.cli.console import Narrator
-
         narrator = Narrator(self._ensemble(), self._look, debug=True)
         # Times are told from the run's first event on, whichever is shown first.
         try:
-            for row in self._past.journal.rows(0, 1):
+            for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
         except (ValueError, TypeError, KeyError, self._damage):
             return narrator
@@ -102,21 +94,16 @@ class _Telling:
 
     @property
     def _damage(self) -> type[Exception]:
-        from ensemble_core.journal.reader import JournalError
-
         return JournalError
 
     def _ensemble(self) -> Ensemble:
         """The run's ensemble; what little can be known of it where its file cannot be read."""
-        from ensemble_core.errors import EnsembleError
-        from ensemble_core.model.ensemble import Binder, Ensemble
-
         try:
-            return self._past.loading(self._past.journal.texts()[-1])
+            return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
             click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
         return Ensemble(
-            name=self._past.tag,
+            name=self._kept.tag,
             groups={},
             rules=(),
             statistics={},
@@ -124,14 +111,12 @@ class _Telling:
         )
 
     def tell(self, since: int, follow: bool) -> int:
-        from ensemble_core.journal.run_store import Lock
-
-        lock = Lock(self._past.folder)
+        lock = Lock(self._kept.folder)
         at = since - 1
         while True:
             # Asked first: what a controller wrote before it went is read after that.
             going = follow and lock.controller() is not None
-            for row in _readable(self._past.journal, at, self._cannot):
+            for row in _readable(self._kept.journal, at, self._cannot):
                 at = row.seq
                 self._row(row)
             sys.stdout.flush()
@@ -156,8 +141,6 @@ class _Telling:
 
     def _row(self, row: Row) -> None:
         """Tell one event and what was decided on it, as far as they are asked for."""
-        from ensemble_core.model.decisions import Decision
-
         about = self._job is None or row.job == self._job
         found: list[Decision] = []
         try:
@@ -183,8 +166,6 @@ class _Telling:
                 number = " " * len(number)
 
     def _print(self, kind: str, row: Row, data: dict[str, Any]) -> None:
-        from ensemble_core.cli.json_lines import to_json
-
         print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
@@ -193,8 +174,6 @@ class _Telling:
 
     def _part(self, decision: Decision) -> Decision | None:
         """What of a decision concerns the job that is asked for."""
-        from ensemble_core.model.decisions import Cancel, Submit, Terminate
-
         if isinstance(decision, Submit):
             jobs = tuple(job for job in decision.jobs if job.id == self._job)
             return replace(decision, jobs=jobs) if jobs else None
@@ -206,15 +185,11 @@ class _Telling:
 
 
 def _unbound(*_: object) -> Any:
-    from ensemble_core.errors import EnsembleError
-
     raise EnsembleError("the ensemble file is not known")
 
 
 def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[Row]:
     """The rows after ``after`` that can be read, in order; of the others ``cannot`` is told."""
-    from ensemble_core.journal.reader import JournalError
-
     at = after
     while True:
         try:

@@ -7,18 +7,26 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
-from ensemble_core.cli.text_style import format_size, print_line, terminal_width
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.text_style import TextStyle
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    format_size,
+    format_table,
+    is_terminal,
+    print_line,
+    printable,
+    style_of,
+    terminal_width,
+)
+from ensemble_core.errors import UsageError
 
 __all__ = ["logs"]
 
@@ -56,14 +64,12 @@ class _Job:
 
 
 @click.command()
-@run_argument
+@kept_run_options()
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option(
     "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each."
 )
-@state_option
-@json_option
-def logs(run: str, job: str | None, tail: int | None, state: str | None, as_json: bool) -> int:
+def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int:
     """Show what a run's jobs wrote.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. With JOB (such
@@ -71,30 +77,24 @@ def logs(run: str, job: str | None, tail: int | None, state: str | None, as_json
     files where there is much. With --json, one file a line. Exit code 1 if an output cannot be
     shown.
     """
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.text_style import style_of
-
-    with errors_as_json(as_json), KeptRun(state, run) as past:
-        jobs = _jobs(past, job)
-        if as_json:
-            return _as_json(past, jobs, tail, whole=job is not None)
-        if not jobs:
-            click.echo(f"no job of run {past.tag} was submitted", err=True)
-            return 0
-        style = style_of(sys.stdout)
-        if job is None and tail is None and _much(jobs):
-            return _list(past, jobs, style)
-        bad = [_show(past, each, tail, style, alone=job is not None) for each in jobs]
-        return int(any(bad))
+    jobs = _jobs(kept, job)
+    if as_json:
+        return _as_json(kept, jobs, tail, whole=job is not None)
+    if not jobs:
+        click.echo(f"no job of run {kept.tag} was submitted", err=True)
+        return 0
+    style = style_of(sys.stdout)
+    if job is None and tail is None and _much(jobs):
+        return _list(kept, jobs, style)
+    bad = [_show(kept, each, tail, style, alone=job is not None) for each in jobs]
+    return int(any(bad))
 
 
-def _jobs(past: KeptRun, wanted: str | None) -> list[_Job]:
+def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     """The jobs of a run, or the one that is wanted, in the order of their submits."""
-    from ensemble_core.errors import UsageError
-
     jobs: dict[str, _Job] = {}
     submits: dict[str, dict[str, Any]] = {}
-    for row in past.journal.rows():
+    for row in kept.journal.rows():
         if row.decisions is not None and '"submit"' in row.decisions:
             _submitted(row.decisions, wanted, submits)
         if row.type != "job" or row.job is None or (wanted is not None and row.job != wanted):
@@ -121,8 +121,8 @@ def _jobs(past: KeptRun, wanted: str | None) -> list[_Job]:
         jobs[name] = _Job(name)
     if wanted is not None and not jobs:
         raise UsageError(
-            f"run {past.tag} has no job {wanted!r}",
-            hint=_near(past, wanted),
+            f"run {kept.tag} has no job {wanted!r}",
+            hint=_near(kept, wanted),
             code="no-such-job",
         )
     return list(jobs.values())
@@ -138,10 +138,8 @@ def _submitted(text: str, wanted: str | None, submits: dict[str, dict[str, Any]]
                     submits[job["id"]] = {k: job[k] for k in ("stdout", "stderr") if k in job}
 
 
-def _near(past: KeptRun, wanted: str) -> str:
-    from difflib import get_close_matches
-
-    names = [job.id for job in _jobs(past, None)]
+def _near(kept: KeptRun, wanted: str) -> str:
+    names = [job.id for job in _jobs(kept, None)]
     near = get_close_matches(wanted, names, 1)
     if near:
         return f"did you mean {near[0]}?"
@@ -164,13 +162,13 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _absent(past: KeptRun, job: _Job) -> str:
+def _absent(kept: KeptRun, job: _Job) -> str:
     """Why there is no file of this job, and what to do."""
     if not job.started:
         if job.trouble:
             return f"it never started ({job.trouble})"
         return "it never started" if job.over else "it has not started yet"
-    name = str(past.executor.get("name"))
+    name = str(kept.executor.get("name"))
     id_ = job.queue_id
     if name == "flux":
         return "its output is in Flux's own store: " + (
@@ -186,14 +184,12 @@ def _missing(path: Path, job: _Job) -> str:
     return "no such file: it wrote nothing, or somebody removed it" if job.over else "no such file"
 
 
-def _list(past: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
-    from ensemble_core.cli.text_style import format_table, printable
-
+def _list(kept: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
     rows = []
     for job in jobs:
         files = list(job.files())
         if not files:
-            rows.append((printable(job.id), "-", "-", printable(_absent(past, job))))
+            rows.append((printable(job.id), "-", "-", printable(_absent(kept, job))))
         for stream, path in files:
             size = _size(path)
             told = "missing" if size is None else format_size(size)
@@ -202,18 +198,16 @@ def _list(past: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
         print_line(line)
     width = terminal_width(sys.stdout)
     if width is not None:
-        print_line(style.paint(f"'ensemble logs {past.tag} JOB' shows one", "dim"))
+        print_line(style.paint(f"'ensemble logs {kept.tag} JOB' shows one", "dim"))
     return 0
 
 
-def _show(past: KeptRun, job: _Job, tail: int | None, style: TextStyle, *, alone: bool) -> bool:
+def _show(kept: KeptRun, job: _Job, tail: int | None, style: TextStyle, *, alone: bool) -> bool:
     """Print a job's output; whether something of it could not be shown."""
-    from ensemble_core.cli.text_style import printable
-
     files = list(job.files())
     if not files:
         # Of a job that never ran there is nothing to miss, unless it is the one asked for.
-        _aside(f"{printable(job.id)}: {printable(_absent(past, job))}")
+        _aside(f"{printable(job.id)}: {printable(_absent(kept, job))}")
         return alone or job.started
     bad = False
     for place, (stream, path) in enumerate(files):
@@ -248,8 +242,6 @@ def _aside(text: str) -> None:
 
 def _print(path: Path, tail: int | None) -> None:
     """A file as it is; on a terminal, without what would steer it."""
-    from ensemble_core.cli.text_style import is_terminal, printable
-
     sys.stdout.flush()
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -269,9 +261,7 @@ def _last(file: Any, count: int) -> Any:
     return deque(file, count)
 
 
-def _as_json(past: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
-    from ensemble_core.cli.json_lines import to_json
-
+def _as_json(kept: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
     bad = False
     whole = whole or tail is not None or not _much(jobs)
     for job in jobs:
@@ -279,7 +269,7 @@ def _as_json(past: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) 
         files = list(job.files())
         if not files:
             bad = bad or job.started
-            nothing = {"stream": None, "path": None, "bytes": None, "note": _absent(past, job)}
+            nothing = {"stream": None, "path": None, "bytes": None, "note": _absent(kept, job)}
             print_line(to_json({**base, **nothing}))
         for stream, path in files:
             size = _size(path)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from ensemble_core.cli.options import plugin_option
+from ensemble_core.cli.error_format import print_warning
+from ensemble_core.cli.executor_choice import probe
+from ensemble_core.cli.main import COMMANDS
+from ensemble_core.cli.options import load_plugins, plugin_option
+from ensemble_core.cli.plugin_commands import find_commands, listed_commands
+from ensemble_core.cli.text_style import format_table, printable, style_of
+from ensemble_core.errors import UsageError
+from ensemble_core.plugin.registry import KINDS
+from ensemble_core.plugin.validation import plain
 
 __all__ = ["plugins"]
 
@@ -24,12 +33,6 @@ def plugins() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
     """List every plugin, also the broken ones with the reason."""
-    from ensemble_core.cli.error_format import print_warning
-    from ensemble_core.cli.main import COMMANDS
-    from ensemble_core.cli.options import load_plugins
-    from ensemble_core.cli.plugin_commands import find_commands, listed_commands
-    from ensemble_core.cli.text_style import format_table, printable, style_of
-
     registry = load_plugins(plugins, warn=False)
     listed = [*registry.plugins, *listed_commands()]
     warnings = [*registry.warnings, *find_commands(COMMANDS).warnings]
@@ -85,10 +88,6 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
 
     Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
     """
-    from ensemble_core.cli.options import load_plugins
-    from ensemble_core.cli.text_style import style_of
-    from ensemble_core.plugin.registry import KINDS
-
     if len(words) > 2:
         raise click.UsageError(f"expected [KIND] NAME, got {' '.join(words)!r}")
     name = words[-1]
@@ -101,11 +100,10 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
             raise click.UsageError(f"no such kind {words[0]!r}; kinds are {', '.join(kinds)}")
         kinds = [kind]
     found = [
-        (kind, record)
+        (kind, registry.records(kind)[name])  # raises where two claim the name
         for kind in KINDS
         if kind in kinds
-        for record in [_record(registry, kind, name)]
-        if record is not None
+        and (name in registry.records(kind) or name in registry.records(kind).clashes)
     ]
     if not found:
         raise _missing(registry, kinds, name)
@@ -121,21 +119,8 @@ def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> Non
             click.echo(line, color=look.color)
 
 
-def _record(registry: Any, kind: str, name: str) -> Any:
-    records = registry.records(kind)
-    if name in records:
-        return records[name]
-    if name in records.clashes:
-        return records[name]  # raises, and says who claims it and how to choose
-    return None
-
-
 def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
     """The error for a name that nothing has; a plugin's own name leads to what it registers."""
-    from difflib import get_close_matches
-
-    from ensemble_core.errors import UsageError
-
     for plugin in registry.plugins:
         if name in (plugin.name, plugin.distribution):
             if plugin.error is not None:
@@ -158,14 +143,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
 
 def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
     """A record as plain data."""
-    provider = next(
-        (
-            plugin
-            for plugin in registry.plugins
-            if any(each is record for each in plugin.records.get(kind, ()))
-        ),
-        None,
-    )
+    provider = registry.owner(record)
     document: dict[str, Any] = {
         "kind": kind,
         "name": record.name,
@@ -181,25 +159,13 @@ def _describe(registry: Any, kind: str, record: Any) -> dict[str, Any]:
         if hasattr(record, key):
             document[key] = getattr(record, key)
     if kind == "executor" and record.available is not None:
-        from ensemble_core.cli.executor_choice import _available
-
-        works, detail = _available(record)
+        works, detail = probe(record)
         document["available"], document["available_detail"] = works, detail
-    document["options"] = _plain(record.options)
+    document["options"] = plain(record.options)
     return document
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value
-
-
 def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
-    from ensemble_core.cli.text_style import printable
-
     yield look.paint(f"{document['kind']} {document['name']}", "bold")
     yield f"  {printable(document['summary'])}"
     yield f"  from {document['distribution']} {document['version']}".rstrip()
@@ -219,8 +185,6 @@ def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
 
 
 def _option_lines(schema: Any, look: Any) -> Iterator[str]:
-    from ensemble_core.cli.text_style import printable
-
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:
         yield "  no options"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
-from ensemble_core.cli.text_style import print_line, terminal_width
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.engine.engine import Engine
-    from ensemble_core.engine.report import Report
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.journal.reader import Snapshot
-    from ensemble_core.journal.replay import Difference
+from ensemble_core.cli.error_format import print_error
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.summary import group_table, rule_lines
+from ensemble_core.cli.text_style import TextStyle, print_line, printable, style_of, terminal_width
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.report import Report
+from ensemble_core.engine.rule_trace import event_words
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.reader import Snapshot
+from ensemble_core.journal.replay import Difference, Replay
+from ensemble_core.journal.snapshot import load
 
 __all__ = ["replay"]
 
@@ -28,16 +29,14 @@ _AFTER = 5_000
 
 
 @click.command()
-@run_argument
+@kept_run_options()
 @click.option(
     "--until",
     type=click.IntRange(min=0),
     metavar="SEQ",
     help="Stop after this event.  [default: the last]",
 )
-@state_option
-@json_option
-def replay(run: str, until: int | None, state: str | None, as_json: bool) -> int:
+def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
     """Check a run: decide everything anew from its journal and compare.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The file is
@@ -45,19 +44,16 @@ def replay(run: str, until: int | None, state: str | None, as_json: bool) -> int
     the one that the journal has, to the byte; snapshots must hold what the events lead to. Prints
     how the run stood then. Exit code 1 where something differs.
     """
-    from ensemble_core.cli.kept_run import KeptRun
-
-    with errors_as_json(as_json), KeptRun(state, run) as past:
-        return _Check(past, until).tell(as_json)
+    return _Check(kept, until).tell(as_json)
 
 
 class _Check:
     """One run being decided anew."""
 
-    def __init__(self, past: KeptRun, until: int | None) -> None:
-        journal = past.journal
+    def __init__(self, kept: KeptRun, until: int | None) -> None:
+        journal = kept.journal
         journal.check()
-        self._past = past
+        self._kept = kept
         last = journal.last()
         self._until = last if until is None else min(until, last)
         self._engine: Engine | None = None
@@ -72,11 +68,9 @@ class _Check:
         self._replay()
 
     def _replay(self) -> None:
-        from ensemble_core.journal.replay import Difference, Replay
-
-        journal = self._past.journal
+        journal = self._kept.journal
         waiting = {each.seq: each for each in journal.snapshots() if each.seq <= self._until}
-        replay = Replay(journal, self._past.loading)
+        replay = Replay(journal, self._kept.loading)
         try:
             for row, _, decisions in replay.steps(self._until):
                 self.events += 1
@@ -90,31 +84,28 @@ class _Check:
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
         """Whether a snapshot holds the state that the events led to, and decides the same."""
-        from ensemble_core.journal.replay import Difference, Replay
-        from ensemble_core.journal.snapshot import load
-
-        past, seq = self._past, snapshot.seq
-        if snapshot.maker != past.maker:
+        kept, seq = self._kept, snapshot.seq
+        if snapshot.maker != kept.maker:
             self.foreign.append(seq)
             return
-        held = [text for text in past.journal.texts() if text.seq < seq]
-        kept = load(snapshot.state, past.loading(held[-1])) if held else None
-        if kept is None:
+        held = [text for text in kept.journal.texts() if text.seq < seq]
+        restored = load(snapshot.state, kept.loading(held[-1])) if held else None
+        if restored is None:
             self.wrong.append(f"the snapshot after event {seq} cannot be read")
             return
         self.snapshots.append(seq)
         for name, here, there in (
-            ("counts and rules", engine.report().to_dict(), kept.report().to_dict()),
-            ("metrics", dict(engine.snapshot()), dict(kept.snapshot())),
-            ("jobs", _jobs(engine), _jobs(kept)),
-            ("timers", engine.next_timer(), kept.next_timer()),
+            ("counts and rules", engine.report().to_dict(), restored.report().to_dict()),
+            ("metrics", dict(engine.snapshot()), dict(restored.snapshot())),
+            ("jobs", _jobs(engine), _jobs(restored)),
+            ("timers", engine.next_timer(), restored.next_timer()),
         ):
             # As text: a value that is not a number equals nothing, not even itself.
             if repr(here) != repr(there):
                 told = _first_difference(here, there)
                 self.wrong.append(f"the snapshot after event {seq} has other {name}: {told}")
                 return
-        onward = Replay(past.journal, past.loading, after=seq, engine=kept)
+        onward = Replay(kept.journal, kept.loading, after=seq, engine=restored)
         try:
             for _ in onward.steps(min(self._until, seq + _AFTER)):
                 pass
@@ -127,9 +118,6 @@ class _Check:
     # -- telling ---------------------------------------------------------------------------------
 
     def tell(self, as_json: bool) -> int:
-        from ensemble_core.cli.json_lines import to_json
-        from ensemble_core.cli.text_style import style_of
-
         if as_json:
             print_line(to_json(self._data()))
         else:
@@ -142,7 +130,7 @@ class _Check:
     def _data(self) -> dict[str, Any]:
         difference = self.difference
         return {
-            "run": self._past.tag,
+            "run": self._kept.tag,
             "same": difference is None and not self.wrong,
             "events": self.events,
             "decisions": self.decisions,
@@ -163,9 +151,6 @@ class _Check:
         }
 
     def _lines(self, look: TextStyle) -> list[str]:
-        from ensemble_core.cli.summary import group_table, rule_lines
-        from ensemble_core.cli.text_style import printable
-
         width = terminal_width(sys.stdout)
         report = self.report
         lines = []
@@ -175,7 +160,7 @@ class _Check:
                 lines += group_table(report.groups, look, width, total)
             if report.rules:
                 lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
-        tag = printable(self._past.tag)
+        tag = printable(self._kept.tag)
         if self.difference is not None:
             said = f"{tag}: as recorded up to event {self.events}, and not after that"
             return [*lines, look.paint(said, "bad")]
@@ -193,9 +178,6 @@ class _Check:
         return lines
 
     def _complain(self) -> None:
-        from ensemble_core.cli.error_format import print_error
-        from ensemble_core.errors import EnsembleError
-
         for problem in self.wrong:
             print_error(
                 EnsembleError(
@@ -230,9 +212,6 @@ def _first_difference(here: object, there: object) -> str:
 
 def _readably(difference: Difference) -> EnsembleError:
     """A difference with its event, and both lists of decisions side by side."""
-    from ensemble_core.engine.rule_trace import event_words
-    from ensemble_core.errors import EnsembleError
-
     row = difference.row
     journal: list[Any] = json.loads(row.decisions or "[]")
     engine: list[Any] = json.loads(difference.decided or "[]")

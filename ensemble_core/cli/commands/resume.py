@@ -6,19 +6,23 @@ import contextlib
 import difflib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags, replaced_options
-from ensemble_core.cli.options import check_display, display_options, run_argument, state_option
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.engine.engine import Engine
-    from ensemble_core.journal.reader import Text
-    from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import Display, display_options, run_argument, state_option
+from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.cli.run_session import RunSession
+from ensemble_core.config.source import read
+from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.reader import NAME, Text, migrate
+from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["resume"]
 
@@ -42,10 +46,7 @@ def resume(
     accept_changes: bool,
     take_over: bool,
     state: str | None,
-    debug: bool,
-    quiet: bool,
-    as_json: bool,
-    progress: bool | None,
+    display: Display,
 ) -> int:
     """Go on with a run whose controller was stopped or killed.
 
@@ -56,26 +57,19 @@ def resume(
     An executor is used as it was, unless one of its flags says otherwise: of a service that has
     moved, --host and --port.
     """
-    check_display(debug=debug, quiet=quiet, as_json=as_json)
-    look = {"debug": debug, "quiet": quiet, "as_json": as_json, "progress": progress}
-    with errors_as_json(as_json):
-        return take_up(run, state, look, accept_changes=accept_changes, take_over=take_over)
+    return take_up(run, state, display, accept_changes=accept_changes, take_over=take_over)
 
 
 def take_up(
     run: str,
     state: str | None,
-    look: dict[str, Any],
+    display: Display,
     *,
     accept_changes: bool = False,
     take_over: bool = False,
     stop_first: str | None = None,
 ) -> int:
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.journal.reader import NAME, migrate
-    from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
-
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
@@ -87,7 +81,7 @@ def take_up(
                 (folder / asked).unlink()
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
-            return _take_up(past, lock, look, accept_changes, stop_first)
+            return _take_up(past, lock, display, accept_changes, stop_first)
     finally:
         lock.release()
 
@@ -95,16 +89,10 @@ def take_up(
 def _take_up(
     past: KeptRun,
     lock: Any,
-    look: dict[str, Any],
+    display: Display,
     accept_changes: bool,
     stop_first: str | None,
 ) -> int:
-    from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, read_options
-    from ensemble_core.cli.run_control import ControlledRun
-    from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.errors import UsageError
-    from ensemble_core.journal.writer import JournalWriter
-
     sessions = past.journal.sessions()
     outcome = sessions[-1].outcome if sessions else None
     if outcome is not None and outcome.get("over"):
@@ -147,8 +135,8 @@ def _take_up(
             writer.text(changed.file, changed.text, changed.overrides)
         kept.begin()
         choice = ExecutorChoice(str(past.executor["name"]), record, "", "as the run began", options)
-        showing = RunSession(ensemble, choice, **look)
-        return showing.run(
+        session = RunSession(ensemble, choice, display)
+        return session.run(
             past.registry,
             executor,
             Path(str(about.get("output") or past.folder / "output")),
@@ -179,8 +167,6 @@ def _adopt(engine: Engine, ensemble: Ensemble) -> None:
 
 def _go_to(folder: str, tag: str) -> None:
     """Relative paths of jobs start at the folder in which the run was started."""
-    from ensemble_core.errors import UsageError
-
     try:
         os.chdir(folder)
     except OSError as error:
@@ -197,10 +183,6 @@ def _changed(past: KeptRun, accept: bool) -> Text | None:
 
     Raises :class:`UsageError` with the differences where they are not accepted.
     """
-    from ensemble_core.config.source import read
-    from ensemble_core.errors import EnsembleError, UsageError
-    from ensemble_core.journal.reader import Text
-
     text = past.journal.texts()[-1]
     try:
         now = read(text.file)

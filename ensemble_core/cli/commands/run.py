@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core import config
+from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
-    check_display,
+    Display,
     display_options,
     executor_option,
     key_value_option,
+    load_plugins,
     plugin_option,
     set_option,
     state_option,
 )
-
-if TYPE_CHECKING:
-    from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.cli.run_session import RunSession
+from ensemble_core.config.source import read
+from ensemble_core.journal.run_store import fit, state_folder
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.runtime.controller import new_tag
 
 __all__ = ["run"]
 
@@ -54,10 +58,7 @@ def run(
     options: tuple[str, ...],
     overrides: tuple[str, ...],
     plugins: tuple[str, ...],
-    debug: bool,
-    quiet: bool,
-    as_json: bool,
-    progress: bool | None,
+    display: Display,
     folder: str | None,
     state: str | None,
     no_journal: bool,
@@ -71,48 +72,35 @@ def run(
     Every event and decision goes into a journal: a run whose controller was killed is taken up
     again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
     """
-    from ensemble_core import config
-    from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
-    from ensemble_core.cli.options import load_plugins
-    from ensemble_core.cli.run_control import ControlledRun
-    from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.config.source import read
-    from ensemble_core.journal.run_store import fit, state_folder
-    from ensemble_core.runtime.controller import new_tag
-
-    check_display(debug=debug, quiet=quiet, as_json=as_json)
-    with errors_as_json(as_json):
-        registry = load_plugins(plugins)
-        choice = choose_executor(registry, executor)
-        chosen = read_options(choice.record, options, given_flags(choice.record))
-        choice = replace(choice, options=dict(chosen))
-        text = read(file)
-        ensemble = config.load_text(
-            text, registry, file=file, executor=choice.record, overrides=list(overrides)
-        )
-        if choice.record.members:
-            chosen.setdefault("members", members_of(ensemble))
-        built = build_executor(registry, choice.record, chosen)
-        showing = RunSession(
-            ensemble, choice, debug=debug, quiet=quiet, as_json=as_json, progress=progress
-        )
-        tag = new_tag(fit(ensemble.name))
-        home = state_folder(state)
-        output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
-        if no_journal:
-            return showing.run(registry, built, output, tag)
-        about = {
-            "tag": tag,
-            "name": ensemble.name,
-            "file": os.path.abspath(file),
-            "executor": {"name": choice.name, "options": dict(chosen)},
-            "plugins": [os.path.abspath(plugin) for plugin in plugins],
-            "cwd": os.getcwd(),
-            "output": str(output),
-            "shared": built.shared,
-        }
-        with ControlledRun.new(home, about, registry, text, list(overrides)) as kept:
-            return showing.run(registry, built, output, tag, kept)
+    registry = load_plugins(plugins)
+    choice = choose_executor(registry, executor)
+    chosen = read_options(choice.record, options, given_flags(choice.record))
+    choice = replace(choice, options=dict(chosen))
+    text = read(file)
+    ensemble = config.load_text(
+        text, registry, file=file, executor=choice.record, overrides=list(overrides)
+    )
+    if choice.record.members:
+        chosen.setdefault("members", members_of(ensemble))
+    built = build_executor(registry, choice.record, chosen)
+    session = RunSession(ensemble, choice, display)
+    tag = new_tag(fit(ensemble.name))
+    home = state_folder(state)
+    output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
+    if no_journal:
+        return session.run(registry, built, output, tag)
+    about = {
+        "tag": tag,
+        "name": ensemble.name,
+        "file": os.path.abspath(file),
+        "executor": {"name": choice.name, "options": dict(chosen)},
+        "plugins": [os.path.abspath(plugin) for plugin in plugins],
+        "cwd": os.getcwd(),
+        "output": str(output),
+        "shared": built.shared,
+    }
+    with ControlledRun.new(home, about, registry, text, list(overrides)) as kept:
+        return session.run(registry, built, output, tag, kept)
 
 
 def members_of(ensemble: Ensemble) -> list[str]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import json_option, state_option
-from ensemble_core.cli.text_style import format_time, print_line, terminal_width
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.journal.run_store import RunInfo
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    format_duration,
+    format_table,
+    format_time,
+    print_line,
+    printable,
+    style_of,
+    terminal_width,
+)
+from ensemble_core.journal.run_store import RunInfo, all_runs, folders, look, state_folder
 
 __all__ = ["format_length", "runs"]
 
@@ -39,10 +45,6 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     with it. A 'new' one was killed before anything happened. With --json, one object a line for
     every run.
     """
-    from ensemble_core.cli.json_lines import to_json
-    from ensemble_core.cli.text_style import style_of
-    from ensemble_core.journal.run_store import all_runs, folders, look, state_folder
-
     with errors_as_json(as_json):
         home = state_folder(state)
         if as_json:
@@ -65,8 +67,6 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
 def format_length(info: RunInfo) -> str:
     """How long a run took, or has taken so far; a dash where nobody knows."""
-    from ensemble_core.cli.text_style import format_duration
-
     if info.began is None:
         return "-"
     if info.state == "running":
@@ -75,8 +75,6 @@ def format_length(info: RunInfo) -> str:
 
 
 def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[str]:
-    from ensemble_core.cli.text_style import format_table, printable
-
     rows = [
         (
             printable(info.tag),

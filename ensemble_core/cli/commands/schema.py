@@ -6,7 +6,8 @@ import json
 
 import click
 
-from ensemble_core.cli.options import plugin_option
+from ensemble_core import config
+from ensemble_core.cli.options import load_plugins, plugin_option
 
 __all__ = ["schema"]
 
@@ -27,8 +28,5 @@ def schema(indent: int, plugins: tuple[str, ...]) -> None:
     Options of installed plugins are part of it. An editor with a YAML language server uses it by
     a first line such as "# yaml-language-server: $schema=ensemble.schema.json".
     """
-    from ensemble_core import config
-    from ensemble_core.cli.options import load_plugins
-
     composed = config.schema(load_plugins(plugins))
     click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
-from ensemble_core.cli.text_style import format_size, format_time, print_line, terminal_width
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.engine.engine import Engine
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.journal.reader import Session
-    from ensemble_core.journal.run_store import RunInfo
+from ensemble_core.cli.commands.runs import format_length
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.summary import group_table, rule_lines
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    format_duration,
+    format_size,
+    format_table,
+    format_time,
+    print_line,
+    printable,
+    style_of,
+    terminal_width,
+)
+from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.reader import Session
+from ensemble_core.journal.run_store import RunInfo, look
 
 __all__ = ["status"]
 
@@ -27,39 +36,29 @@ _SESSIONS_SHOWN = 6
 
 
 @click.command()
-@run_argument
-@state_option
-@json_option
-def status(run: str, state: str | None, as_json: bool) -> int:
+@kept_run_options()
+def status(kept: KeptRun, as_json: bool) -> int:
     """Show how a run stands, or how it ended.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. Shows who
     controls it, where its journal is, the controllers that it has had, and its job groups and
     rules as 'ensemble run' does at the end.
     """
-    from ensemble_core.cli.kept_run import KeptRun
-
-    with errors_as_json(as_json), KeptRun(state, run) as past:
-        return _tell(past, as_json)
+    return _tell(kept, as_json)
 
 
-def _tell(past: KeptRun, as_json: bool) -> int:
-    from ensemble_core.cli.json_lines import to_json
-    from ensemble_core.cli.text_style import style_of
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.journal.run_store import look
-
-    info = look(past.folder)
+def _tell(kept: KeptRun, as_json: bool) -> int:
+    info = look(kept.folder)
     engine: Engine | None = None
     trouble: EnsembleError | None = None
     try:
-        engine = past.recover(compare=False).engine
+        engine = kept.recover(compare=False).engine
     except EnsembleError as error:  # what is known without the engine is shown all the same
         trouble = error
     if as_json:
-        print_line(to_json(_data(past, info, engine, trouble)))
+        print_line(to_json(_data(kept, info, engine, trouble)))
     else:
-        for line in _lines(past, info, engine, style_of(sys.stdout)):
+        for line in _lines(kept, info, engine, style_of(sys.stdout)):
             print_line(line)
     if trouble is None:
         return 0
@@ -68,14 +67,14 @@ def _tell(past: KeptRun, as_json: bool) -> int:
     raise trouble
 
 
-def _last_event(past: KeptRun) -> float | None:
+def _last_event(kept: KeptRun) -> float | None:
     """When the newest event was."""
-    last = past.journal.last()
-    return next((row.time for row in past.journal.rows(last - 1, last)), None) if last else None
+    last = kept.journal.last()
+    return next((row.time for row in kept.journal.rows(last - 1, last)), None) if last else None
 
 
-def _size(past: KeptRun) -> int:
-    path = past.journal.path
+def _size(kept: KeptRun) -> int:
+    path = kept.journal.path
     total = 0
     for each in (path, path.with_name(path.name + "-wal")):
         try:
@@ -86,14 +85,14 @@ def _size(past: KeptRun) -> int:
 
 
 def _data(
-    past: KeptRun, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
+    kept: KeptRun, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
 ) -> dict[str, Any]:
-    journal = past.journal
+    journal = kept.journal
     return {
         **info.to_dict(),
-        "executor": dict(past.executor),
-        "journal": {"path": str(journal.path), "mode": journal.mode, "bytes": _size(past)},
-        "last_event": _last_event(past),
+        "executor": dict(kept.executor),
+        "journal": {"path": str(journal.path), "mode": journal.mode, "bytes": _size(kept)},
+        "last_event": _last_event(kept),
         "output": journal.about.get("output"),
         "sessions": [
             {
@@ -114,17 +113,13 @@ def _data(
     }
 
 
-def _lines(past: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
-    from ensemble_core.cli.commands.runs import format_length
-    from ensemble_core.cli.summary import group_table, rule_lines
-    from ensemble_core.cli.text_style import printable
-
+def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
     width = terminal_width(sys.stdout)
-    lines = [style.paint(f"{printable(past.tag)}: {_standing(info)}", _style(info))]
+    lines = [style.paint(f"{printable(kept.tag)}: {_standing(info)}", _style(info))]
     length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
     lines.append(f" file        {printable(info.file)}")
-    options = ", ".join(f"{k}={v}" for k, v in dict(past.executor.get("options", {})).items())
+    options = ", ".join(f"{k}={v}" for k, v in dict(kept.executor.get("options", {})).items())
     lines.append(
         f" executor    {printable(info.executor)}" + (f" ({printable(options)})" if options else "")
     )
@@ -135,10 +130,10 @@ def _lines(past: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         lines.append(f" controller  process {who.get('pid')} on {who.get('host')}, since {since}")
     if info.reason:
         lines.append(f" reason      {printable(info.reason)}")
-    journal = past.journal
+    journal = kept.journal
     lines.append(f" journal     {printable(str(journal.path))}")
-    kept = f"journal mode {journal.mode}, {format_size(_size(past))}"
-    lines.append(f" events      {info.events:,}{_age(past, info)} ({kept})")
+    stored = f"journal mode {journal.mode}, {format_size(_size(kept))}"
+    lines.append(f" events      {info.events:,}{_age(kept, info)} ({stored})")
     output = journal.about.get("output")
     if output:
         lines.append(f" output      {printable(str(output))}")
@@ -153,7 +148,7 @@ def _lines(past: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
     if info.state in ("interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({active} job{'' if active == 1 else 's'} not over)" if active else ""
-        lines.append(f" to go on with this run{jobs}: ensemble resume {printable(past.tag)}")
+        lines.append(f" to go on with this run{jobs}: ensemble resume {printable(kept.tag)}")
     return lines
 
 
@@ -169,10 +164,8 @@ def _style(info: RunInfo) -> str:
     return "good" if info.state == "running" else "warning"
 
 
-def _age(past: KeptRun, info: RunInfo) -> str:
-    from ensemble_core.cli.text_style import format_duration
-
-    last = _last_event(past)
+def _age(kept: KeptRun, info: RunInfo) -> str:
+    last = _last_event(kept)
     if last is None:
         return ""
     if info.state == "running":
@@ -182,8 +175,6 @@ def _age(past: KeptRun, info: RunInfo) -> str:
 
 def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[str]:
     """The controllers that a run has had, where there was more than one or it was cut off."""
-    from ensemble_core.cli.text_style import format_table, printable
-
     if len(sessions) < 2 and info.state == "ended":
         return []
     shown = sessions

@@ -6,21 +6,29 @@ import sys
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import Any
 
 import click
 
-from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
-from ensemble_core.cli.text_style import print_line, terminal_width
+from ensemble_core.cli.error_format import print_error
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    print_line,
+    printable,
+    shorten,
+    style_of,
+    terminal_width,
+)
 from ensemble_core.cli.why_text import conclude, describe_condition, describe_rule, format_times
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.kept_run import KeptRun
-    from ensemble_core.cli.text_style import TextStyle
-    from ensemble_core.engine.rule_trace import RuleTracer, Verdict
-    from ensemble_core.errors import EnsembleError
-    from ensemble_core.model.rules import BoundRule
+from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.replay import Difference, Replay
+from ensemble_core.model.decisions import DisableRule, EnableRule
+from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
 
@@ -29,22 +37,17 @@ _SHOWN, _REMEMBERED = 12, 1000
 
 
 @click.command()
-@run_argument
+@kept_run_options()
 @click.argument("rule", metavar="RULE")
 @click.option("--all", "everything", is_flag=True, help="Show each time by itself, all of them.")
-@state_option
-@json_option
-def why(run: str, rule: str, everything: bool, state: str | None, as_json: bool) -> int:
+def why(kept: KeptRun, rule: str, everything: bool, as_json: bool) -> int:
     """Say why a rule fired, or did not.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; RULE is the
     rule's id. All events of the run are worked in anew, and of each time that the rule was
     considered it is said what came of it. Times at which the same came of it are one line.
     """
-    from ensemble_core.cli.kept_run import KeptRun
-
-    with errors_as_json(as_json), KeptRun(state, run) as past:
-        return _Answer(past, rule, everything).tell(as_json)
+    return _Answer(kept, rule, everything).tell(as_json)
 
 
 @dataclass(slots=True)
@@ -91,8 +94,8 @@ class _Span:
 class _Answer:
     """One rule's story."""
 
-    def __init__(self, past: KeptRun, rule: str, everything: bool) -> None:
-        self._past = past
+    def __init__(self, kept: KeptRun, rule: str, everything: bool) -> None:
+        self._kept = kept
         self._everything = everything
         self._spans: list[_Span] = []
         self._omitted = 0
@@ -119,8 +122,8 @@ class _Answer:
         ids: dict[str, None] = {}
         labels: dict[str, set[str]] = {}
         may_join = False
-        for text in self._past.journal.texts():
-            ensemble = self._past.loading(text)
+        for text in self._kept.journal.texts():
+            ensemble = self._kept.loading(text)
             may_join = may_join or bool(ensemble.functions)
             for rule in ensemble.rules:
                 ids[rule.id] = None
@@ -137,25 +140,17 @@ class _Answer:
         return name  # it may have joined while the run was under way
 
     def _no_such(self, name: str, ids: list[str]) -> EnsembleError:
-        from difflib import get_close_matches
-
-        from ensemble_core.errors import UsageError
-
         near = get_close_matches(name, ids, 1)
         shown = ", ".join(ids[:12]) + (" …" if len(ids) > 12 else "")
         return UsageError(
-            f"run {self._past.tag} has no rule {name!r}",
+            f"run {self._kept.tag} has no rule {name!r}",
             hint=f"did you mean {near[0]}?" if near else f"its rules are {shown or 'none'}",
             code="no-such-rule",
         )
 
     def _replay(self) -> None:
-        from ensemble_core.engine.rule_trace import RuleTracer, event_words
-        from ensemble_core.journal.replay import Difference, Replay
-        from ensemble_core.model.decisions import DisableRule, EnableRule
-
-        journal = self._past.journal
-        replay = Replay(journal, self._past.loading)
+        journal = self._kept.journal
+        replay = Replay(journal, self._kept.loading)
         self._tracer = tracer = RuleTracer(replay.engine, self.rule)
         state = tracer.state
         self._know()
@@ -208,14 +203,9 @@ class _Answer:
     # -- telling ---------------------------------------------------------------------------------
 
     def tell(self, as_json: bool) -> int:
-        from ensemble_core.cli.error_format import print_error
-        from ensemble_core.cli.json_lines import to_json
-
         if as_json:
             print_line(to_json(self._data()))
         else:
-            from ensemble_core.cli.text_style import style_of
-
             for line in self._lines(style_of(sys.stdout)):
                 print_line(line)
         if self._difference is not None:
@@ -227,14 +217,12 @@ class _Answer:
     @property
     def considered(self) -> int:
         """How often the engine looked at the rule."""
-        from ensemble_core.engine.rule_trace import ASLEEP
-
         return sum(count for kind, count in self._kinds.items() if kind not in ASLEEP)
 
     def _data(self) -> dict[str, Any]:
         assert self._bound is not None
         return {
-            "run": self._past.tag,
+            "run": self._kept.tag,
             "rule": self.rule,
             "label": self._bound.label or self.rule,
             "when": self._bound.condition.text if self._bound.condition else "",
@@ -250,8 +238,6 @@ class _Answer:
         }
 
     def _lines(self, look: TextStyle) -> list[str]:
-        from ensemble_core.cli.text_style import shorten
-
         rule = self._bound
         assert rule is not None
         width = terminal_width(sys.stdout)
@@ -286,8 +272,6 @@ class _Answer:
         return [*lines, *_wrap(self.conclusion(), width)]
 
     def _cells(self, span: _Span, look: TextStyle) -> tuple[str, str, str, str, str]:
-        from ensemble_core.cli.text_style import printable
-
         dash = "–" if look.unicode else "-"
         number = f"{span.first}" if span.count == 1 else f"{span.first}{dash}{span.last}"
         elapsed = f"[{span.time - (self._began or 0.0):9.3f}]"
@@ -360,7 +344,5 @@ class _Answer:
 
 
 def _wrap(text: str, width: int | None) -> list[str]:
-    from ensemble_core.cli.text_style import printable
-
     text = printable(text).replace("\n", " ")
     return [text] if width is None else textwrap.wrap(text, max(width, 40))
