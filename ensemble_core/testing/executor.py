@@ -33,7 +33,7 @@ from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, R
 from ensemble_core.model.jobs import RFC21_EVENTS, Job
 from ensemble_core.plugin.executor import Executor, Run
 
-__all__ = ["ExecutorContract", "Session"]
+__all__ = ["ExecutorContract", "Session", "wait_until"]
 
 #: The order of a job's life; events that are not here (``exception``, ``memo`` …) may come anywhere
 #: before ``clean``.
@@ -514,10 +514,10 @@ class ExecutorContract:
         assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
 
 
-def wait_until(done: Callable[[], object], timeout: float = 30.0) -> None:
+def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not done():
         if time.monotonic() > end:
             pytest.fail(f"not so within {timeout:g} s", pytrace=True)
-        time.sleep(0.01)
+        time.sleep(0.005)

@@ -428,7 +428,7 @@ logging: {heartbeat: 0.1}
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
     began = time.monotonic()
     result = place.ensemble("resume", "last", "--debug")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     assert result.exit_code == 0, result.output
     assert place.submitted() == {**JOBS, "next.3": 1, "next.4": 1, "next.5": 1}
     assert ("clock is" in result.output and "behind" in result.output) == (hours < 0)

@@ -29,7 +29,7 @@ from ensemble_core.model.events import Event, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
-from ensemble_core.testing import FakeExecutor
+from ensemble_core.testing import FakeExecutor, wait_until
 
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"
@@ -41,13 +41,6 @@ rules:
   - {{trigger: job-success, name: work, repetitions: 2, action: {{name: submit, label: next}}}}
   - {{trigger: job-success, name: next, repetitions: 3, action: {{name: submit, label: next}}}}
 """
-
-
-def until(done: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.005)
 
 
 def decided(path: Path) -> Counter[str]:
@@ -181,7 +174,7 @@ def test_the_disk_is_full_at_any_write_and_has_space_again_later(
 
     monkeypatch.setattr(JournalWriter, "_write", limited)
     going = started()
-    until(lambda: going.writer.in_trouble or going.outcome is not None, "trouble")
+    wait_until(lambda: going.writer.in_trouble or going.outcome is not None)
     assert full.is_set() or count >= 3, "there were hardly any writes"
     if going.writer.in_trouble:
         time.sleep(0.1)
@@ -216,7 +209,7 @@ def test_a_file_may_become_no_larger(
 
         monkeypatch.setattr(JournalWriter, "_write", lowering)
         going = started()
-        until(lambda: going.writer.in_trouble, "trouble")
+        wait_until(lambda: going.writer.in_trouble)
         submitted = {job.id for job in going.executor.submitted}
         assert submitted <= set(decided(going.path))
     finally:
@@ -233,13 +226,13 @@ def test_a_run_that_ends_while_the_disk_is_full_has_no_end_on_record(
 
     monkeypatch.setattr(writer_module, "_RETRY_FIRST", 0.02)
     going = started()
-    until(lambda: going.executor.submitted, "the first jobs")
+    wait_until(lambda: going.executor.submitted)
     limit_pages(going.writer, 0)
-    until(lambda: going.writer.in_trouble or going.outcome, "trouble")
+    wait_until(lambda: going.writer.in_trouble or going.outcome)
     if going.outcome is not None:
         pytest.skip("the run was over before the disk was full")
     going.runtime.stop()
-    until(lambda: going.runtime.engine.state.ended, "the run to hear of it")
+    wait_until(lambda: going.runtime.engine.state.ended)
     going.runtime.stop()
     outcome = going.ended()
     if outcome.natural:
@@ -297,7 +290,7 @@ class Command:
 
     def wait(self) -> int:
         try:
-            return self.process.wait(30)
+            return self.process.wait(90)
         finally:
             self.process.kill()
 
@@ -335,9 +328,9 @@ def fill(disk: Path) -> Path:
 def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "4m") as disk:
         command = run_on(tmp_path, disk / "state")
-        until(lambda: len(submits(tmp_path)) > 3, "the run to begin")
+        wait_until(lambda: len(submits(tmp_path)) > 3)
         filler = fill(disk)
-        until(lambda: "no space for the journal" in command.said.read_text(), "the complaint")
+        wait_until(lambda: "no space for the journal" in command.said.read_text())
         held = len(submits(tmp_path))
         time.sleep(0.5)
         assert len(submits(tmp_path)) == held
@@ -354,11 +347,11 @@ def test_a_run_goes_on_when_a_full_disk_has_space_again(tmp_path: Path) -> None:
 def test_who_leaves_a_run_whose_disk_is_full_can_resume_it(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "4m") as disk:
         command = run_on(tmp_path, disk / "state")
-        until(lambda: len(submits(tmp_path)) > 3, "the run to begin")
+        wait_until(lambda: len(submits(tmp_path)) > 3)
         filler = fill(disk)
-        until(lambda: "no space for the journal" in command.said.read_text(), "the complaint")
+        wait_until(lambda: "no space for the journal" in command.said.read_text())
         command.process.send_signal(signal.SIGINT)
-        until(lambda: "stopping" in command.said.read_text(), "an answer to Ctrl-C")
+        wait_until(lambda: "stopping" in command.said.read_text())
         time.sleep(0.4)  # nearer ones count as one key press
         command.process.send_signal(signal.SIGINT)
         assert command.wait() == 130, command.said.read_text()

@@ -44,7 +44,7 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Runtime
 from ensemble_core.runtime.tail import Follower
-from ensemble_core.testing import FakeExecutor, Story
+from ensemble_core.testing import FakeExecutor, Story, wait_until
 
 REGISTRY = discover()
 START = "{trigger: start, action: {name: submit, label: work}}"
@@ -53,13 +53,6 @@ START = "{trigger: start, action: {name: submit, label: work}}"
 def resume(story: Story, *absent: str, **gauges: float) -> list[Decision]:
     named = {name.replace("_", "."): value for name, value in gauges.items()}
     return story.tell(Resumed(story.now, named, absent))
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 # -- what was decided before the end ---------------------------------------------------------------
@@ -301,10 +294,10 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_they_get_to_the_que
         runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path, writer)
         thread = threading.Thread(target=runtime.run, daemon=True)
         thread.start()
-        until(lambda: writer.in_trouble)
+        wait_until(lambda: writer.in_trouble)
         runtime.stop()
-        until(lambda: runtime.engine.state.ended is not None)
-        until(lambda: executor.cancelled)
+        wait_until(lambda: runtime.engine.state.ended is not None)
+        wait_until(lambda: executor.cancelled)
         full.clear()
         thread.join(15)
         assert not thread.is_alive(), "jobs that nobody cancelled are waited for"
@@ -321,7 +314,7 @@ def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: 
 
         def reattach(self, jobs: Any) -> dict[str, bool]:
             self.asked.set()
-            assert self.answer.wait(15)
+            assert self.answer.wait(60)
             return dict.fromkeys(jobs, True)
 
     story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
@@ -332,7 +325,7 @@ def test_who_insists_leaves_although_the_first_word_was_not_heard_yet(tmp_path: 
     done: list[Any] = []
     thread = threading.Thread(target=lambda: done.append(runtime.run()), daemon=True)
     thread.start()
-    until(executor.asked.is_set)
+    wait_until(executor.asked.is_set)
     runtime.stop()
     runtime.stop()
     executor.answer.set()
@@ -454,7 +447,7 @@ def test_what_the_supervisor_tells_along_with_its_greeting_is_heard(tmp_path: Pa
     met = Meeting(run, heard.extend, {})
     met.open()
     try:
-        until(lambda: len(heard) == 2)
+        wait_until(lambda: len(heard) == 2)
         assert [event.type for event in heard] == ["resources", "problem"]
         assert met.gauges == {"cores.free": 1.0}
     finally:
@@ -476,11 +469,11 @@ def test_rows_of_a_file_begun_anew_are_heard_by_the_next_controller(tmp_path: Pa
         got: list[Any] = []
         follower = Follower(got.extend, time.time)
         follower.watch("work.0", "json-lines", JsonLines(), path, taken=taken)
-        until(lambda: len(got) >= rows)
+        wait_until(lambda: len(got) >= rows)
         then()
         read = threading.Event()
         follower.finish("work.0", read.set)
-        assert read.wait(15)
+        assert read.wait(60)
         follower.close()
         return got
 

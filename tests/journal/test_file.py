@@ -119,7 +119,7 @@ def test_whatever_a_plugin_puts_into_an_event_the_journal_is_written(
     writer.perform = lambda order: order()
     writer.append(PluginEvent(1.0, "odd", {"value": value}), [Log(message="x")], [done.set])
     writer.append(Started(2.0), ())
-    assert done.wait(10), "what was decided on it is never performed"
+    assert done.wait(60), "what was decided on it is never performed"
     writer.end(3.0, {})
     writer.close()
     with Journal(path) as journal:

@@ -284,7 +284,7 @@ def test_processes_of_the_users_own_functions_are_left_alone(local: Session, wor
         local.run(job)
         local.run(local.job("true"))
         assert all(child.poll() is None for child in own)
-        assert over.wait(10) == 7
+        assert over.wait(60) == 7
     finally:
         for child in own:
             child.kill()

@@ -16,10 +16,11 @@ import pytest
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower, change_detection
+from ensemble_core.testing import wait_until
 
 inotify_simple = pytest.importorskip("inotify_simple")
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 NEVER = 10_000.0
 
 
@@ -67,13 +68,13 @@ class Following:
         assert over.wait(PATIENCE)
 
     def until_rows(self, job: str, count: int) -> None:
-        until(lambda: len(self.rows.get(job, ())) == count)
+        wait_until(lambda: len(self.rows.get(job, ())) == count)
 
     def asleep(self) -> None:
         """Wait until the follower has seen to every file that it was given."""
-        until(lambda: not self.follower._new)
+        wait_until(lambda: not self.follower._new)
         eyes = self.follower._changes
-        until(lambda: not eyes._fresh and eyes._watches is not None and len(eyes._watches))
+        wait_until(lambda: not eyes._fresh and eyes._watches is not None and len(eyes._watches))
 
 
 @pytest.fixture
@@ -95,13 +96,6 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is looked at a second time unless the kernel tells of it."""
     monkeypatch.setattr(change_detection, "_NET", NEVER)
     monkeypatch.setattr(change_detection, "_REMOTE", NEVER)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.005)
 
 
 def append(path: Path, text: str) -> None:
@@ -132,9 +126,9 @@ class TestTheKernelTells:
         it.asleep()
         path.parent.mkdir(parents=True)
         path.write_text("1\n")
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         append(path, "2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
     def test_of_one_that_is_moved_to_its_place(
         self, following: Callable[..., Following], tmp_path: Path
@@ -145,7 +139,7 @@ class TestTheKernelTells:
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "log").write_text("1\n")
         (tmp_path / "b").rename(tmp_path / "a")
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
 
     def test_of_a_file_that_is_rotated_cut_removed_and_replaced(
         self, following: Callable[..., Following], tmp_path: Path
@@ -153,22 +147,22 @@ class TestTheKernelTells:
         it, path = following(), tmp_path / "log"
         path.write_text("1\n")
         it.watch(path)
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         path.rename(tmp_path / "log.1")
         path.write_text("2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
         path.write_text("")
         append(path, "3\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
         path.unlink()
         it.asleep()
         path.write_text("4\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
         (tmp_path / "new").write_text("5\n")
         (tmp_path / "new").replace(path)
-        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0, 5.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0, 5.0]})
         append(path, "6\n")
-        until(lambda: it.rows["a"][-1] == 6)
+        wait_until(lambda: it.rows["a"][-1] == 6)
 
     def test_of_a_file_that_another_process_holds_open_while_its_name_goes_to_a_new_one(
         self, following: Callable[..., Following], tmp_path: Path
@@ -178,14 +172,14 @@ class TestTheKernelTells:
             old.write("1\n")
             old.flush()
             it.watch(path)
-            until(lambda: it.rows == {"a": [1.0]})
+            wait_until(lambda: it.rows == {"a": [1.0]})
             path.unlink()
             path.write_text("2\n")
-            until(lambda: it.rows == {"a": [1.0, 2.0]})
+            wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
             old.write("3\n")
             old.flush()
             append(path, "4\n")
-            until(lambda: it.rows == {"a": [1.0, 2.0, 4.0]})
+            wait_until(lambda: it.rows == {"a": [1.0, 2.0, 4.0]})
 
     def test_of_a_link_whose_target_comes_later(
         self, following: Callable[..., Following], tmp_path: Path
@@ -196,9 +190,9 @@ class TestTheKernelTells:
         it.asleep()
         target.parent.mkdir()
         target.write_text("1\n")
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         append(target, "2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
     def test_all_who_follow_one_file_and_those_who_are_left(
         self, following: Callable[..., Following], tmp_path: Path
@@ -208,12 +202,12 @@ class TestTheKernelTells:
         os.link(path, tmp_path / "same")
         for job, name in (("a", "log"), ("b", "log"), ("c", "same")):
             it.watch(tmp_path / name, job)
-        until(lambda: it.rows == {"a": [1.0], "b": [1.0], "c": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0], "b": [1.0], "c": [1.0]})
         append(path, "2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]})
         it.finish("a")
         append(path, "3\n")
-        until(lambda: [len(it.rows[job]) for job in "abc"] == [2, 3, 3])
+        wait_until(lambda: [len(it.rows[job]) for job in "abc"] == [2, 3, 3])
 
     def test_of_what_this_node_writes_to_a_file_system_of_many(
         self,
@@ -225,9 +219,9 @@ class TestTheKernelTells:
         it, path = following(), tmp_path / "log"
         path.write_text("1\n")
         it.watch(path)
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         append(path, "2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
     def test_that_it_could_not_tell_all_and_then_every_file_is_looked_at(
         self, following: Callable[..., Following], tmp_path: Path
@@ -237,11 +231,11 @@ class TestTheKernelTells:
         for path in paths:
             path.write_text("1\n")
             it.watch(path, path.name)
-        until(lambda: len(it.rows) == 3)
+        wait_until(lambda: len(it.rows) == 3)
         # While the follower is held up, by turns, for the kernel counts repeats once.
         it.gate.clear()
         append(paths[0], "2\n")
-        until(lambda: it.rows["a"] == [1.0, 2.0])
+        wait_until(lambda: it.rows["a"] == [1.0, 2.0])
         most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
         fds = [os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths[:2]]
         for _ in range(most // 2 + 10):
@@ -251,7 +245,7 @@ class TestTheKernelTells:
             os.close(fd)
         append(paths[2], "3\n")
         it.gate.set()
-        until(lambda: it.rows["c"] == [1.0, 3.0])
+        wait_until(lambda: it.rows["c"] == [1.0, 3.0])
 
 
 def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
@@ -266,15 +260,15 @@ def test_a_thousand_jobs_each_with_a_folder_yet_to_be_made(
     for job in jobs:
         (tmp_path / job).mkdir()
         (tmp_path / job / "log").write_text("1\n")
-    until(lambda: len(it.rows) == len(jobs))
+    wait_until(lambda: len(it.rows) == len(jobs))
     append(tmp_path / "j.77" / "log", "2\n")
-    until(lambda: it.rows["j.77"] == [1.0, 2.0])
+    wait_until(lambda: it.rows["j.77"] == [1.0, 2.0])
     assert len(os.listdir("/proc/self/fd")) <= before + 3
     for job in jobs:
         it.follower.finish(job)
     watches = it.follower._changes._watches
     assert watches is not None
-    until(lambda: not len(watches))
+    wait_until(lambda: not len(watches))
     it.follower.close()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert sum(len(rows) for rows in it.rows.values()) == len(jobs) + 1
@@ -294,12 +288,12 @@ class TestWhatTheKernelLeavesOut:
         it, path = following(), tmp_path / "log"
         path.write_bytes(b"1\n" + bytes(4094))
         it.watch(path)
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
             memory[2:6] = b"2\n3\n"
-            until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+            wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
             memory[6:8] = b"4\n"
-            until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
+            wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0, 4.0]})
 
     def test_a_folder_that_another_takes_the_place_of(
         self, following: Callable[..., Following], tmp_path: Path
@@ -309,12 +303,12 @@ class TestWhatTheKernelLeavesOut:
             (tmp_path / name).mkdir()
             (tmp_path / name / "log").write_text(text)
         it.watch(folder / "log")
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         folder.rename(tmp_path / "old")
         (tmp_path / "next").rename(folder)
-        until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0, 3.0]})
         append(folder / "log", "4\n")
-        until(lambda: it.rows["a"][-1] == 4)
+        wait_until(lambda: it.rows["a"][-1] == 4)
 
     def test_a_link_that_is_set_anew(
         self, following: Callable[..., Following], tmp_path: Path
@@ -324,10 +318,10 @@ class TestWhatTheKernelLeavesOut:
         (tmp_path / "2").write_text("2\n")
         path.symlink_to("1")
         it.watch(path)
-        until(lambda: it.rows == {"a": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0]})
         (tmp_path / "other").symlink_to("2")
         (tmp_path / "other").replace(path)
-        until(lambda: it.rows == {"a": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0]})
 
 
 class TestWhereTheKernelCannotBeAsked:
@@ -337,13 +331,13 @@ class TestWhereTheKernelCannotBeAsked:
         for job in "ab":
             (folder / job).write_text("1\n")
             it.watch(folder / job, job)
-        until(lambda: it.rows == {"a": [1.0], "b": [1.0]})
+        wait_until(lambda: it.rows == {"a": [1.0], "b": [1.0]})
         for job in "ab":
             append(folder / job, "2\n")
-        until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0]})
+        wait_until(lambda: it.rows == {"a": [1.0, 2.0], "b": [1.0, 2.0]})
         it.watch(folder / "later", "c")
         (folder / "later").write_text("1\n")
-        until(lambda: it.rows.get("c") == [1.0])
+        wait_until(lambda: it.rows.get("c") == [1.0])
 
     @pytest.mark.parametrize("kind", ["lustre", "fuse.sshfs", "something-new", ""])
     def test_because_other_nodes_write_there(
@@ -381,7 +375,7 @@ class TestWhereTheKernelCannotBeAsked:
         # Once there is room again, the kernel tells.
         monkeypatch.undo()
         eyes = it.follower._changes
-        until(lambda: len(eyes._told._files) == 3 and not eyes._here._files)
+        wait_until(lambda: len(eyes._told._files) == 3 and not eyes._here._files)
 
     @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSYS])
     def test_because_there_is_no_more_inotify_or_none(
@@ -422,7 +416,7 @@ def test_a_log_that_grows_faster_than_it_is_worked_in_waits_and_the_others_do_no
     big, small = tmp_path / "big", tmp_path / "small"
     big.write_text("1\n" * 150_000)
     it.watch(big, "big")
-    until(lambda: it.rows.get("big"))
+    wait_until(lambda: it.rows.get("big"))
     small.write_text("1\n")
     it.watch(small, "small")
     for number in range(2, 20):
@@ -439,8 +433,8 @@ def test_room_for_what_is_yet_to_be_written_is_not_read_as_if_it_were_written(
     it, path = following(), tmp_path / "log"
     path.write_bytes(b"1\n2" + bytes(5))
     it.watch(path)
-    until(lambda: it.rows == {"a": [1.0]})
+    wait_until(lambda: it.rows == {"a": [1.0]})
     with path.open("r+b") as file:
         file.seek(3)
         file.write(b"3\n4\n5")
-    until(lambda: it.rows == {"a": [1.0, 23.0, 4.0]})
+    wait_until(lambda: it.rows == {"a": [1.0, 23.0, 4.0]})

@@ -18,7 +18,7 @@ from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime
 from ensemble_core.runtime.output_tracking import OutputTracker
-from ensemble_core.testing import FakeExecutor
+from ensemble_core.testing import FakeExecutor, wait_until
 
 REGISTRY = discover()
 
@@ -48,13 +48,6 @@ class Bench:
         return self.outcome
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
-
-
 ONE_JOB = """
 jobs: [{name: a, command: x}]
 rules: [{trigger: start, action: {name: submit, label: a}}]
@@ -73,7 +66,7 @@ rules:
     last = replace(last, trigger=replace(last.trigger, every=1e14))  # as a plugin's trigger may
     ensemble = replace(checked, rules=(first, last))
     bench = Bench(ensemble, tmp_path, FakeExecutor(instant=True))
-    until(lambda: bench.runtime.engine.state.metric("count.a.success") == 1)
+    wait_until(lambda: bench.runtime.engine.state.metric("count.a.success") == 1)
     bench.runtime.stop()
     assert bench.end().exit_code == 130
 
@@ -159,8 +152,8 @@ jobs: [{name: a, command: x}]
 rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
 """
     bench = Bench(text, tmp_path, Slow())
-    assert Slow.entered.wait(10)
-    until(lambda: bench.runtime.engine.state.ended)
+    assert Slow.entered.wait(60)
+    wait_until(lambda: bench.runtime.engine.state.ended)
     bench.runtime.stop()
     assert bench.end(5).exit_code == 0
     Slow.released.set()
@@ -179,6 +172,6 @@ def test_a_start_that_is_told_twice_does_not_count_the_output_twice(tmp_path: Pa
     tracker.emit([start])
     tracker.emit([start])
     tracker.emit([JobEvent(time.time(), "a.0", "finish", {"status": 0})])
-    until(lambda: any(isinstance(one, JobEvent) and one.name == "finish" for one in seen))
+    wait_until(lambda: any(isinstance(one, JobEvent) and one.name == "finish" for one in seen))
     tracker.close()
     assert len([one for one in seen if isinstance(one, Observed)]) == 1

@@ -7,7 +7,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,9 @@ import pytest
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower
+from ensemble_core.testing import wait_until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Lines(Observer):
@@ -108,13 +109,6 @@ def watched() -> Iterator[Watched]:
     it.follower.close()
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.005)
-
-
 def append(path: Path, text: str) -> None:
     with path.open("a") as file:
         file.write(text)
@@ -124,9 +118,9 @@ def test_rows_come_while_the_file_grows(watched: Watched, tmp_path: Path) -> Non
     path = tmp_path / "out.txt"
     path.write_text("1\n2")
     watched.follower.watch("j.0", "lines", Lines(), path)
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     append(path, "0\n3\n")
-    until(lambda: watched.numbers() == [1, 20, 3])
+    wait_until(lambda: watched.numbers() == [1, 20, 3])
     event = watched.events[0]
     assert (event.job, event.observer, event.clock, event.timestamp) == ("j.0", "lines", 1.0, 1000)
 
@@ -137,10 +131,10 @@ def test_a_file_may_come_into_being_later(watched: Watched, tmp_path: Path) -> N
     other.write_text("7\n")
     watched.follower.watch("j.0", "lines", Lines(), path)
     watched.follower.watch("k.0", "lines", Lines(), other)
-    until(lambda: watched.numbers("k.0") == [7])
+    wait_until(lambda: watched.numbers("k.0") == [7])
     path.parent.mkdir(parents=True)
     path.write_text("1\n")
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     assert watched.warnings == []
 
 
@@ -173,7 +167,7 @@ def test_nothing_is_read_after_the_end(watched: Watched, tmp_path: Path) -> None
     append(path, "2\n")
     other.write_text("3\n")
     watched.follower.watch("k.0", "lines", Lines(), other)
-    until(lambda: watched.numbers("k.0") == [3])
+    wait_until(lambda: watched.numbers("k.0") == [3])
     assert watched.numbers() == [1]
 
 
@@ -239,9 +233,9 @@ def test_a_file_cut_short_is_read_from_its_start(watched: Watched, tmp_path: Pat
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2\n3")
     watched.follower.watch("j.0", "lines", observer, path)
-    until(lambda: watched.numbers() == [1, 2])
+    wait_until(lambda: watched.numbers() == [1, 2])
     path.write_text("8\n")
-    until(lambda: watched.numbers() == [1, 2, 8])
+    wait_until(lambda: watched.numbers() == [1, 2, 8])
     assert observer.began_anew == 1
 
 
@@ -251,11 +245,11 @@ def test_a_file_cut_short_and_grown_longer_between_two_looks_is_read_from_its_st
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2\n")
     watched.follower.watch("j.0", "lines", observer, path)
-    until(lambda: watched.numbers() == [1, 2])
+    wait_until(lambda: watched.numbers() == [1, 2])
     with path.open("r+") as file:
         file.truncate(0)
         file.write("5\n6\n7\n8\n")
-    until(lambda: len(watched.numbers()) > 2)
+    wait_until(lambda: len(watched.numbers()) > 2)
     assert watched.numbers() == [1, 2, 5, 6, 7, 8]
     assert observer.began_anew == 1
 
@@ -264,10 +258,10 @@ def test_a_replaced_file_is_read_from_its_start(watched: Watched, tmp_path: Path
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2\n")
     watched.follower.watch("j.0", "lines", observer, path)
-    until(lambda: watched.numbers() == [1, 2])
+    wait_until(lambda: watched.numbers() == [1, 2])
     (tmp_path / "new").write_text("1\n2\n3\n")
     (tmp_path / "new").replace(path)
-    until(lambda: len(watched.numbers()) == 5)
+    wait_until(lambda: len(watched.numbers()) == 5)
     assert watched.numbers() == [1, 2, 1, 2, 3]
     assert observer.began_anew == 1
 
@@ -278,20 +272,20 @@ def test_a_file_that_vanishes_and_comes_again_is_followed_again(
     path, other = tmp_path / "out.txt", tmp_path / "other.txt"
     path.write_text("1\n")
     watched.follower.watch("j.0", "lines", Lines(), path)
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     path.unlink()
     other.write_text("5\n")
     watched.follower.watch("k.0", "lines", Lines(), other)
-    until(lambda: watched.numbers("k.0") == [5])
+    wait_until(lambda: watched.numbers("k.0") == [5])
     path.write_text("2\n3\n")
-    until(lambda: watched.numbers() == [1, 2, 3])
+    wait_until(lambda: watched.numbers() == [1, 2, 3])
 
 
 def test_a_file_that_vanished_does_not_hold_up_the_end(watched: Watched, tmp_path: Path) -> None:
     path, observer = tmp_path / "out.txt", Lines()
     path.write_text("1\n2")
     watched.follower.watch("j.0", "lines", observer, path)
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     path.unlink()
     watched.finish()
     assert observer.finished == 1
@@ -321,9 +315,9 @@ class TestALogThatAnEarlierJobLeft:
         watched.follower.watch("j.0", "lines", observer, path, since=now)
         other.write_text("5\n")
         watched.follower.watch("k.0", "lines", Lines(), other)
-        until(lambda: watched.numbers("k.0") == [5])
+        wait_until(lambda: watched.numbers("k.0") == [5])
         path.write_text("333\n444\n")
-        until(lambda: watched.numbers() == [333, 444])
+        wait_until(lambda: watched.numbers() == [333, 444])
         assert observer.began_anew == 0
 
     def test_is_read_when_it_was_written_since(self, watched: Watched, tmp_path: Path) -> None:
@@ -343,9 +337,9 @@ def test_what_is_no_regular_file_is_refused_once(watched: Watched, tmp_path: Pat
         watched.follower.watch(f"{name}.0", "lines", Lines(), tmp_path / name)
     watched.follower.watch("null.0", "lines", Lines(), Path("/dev/null"))
     watched.follower.watch("j.0", "lines", Lines(), good)
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     append(good, "2\n")
-    until(lambda: watched.numbers() == [1, 2])
+    wait_until(lambda: watched.numbers() == [1, 2])
     for job in ("fifo.0", "dir.0", "null.0"):
         watched.finish(job)
     assert sorted(warning.split(":")[0] for warning in watched.warnings) == [
@@ -383,9 +377,9 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(
     path.write_text("1\n")
     watched.follower.watch("j.0", "bad", failing, path)
     watched.follower.watch("j.0", "lines", Lines(), path)
-    until(lambda: watched.numbers() == [1])
+    wait_until(lambda: watched.numbers() == [1])
     append(path, "2\n")
-    until(lambda: watched.numbers() == [1, 2])
+    wait_until(lambda: watched.numbers() == [1, 2])
     watched.finish()
     assert failing.asked == 1
     assert len(watched.warnings) == 1
@@ -407,9 +401,9 @@ def test_a_failing_receiver_does_not_end_the_following(tmp_path: Path) -> None:
     follower = Follower(emit, time.time)
     path.write_text("1\n")
     follower.watch("j.0", "lines", Lines(), path)
-    until(lambda: refused)
+    wait_until(lambda: refused)
     append(path, "2\n")
-    until(lambda: len(events) == 1)
+    wait_until(lambda: len(events) == 1)
 
     def then() -> None:
         raise RuntimeError("not now either")
@@ -451,7 +445,7 @@ def test_reading_pauses_while_events_pile_up(tmp_path: Path) -> None:
     follower.watch("j.0", "lines", Lines(), path)
     over = threading.Event()
     follower.finish("j.0", over.set)
-    until(lambda: len(events) > 20_000)
+    wait_until(lambda: len(events) > 20_000)
     assert not over.wait(0.3)
     assert len(events) < 200_000
     held[0] = 10_000_000
@@ -487,9 +481,9 @@ def test_closing_gives_up_what_takes_too_long_and_still_tells_the_end(tmp_path: 
     follower = Follower(events.extend, time.time, backlog=lambda: len(events))
     follower.watch("j.0", "lines", Lines(), path)
     follower.finish("j.0", over.set)
-    until(lambda: len(events) > 20_000)
+    wait_until(lambda: len(events) > 20_000)
     follower.close(timeout=0.05)
-    assert over.wait(10)
+    assert over.wait(60)
 
 
 def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
@@ -500,12 +494,12 @@ def test_a_thousand_files_are_followed_with_few_descriptors_and_little_work(
         path = tmp_path / f"{n}.txt"
         path.write_text(f"{n}\n")
         watched.follower.watch(f"j.{n}", "lines", Lines(), path)
-    until(lambda: len(watched.events) == 1000)
+    wait_until(lambda: len(watched.events) == 1000)
     assert len(os.listdir("/proc/self/fd")) < before + 10
     usage = resource.getrusage(resource.RUSAGE_SELF)
     start, began = usage.ru_utime + usage.ru_stime, time.monotonic()
     append(tmp_path / "500.txt", "-1\n")
-    until(lambda: watched.numbers("j.500") == [500, -1])
+    wait_until(lambda: watched.numbers("j.500") == [500, -1])
     while time.monotonic() < began + 1.0:
         time.sleep(0.05)
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -521,7 +515,7 @@ def test_the_thread_does_not_end_without_a_word(
 
     monkeypatch.setattr("ensemble_core.runtime.tail.change_detection.ChangeDetector.news", broken)
     watched.follower.watch("a.0", "lines", Lines(), tmp_path / "out.txt")
-    until(lambda: watched.warnings)
+    wait_until(lambda: watched.warnings)
     assert "will not fire: MemoryError: no room" in watched.warnings[0]
     ended = threading.Event()
     watched.follower.finish("a.0", ended.set)

@@ -162,7 +162,7 @@ class Running:
                 if all(line.get(key) == value for key, value in wanted.items())
             ]
 
-    def wait_for(self, count: int = 1, timeout: float = 30.0, **wanted: object) -> dict[str, Any]:
+    def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
         """Wait for lines that have these values; the last of them."""
 
         def enough() -> bool:
@@ -176,7 +176,7 @@ class Running:
             pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
         return found[-1]
 
-    def ended(self, timeout: float = 30.0) -> int:
+    def ended(self, timeout: float = 100.0) -> int:
         """Wait until it has ended; its exit code."""
         try:
             code = self.process.wait(timeout)

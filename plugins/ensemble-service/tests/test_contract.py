@@ -37,7 +37,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]
             "service",
         )
         agent.start()
-        assert agent.wait_connected(10)
+        assert agent.wait_connected(60)
         yield service.port, controller
         agent.stop()
 

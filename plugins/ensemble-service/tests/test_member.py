@@ -83,7 +83,7 @@ class World:
             )
             agent.start()
             self._stack.callback(agent.stop)
-            assert agent.wait_connected(20)
+            assert agent.wait_connected(60)
 
     def server(self) -> None:
         state = str(self.folder / "service")
@@ -105,7 +105,7 @@ class World:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         process = self.processes.pop(name)
         process.send_signal(number)
-        process.wait(20)
+        process.wait(60)
 
     def finish(self, name: str = "run") -> tuple[int, list[dict[str, Any]]]:
         """Wait for a controller; its exit code and what it printed."""

@@ -189,7 +189,7 @@ class World:
             "service",
         )
         agent.start()
-        assert agent.wait_connected(10)
+        assert agent.wait_connected(60)
         return agent
 
     def leave(self, name: str = "a") -> None:
@@ -747,7 +747,7 @@ def test_events_are_acknowledged_also_after_what_was_due_could_not_be_done_once(
         tick(steered, now)
 
     monkeypatch.setattr(MemberProxy, "tick", failing)
-    assert failed.wait(10)
+    assert failed.wait(60)
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
     wait_until(lambda: not len(agent._hosted["run-1"].unacked))
@@ -832,7 +832,7 @@ def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -
         )
         events: list[Event] = []
         try:
-            assert agent.wait_connected(10)
+            assert agent.wait_connected(60)
             executor.open(Run("run-tls", tmp_path, time.time), events.extend)
             executor.submit(jobs(1))
             wait_until(lambda: any(isinstance(e, JobEvent) and e.name == "clean" for e in events))

@@ -25,7 +25,7 @@ from ensemble_service.resize_log import Entry, ResizeLog
 from ensemble_core import EnsembleError, Resized, Resizer
 
 ADMIN = Identity("admin", "")
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Nodes(Resizer):

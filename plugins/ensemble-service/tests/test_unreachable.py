@@ -131,7 +131,7 @@ def test_who_cannot_talk_to_the_service_is_told_why_in_the_same_words(
             told_to_a_run(tmp_path / "run", service.port, controller, **way),
             told_to_a_client(service.port, controller, **way),
         ]
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 60
     assert [error.code for error in errors] == [code] * 3
     assert len({str(error) for error in errors}) == 1
     assert cause in str(errors[0].cause)
@@ -188,12 +188,12 @@ def test_an_agent_that_was_connected_says_once_what_is_wrong_and_goes_on_trying(
         try:
             with serving(settings(folders.right)):
                 agent.start()
-                assert agent.wait_connected(10)
+                assert agent.wait_connected(60)
             with serving(settings(folders.other)):
                 before = len(attempts)
                 wait_until(lambda: len(attempts) >= before + 3)
             with serving(settings(folders.right)):
-                assert agent.wait_connected(20)
+                assert agent.wait_connected(60)
         finally:
             agent.stop()
     said = [record.getMessage() for record in caplog.records]
@@ -225,7 +225,7 @@ def test_an_agent_waits_for_a_service_that_is_not_there_yet(tmp_path: Path) -> N
     try:
         wait_until(lambda: len(attempts) >= 2)
         with serving(Settings(state=tmp_path / "service", port=port, grace=0.2)):
-            assert agent.wait_connected(10)
+            assert agent.wait_connected(60)
     finally:
         agent.stop()
     assert not given_up

@@ -160,7 +160,7 @@ class Cluster:
         process.kill()
         process.wait(30)
 
-    def _wait(self, done: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
+    def _wait(self, done: Callable[[], bool], what: str, timeout: float = 100.0) -> None:
         end = time.monotonic() + timeout
         while not done():
             if time.monotonic() > end:
@@ -282,7 +282,7 @@ class Running:
             if all(line.get(key) == value for key, value in wanted.items())
         ]
 
-    def wait_for(self, count: int = 1, timeout: float = 40.0, **wanted: object) -> dict[str, Any]:
+    def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
         """Wait for lines that have these values; the last of them."""
         with self._news:
             self._news.wait_for(
@@ -294,7 +294,7 @@ class Running:
             pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
         return found[-1]
 
-    def ended(self, timeout: float = 60.0) -> int:
+    def ended(self, timeout: float = 100.0) -> int:
         """Wait until it has ended; its exit code."""
         try:
             code = self.process.wait(timeout)

@@ -29,7 +29,7 @@ def test_slurmctld_may_be_away_while_jobs_end_are_submitted_and_are_cancelled(
         session.wait_for(lasting, "start")
         # What it has not saved, a slurmctld that is killed forgets.
         started, saved = time.time(), cluster.base / "state" / "job_state"
-        wait_until(lambda: saved.exists() and saved.stat().st_mtime > started, 20)
+        wait_until(lambda: saved.exists() and saved.stat().st_mtime > started)
         cluster.kill("slurmctld")
         later = [session.job("sh", "-c", "echo ran >> ran") for _ in range(5)]
         session.submit(*later)
@@ -89,5 +89,5 @@ def test_with_the_sites_completion_script_a_killed_shell_is_known_at_once(
         began = time.monotonic()
         os.kill(shell_of("1002.5"), signal.SIGKILL)
         session.wait_clean(job)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 50  # the queue is looked at each minute
         assert session.context(job, "finish")["status"] & 0x7F == signal.SIGKILL

@@ -82,7 +82,7 @@ def test_a_job_that_slurm_starts_again_ends_once_and_its_first_life_does_not_cou
     job = session.job("bash", "-c", once, options={"slurm": {"requeue": True}})
     session.submit(job)
     session.wait_for(job, "start")
-    wait_until((tmp_path / "lives").exists, 10)
+    wait_until((tmp_path / "lives").exists)
     cluster.run("scontrol", "requeue", session.queue_id(job))
     # Slurm lets two minutes pass before it starts a job again, unless its time is set back.
     cluster.run("scontrol", "update", f"jobid={session.queue_id(job)}", "starttime=now")

@@ -16,6 +16,7 @@ from ensemble_slurm.names import Batch
 from ensemble_slurm.script import Place, Scripts
 
 from ensemble_core import Job
+from ensemble_core.testing import wait_until
 
 
 class Wrapped:
@@ -86,16 +87,9 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., Wrapped]]:
         each.close()
 
 
-def wait_for(done: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_the_time_that_a_job_is_suspended_is_not_its_own(wrapped: Callable[..., Wrapped]) -> None:
     job = wrapped("sh", "-c", "touch began; sleep 0.3; sleep 0.3", duration=2.0)
-    wait_for((job.folder / "began").exists)
+    wait_until((job.folder / "began").exists)
     job.signal(signal.SIGSTOP)
     time.sleep(2.3)
     job.signal(signal.SIGCONT)
@@ -107,7 +101,7 @@ def test_a_command_that_is_only_stopped_costs_no_core_and_has_not_ended(
     wrapped: Callable[..., Wrapped],
 ) -> None:
     job = wrapped("sh", "-c", "touch began; sleep 0.5; exit 3")
-    wait_for((job.folder / "began").exists)
+    wait_until((job.folder / "began").exists)
     job.signal(signal.SIGSTOP, but=[job.process.pid])
     time.sleep(0.1)
     before = _ticks(job.process.pid)
@@ -129,7 +123,7 @@ def test_a_job_that_heeds_its_time_limit_leaves_nothing_behind(
 ) -> None:
     job = wrapped("sleep", "1000", duration=0.2, grace=600.0)
     assert job.wait() == 143
-    wait_for(lambda: not job.family())
+    wait_until(lambda: not job.family())
 
 
 def test_a_job_that_slurm_starts_again_unasked_runs_nothing(
