@@ -559,6 +559,7 @@ def executor_error(registry: Registry, name: str, chosen: str | None) -> Ensembl
     return None
 
 
+@pytest.mark.checkout
 @pytest.mark.parametrize("name", ["left", "left/right", "local", "remote", "a-1"])
 def test_a_group_may_name_a_member_where_the_executor_has_members(
     registry: Registry, name: str
@@ -566,6 +567,7 @@ def test_a_group_may_name_a_member_where_the_executor_has_members(
     assert executor_error(registry, name, "remote") is None
 
 
+@pytest.mark.checkout
 @pytest.mark.parametrize("name", ["Left", "a/b/c", "/a", "a/", "a_b", "-a", "a" * 64])
 def test_a_name_that_no_member_can_have_is_refused(registry: Registry, name: str) -> None:
     error = executor_error(registry, name, "remote")
@@ -573,6 +575,7 @@ def test_a_name_that_no_member_can_have_is_refused(registry: Registry, name: str
     assert error.code == "bad-member"
 
 
+@pytest.mark.checkout
 def test_a_member_named_for_an_executor_without_members_is_refused(registry: Registry) -> None:
     error = executor_error(registry, "left", "local")
     assert error is not None

@@ -100,12 +100,12 @@ def add_fields(model: Path) -> None:
         (model / name).write_text(text)
 
 
-@pytest.mark.parametrize("place", ["journal", "supervisor", "service"])
+@pytest.mark.parametrize(
+    "place", ["journal", "supervisor", pytest.param("service", marks=pytest.mark.checkout)]
+)
 def test_a_field_that_is_added_in_one_place_arrives_everywhere(tmp_path: Path, place: str) -> None:
     wanted = ["ensemble_core"]
     if place == "service":
-        if importlib.util.find_spec("ensemble_service") is None:
-            pytest.skip("needs the service: pip install 'ensemble-core[service]'")
         wanted.append("ensemble_service")
     copy = tmp_path / "copy"
     for name in wanted:
