@@ -1,0 +1,183 @@
+"""Runs that version 1.0 recorded, before the core was divided into rooms, go on being of use.
+
+Each is looked at, replayed, and, where its executor can be had, resumed; what is said of it is what
+version 1.0 said. ``data/version-1.0/README.md`` says how they were made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import sqlite3
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli.main import main
+from ensemble_core.config import load_text
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.replay import recover
+from ensemble_core.journal.snapshot import load
+from ensemble_core.plugin.discovery import discover
+
+DATA = Path(__file__).with_name("data") / "version-1.0"
+#: What the runs' names begin with: their executors.
+RUNS = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
+ELSEWHERE = ("flux-killed", "remote-killed", "slurm-killed")
+#: Where the state was when version 1.0 was asked.
+THEN = "/home/user/state"
+#: What a replay says of snapshots depends on the versions of everything that is installed.
+SNAPSHOTS = ("snapshots", "snapshots_of_other_versions")
+
+
+@dataclass
+class Recorded:
+    """One run, unpacked: a state folder with it, and what version 1.0 said."""
+
+    name: str
+    state: Path
+
+    @property
+    def tag(self) -> str:
+        return (self.state / "TAG").read_text().strip()
+
+    @property
+    def folder(self) -> Path:
+        return self.state / "runs" / self.tag
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / NAME
+
+    def expected(self, name: str) -> str:
+        return (self.state / "expected" / name).read_text()
+
+    def ensemble(self, *args: str, code: int | None = 0) -> str:
+        """What a command says, with the state where it was."""
+        result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
+        assert code is None or result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result.output.replace(str(self.state), THEN)
+
+
+def needs(plugin: str) -> None:
+    if importlib.util.find_spec(plugin) is None:
+        pytest.skip(f"needs the plugin {plugin}")
+
+
+@pytest.fixture(params=RUNS)
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
+    return unpacked(request.param, tmp_path)
+
+
+def unpacked(name: str, folder: Path) -> Recorded:
+    if name.startswith("remote"):
+        needs("ensemble_service")  # the file names members as executors of its groups
+    with tarfile.open(DATA / f"{name}.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    return Recorded(name, folder)
+
+
+def test_there_is_a_run_of_each_executor() -> None:
+    executors = {name.split("-")[0] for name in RUNS}
+    assert executors == {"local", "minicluster", "flux", "slurm", "remote"}
+
+
+def test_its_status_is_what_it_was(recorded: Recorded) -> None:
+    said = json.loads(recorded.ensemble("status", "--json", recorded.tag))
+    assert said == json.loads(recorded.expected("status.json"))
+
+
+def test_its_events_are_what_they_were(recorded: Recorded) -> None:
+    said = recorded.ensemble("events", "--json", recorded.tag)
+    assert said.splitlines() == recorded.expected("events.jsonl").splitlines()
+
+
+def test_why_its_rules_fired_is_what_it_was(recorded: Recorded) -> None:
+    for rule, wanted in json.loads(recorded.expected("why.json")).items():
+        said = recorded.ensemble("why", "--json", recorded.tag, rule, code=None)
+        assert [json.loads(line) for line in said.splitlines()] == wanted
+
+
+def test_a_replay_comes_to_the_same_decisions(recorded: Recorded) -> None:
+    said = json.loads(recorded.ensemble("replay", "--json", recorded.tag))
+    wanted = json.loads(recorded.expected("replay.json"))
+    assert said["same"] is True
+    assert {k: v for k, v in said.items() if k not in SNAPSHOTS} == {
+        k: v for k, v in wanted.items() if k not in SNAPSHOTS
+    }
+
+
+def test_its_snapshots_are_passed_over_for_its_events(recorded: Recorded) -> None:
+    """Their layout is not ours: also where their maker's name were the same, none is read."""
+    registry = discover()
+
+    def loading(text: Any) -> Any:
+        return load_text(text.text, registry, file=text.file, overrides=text.overrides)
+
+    with Journal(recorded.journal) as journal:
+        snapshots = list(journal.snapshots())
+        assert snapshots
+        for snapshot in snapshots:
+            held = [text for text in journal.texts() if text.seq < snapshot.seq]
+            assert load(snapshot.state, loading(held[-1])) is None
+        found = recover(journal, loading, snapshots[0].maker)
+        assert found.replayed == found.seq == journal.last()
+
+
+def moved(recorded: Recorded, work: Path) -> None:
+    """Let the run have been started in this folder of this machine."""
+    with sqlite3.connect(recorded.journal) as journal:
+        here = {"cwd": work, "output": recorded.folder / "output", "file": work / "study.yaml"}
+        for key, place in here.items():
+            value = json.dumps(str(place))
+            journal.execute("UPDATE about SET value = ? WHERE key = ?", (value, key))
+        journal.execute("UPDATE texts SET file = ?", (str(work / "study.yaml"),))
+    journal.close()
+    for ledger in recorded.folder.rglob("local.log"):
+        host = json.dumps(socket.gethostname())
+        ledger.write_text(ledger.read_text().replace('["k","node"', f'["k",{host}'))
+
+
+@pytest.mark.parametrize("name", ["local-killed", "local-outlived", "minicluster-killed"])
+def test_it_is_resumed_to_the_end_that_version_1_0_came_to(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("minicluster"):
+        needs("ensemble_minicluster")
+    recorded = unpacked(name, tmp_path)
+    work = tmp_path / "work"
+    moved(recorded, work)
+    monkeypatch.chdir(work)
+    recorded.ensemble("resume", "--json", recorded.tag)
+    wanted = json.loads(recorded.expected("resume-status.json"))
+    said = json.loads(recorded.ensemble("status", "--json", recorded.tag))
+    assert (said["state"], said["exit_code"]) == ("ended", wanted["exit_code"])
+    for group, then in zip(said["report"]["groups"], wanted["report"]["groups"], strict=True):
+        for key in ("name", "submitted", "waiting", "running", "success", "failed", "cancelled"):
+            assert group[key] == then[key], (group["name"], key)
+    replayed = json.loads(recorded.ensemble("replay", "--json", recorded.tag))
+    assert replayed["same"] is True
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_where_its_queue_is_not_there_a_resume_says_so_and_changes_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = unpacked(name, tmp_path)
+    work = tmp_path / "work"
+    moved(recorded, work)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    events = recorded.ensemble("events", "--json", recorded.tag)
+    said = recorded.ensemble("resume", recorded.tag, code=None)
+    assert "error: " in said
+    assert "hint: " in said
+    assert recorded.ensemble("events", "--json", recorded.tag) == events
+    assert json.loads(recorded.ensemble("status", "--json", recorded.tag))["state"] == "interrupted"
