@@ -1,21 +1,25 @@
 """Start-up: the command line against a bare click program, each in a process of its own.
 
-Prints the ratio of wall times, pair by pair, medians of many pairs: ``ensemble --help`` against the
-bare program's ``--help``, ``ensemble validate hello-world.yaml`` against both of the bare program's
-ways to run, and ``ensemble run`` of one ``/bin/true`` against the bare program.
+Measures ``ensemble --help`` against the bare program's ``--help``, and ``ensemble validate
+hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command; with ``--against``
+also those of another tree. All take turns, round by round; on a loaded machine minima and the time
+of processors say more than medians of wall time.
 
-    python benchmarks/startup.py [--pairs N]
+    python benchmarks/startup.py [--rounds N] [--against PROGRAM]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 BARE = """
 import click
@@ -39,43 +43,93 @@ rules: [{trigger: start, action: {name: submit, label: one}}]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hello-world.yaml"
 
 
-def seconds(command: list[str]) -> float:
-    """Wall time of one process."""
+#: Columns of the table.
+WIDTHS = (10, 8, 10, 8)
+#: Measured from a checkout; its modules are compiled before, as those of an installation are.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
+class Cost(NamedTuple):
+    """What one process took, in milliseconds; ``cpu`` without processes that outlive it."""
+
+    wall: float
+    cpu: float
+
+
+def cost(command: Sequence[str], folder: str) -> Cost:
+    """Run a process in this folder, where no tree's modules lie, to its end."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - began
+    process = subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)}: {errors.decode()}")
+    return Cost(wall * 1e3, (usage.ru_utime + usage.ru_stime) * 1e3)
 
 
 def main() -> None:
-    """Measure in pairs, and print medians of ratios."""
+    """Measure in rounds, and print minima, medians and ratios."""
     parser = argparse.ArgumentParser(description="start-up against a bare click program")
-    parser.add_argument("--pairs", type=int, default=21)
-    pairs = parser.parse_args().pairs
-    ours = [sys.executable, "-m", "ensemble_core.cli"]
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument(
+        "--against", metavar="PROGRAM", help="the program 'ensemble' of another environment"
+    )
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "bare.py"
         file.write_text(BARE, encoding="utf-8")
-        bare = [sys.executable, str(file)]
         one = Path(folder) / "one.yaml"
         one.write_text(ONE, encoding="utf-8")
-        run = [*ours, "run", "--executor", "local", "--state", folder, str(one)]
-        for name, a, b in (
-            ("ensemble --help / bare --help", [*ours, "--help"], [*bare, "--help"]),
-            (
-                "ensemble validate / bare --help",
-                [*ours, "validate", str(EXAMPLE)],
-                [*bare, "--help"],
-            ),
-            (
-                "ensemble validate / bare validate",
-                [*ours, "validate", str(EXAMPLE)],
-                [*bare, "validate", "x"],
-            ),
-            ("ensemble run (/bin/true) / bare validate", run, [*bare, "validate", "x"]),
-        ):
-            seconds(a), seconds(b)
-            ratios = [seconds(a) / seconds(b) for _ in range(pairs)]
-            print(f"{name:40s} {statistics.median(ratios):5.2f}")
+        ways = {
+            "--help": ["--help"],
+            "validate": ["validate", str(EXAMPLE)],
+            "run": ["run", "--executor", "local", "--state", folder, str(one)],
+        }
+        commands = {
+            "bare --help": [sys.executable, str(file), "--help"],
+            "bare validate": [sys.executable, str(file), "validate", "x"],
+        }
+        trees = {"ensemble": str(Path(sys.executable).with_name("ensemble"))}
+        if given.against:
+            trees["other"] = given.against
+        for way, arguments in ways.items():
+            for tree, program in trees.items():
+                commands[f"{tree} {way}"] = [program, *arguments]
+        for command in commands.values():
+            cost(command, folder)
+        costs: dict[str, list[Cost]] = {name: [] for name in commands}
+        for _ in range(given.rounds):
+            for name, command in commands.items():
+                costs[name].append(cost(command, folder))
+
+    print(
+        f"{'milliseconds':36s} {'wall: min':>10s} {'median':>8s} {'cpu: min':>10s} {'median':>8s}"
+    )
+    for name, all_of in costs.items():
+        print(
+            f"{name:36s}",
+            *(f"{value:{w}.1f}" for value, w in zip(summary(all_of), WIDTHS, strict=True)),
+        )
+    print("ratios")
+    for way in ways:
+        bare = "bare --help" if way == "--help" else "bare validate"
+        pairs = [(f"ensemble {way}", bare)]
+        if given.against:
+            pairs += [(f"other {way}", bare), (f"ensemble {way}", f"other {way}")]
+        for ours, theirs in pairs:
+            both = zip(summary(costs[ours]), summary(costs[theirs]), WIDTHS, strict=True)
+            print(f"{f'{ours} / {theirs}':36s}", *(f"{a / b:{w}.2f}" for a, b, w in both))
+
+
+def summary(costs: Sequence[Cost]) -> tuple[float, float, float, float]:
+    """The least and the median wall time, the least and the median processor time."""
+    walls, cpus = zip(*costs, strict=True)
+    return min(walls), statistics.median(walls), min(cpus), statistics.median(cpus)
 
 
 if __name__ == "__main__":

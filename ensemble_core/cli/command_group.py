@@ -8,6 +8,7 @@ Ensemble or a plugin; 128 + N ended by signal N; and whatever a rule's ``termina
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -58,6 +59,8 @@ class CommandGroup(click.Group):
         if not standalone_mode:
             return run(args, prog_name, complete_var, standalone_mode=False, **extra)
         _open_closed_streams()
+        # Nearly all that a command makes at its start, modules above all, stays to its end.
+        gc.set_threshold(50_000, 20, 20)
         try:
             code = run(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()

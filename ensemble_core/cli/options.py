@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -171,6 +172,10 @@ def load_plugins(files: Sequence[str], *, warn: bool = True) -> Registry:
     loaded = {} if ctx is None else ctx.meta.setdefault("ensemble.plugins", {})
     registry = loaded.get(tuple(files)) or discover(files)
     loaded[tuple(files)] = registry
+    if not files and not gc.get_freeze_count():
+        # Modules stay to the end: no search for garbage, the one at the end included, need look at
+        # them. Not so what a user's code made, such as a file that is closed when it is collected.
+        gc.freeze()
     for text in registry.warnings if warn else ():
         print_warning(text)
     return registry

@@ -7,10 +7,13 @@ thermo output; ``lammps-converged`` waits for a metric, how many replicas of a g
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ensemble_core import EnsembleError, Event, Observed, Trigger, TriggerPlugin
+from ensemble_core import EnsembleError, Trigger, TriggerPlugin
 from ensemble_lammps.facts import FACTS
+
+if TYPE_CHECKING:
+    from ensemble_core import Event
 
 __all__ = ["triggers"]
 
@@ -21,17 +24,18 @@ _NO_COLUMNS = (FACTS | {"Converged"}) - {"Atoms"}
 _END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
 
-def _is_thermo(event: Event, fields: Mapping[str, Any]) -> bool:
-    return (
-        isinstance(event, Observed)
-        and event.observer.rpartition(":")[2] == OBSERVER
-        and not event.values.keys() <= _NO_COLUMNS
-        and _END.isdisjoint(event.values)
-    )
-
-
 def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
-    return Trigger(wakes=("observed",), group=name, match=_is_thermo)
+    from ensemble_core import Observed
+
+    def is_thermo(event: Event, fields: Mapping[str, Any]) -> bool:
+        return (
+            isinstance(event, Observed)
+            and event.observer.rpartition(":")[2] == OBSERVER
+            and not event.values.keys() <= _NO_COLUMNS
+            and _END.isdisjoint(event.values)
+        )
+
+    return Trigger(wakes=("observed",), group=name, match=is_thermo)
 
 
 def _converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
