@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.text_style import TextStyle, printable, shorten
+from ensemble_core.cli.text_style import TextStyle, count_of, printable, shorten
 from ensemble_core.model.decisions import (
     AddRule,
     Call,
@@ -295,8 +295,7 @@ class Narrator:
             yield self._action(f"log {log.message}")
         elif log.level == "warning":
             by = f" (rule {log.rule})" if log.rule else ""
-            head = self._err.paint("warning:", "warning")
-            yield OutputLine(f"{head} {printable(log.message)}{by}", error=True)
+            yield OutputLine(self._err.warning(printable(log.message) + by), error=True)
         else:
             yield self._error(log.message, log.rule)
 
@@ -305,7 +304,7 @@ class Narrator:
             return  # the summary says how the run ended; the signal's own line came before
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
         if end.cancel:
-            notes.append(f"cancelling {_jobs(len(end.cancel))}")
+            notes.append(f"cancelling {count_of(len(end.cancel), 'job')}")
         yield self._action("terminate ensemble session", f"({', '.join(notes)})" if notes else "")
 
     # Events
@@ -396,10 +395,9 @@ class Narrator:
             )
 
     def _resized(self, outcome: ResizeOutcome) -> Iterator[OutputLine]:
-        if outcome.outcome == "undelivered":  # it will be asked again under the same request
-            delta = self._resizes.get(outcome.request, 0)
-        else:
-            delta = self._resizes.pop(outcome.request, 0)
+        delta = self._resizes.get(outcome.request, 0)
+        if outcome.outcome != "undelivered":  # then it will be asked again under the same request
+            self._resizes.pop(outcome.request, None)
         word = "grow" if delta > 0 else "shrink" if delta < 0 else "resize"
         told = f"{word} {abs(delta)} {outcome.outcome}" if delta else f"{word} {outcome.outcome}"
         if outcome.size is not None and outcome.outcome == "granted":
@@ -410,8 +408,7 @@ class Narrator:
             yield self._action(told)
         else:
             again = "; it will be asked again" if outcome.outcome == "undelivered" else ""
-            head = self._err.paint("warning:", "warning")
-            yield OutputLine(f"{head} {printable(told)}{again}", error=True)
+            yield OutputLine(self._err.warning(printable(told) + again), error=True)
 
     def _error(self, message: str, rule: str | None) -> OutputLine:
         what, newline, rest = printable(message).partition("\n")
@@ -419,10 +416,6 @@ class Narrator:
         return OutputLine(
             f"{self._err.paint('error:', 'bad')} {what}{by}{newline}{rest}", error=True
         )
-
-
-def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
 
 
 def _value(value: object) -> str:

@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 
 from ensemble_core.cli.console import OutputLine, interesting
 from ensemble_core.cli.live import LiveTable
-from ensemble_core.cli.text_style import is_terminal
+from ensemble_core.cli.text_style import encodable, is_terminal
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 
@@ -188,8 +188,7 @@ class Output:
         if not text or id(stream) in self._dead:
             return
         try:
-            encoding = getattr(stream, "encoding", None) or "utf-8"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.write(encodable(text, stream))
             while not _flushed(stream):
                 time.sleep(0.02)
         except (OSError, ValueError) as error:

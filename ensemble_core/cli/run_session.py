@@ -23,7 +23,7 @@ from ensemble_core.cli.options import Display
 from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun, watch_for_stop
 from ensemble_core.cli.summary import summary
-from ensemble_core.cli.text_style import TextStyle, is_terminal, printable, style_of
+from ensemble_core.cli.text_style import count_of, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision, Submit
@@ -53,11 +53,12 @@ class RunSession:
         self._now = 0.0
         self._out: TextIO = sys.stdout
         self._err: TextIO = sys.stderr
-        self._look: TextStyle = style_of(self._out)
+        self._look = style_of(self._out)
+        self._err_look = style_of(self._err)
         self._narrator = Narrator(
             ensemble,
             self._look,
-            style_of(self._err),
+            self._err_look,
             debug=(display.debug or ensemble.debug) and not (display.quiet or display.as_json),
         )
         self._block = self._make_block(display.progress)
@@ -68,8 +69,8 @@ class RunSession:
             return None
         if not can_be_live(self._out):
             if progress:
-                warning = style_of(self._err).paint("warning:", "warning")
-                click.echo(f"{warning} --progress needs a terminal to keep a table on", err=True)
+                said = "--progress needs a terminal to keep a table on"
+                click.echo(self._err_look.warning(said), err=True)
             return None
         return LiveTable(self._look, self._size)
 
@@ -134,9 +135,8 @@ class RunSession:
                 self._left = True
                 output.say("leaving at once", error=True)
             elif exit_code != READER_GONE:
-                count = len(feed.active)
-                jobs = f"{count} job{'' if count == 1 else 's'}"
-                doing = f"cancelling {jobs}" if count else "no job is active"
+                jobs = count_of(len(feed.active), "job")
+                doing = f"cancelling {jobs}" if feed.active else "no job is active"
                 note = f"stopping: {doing} (Ctrl-C again to leave at once)"
                 if self._block is not None:
                     self._block.note = note
@@ -183,10 +183,7 @@ class RunSession:
                 yield line
 
     def _warn(self, output: Output, text: str) -> None:
-        output.say(
-            f"{style_of(self._err).paint('warning:', 'warning')} {printable(text)}",
-            error=True,
-        )
+        output.say(self._err_look.warning(printable(text)), error=True)
 
     def _begin(
         self, output: Output, tag: str, kept: ControlledRun | None, engine: Engine | None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ensemble_core.cli.text_style import (
     TextStyle,
+    count_of,
     format_duration,
     format_table,
     printable,
@@ -19,7 +20,7 @@ from ensemble_core.cli.text_style import (
 from ensemble_core.cli.why_text import format_times
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 
-__all__ = ["group_table", "rule_lines", "summary", "why_not_fired"]
+__all__ = ["group_table", "report_lines", "rule_lines", "summary", "why_not_fired"]
 
 #: Columns: heading, short heading, and by which order they go when the terminal is narrow (the
 #: highest first; 0 never goes).
@@ -34,32 +35,18 @@ _COLUMNS = (
     ("mean time", "t-run", 5),
     ("mean wait", "t-wait", 6),
 )
+#: What the columns between the group's name and its times count.
+_COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
+_INDENT = " " * 8  # of a reason that has lines of its own
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def _cells(group: GroupReport) -> tuple[str, ...]:
-    return (
-        group.name,
-        str(group.submitted),
-        str(group.waiting),
-        str(group.running),
-        str(group.success),
-        str(group.failed),
-        str(group.cancelled),
-        format_duration(group.mean_duration),
-        format_duration(group.mean_pending),
-    )
-
-
-def _total(groups: Sequence[GroupReport]) -> tuple[str, ...]:
-    sums = (
-        sum(getattr(group, name) for group in groups)
-        for name in ("submitted", "waiting", "running", "success", "failed", "cancelled")
-    )
-    return ("all", *map(str, sums), "", "")
+    times = (format_duration(group.mean_duration), format_duration(group.mean_pending))
+    return (group.name, *(str(getattr(group, field)) for field in _COUNTS), *times)
 
 
 def group_table(
@@ -74,15 +61,19 @@ def group_table(
     """
     rows = [_cells(group) for group in groups]
     if total is not None:
-        rows.append(_total(total))
+        sums = (sum(getattr(group, field) for group in total) for field in _COUNTS)
+        rows.append(("all", *map(str, sums), "", ""))
     kept = list(range(len(_COLUMNS)))
-    short = False
+    short = over = False
     while True:
         heads = [_COLUMNS[column][1] if short else _COLUMNS[column][0] for column in kept]
         shown: list[list[str]] = [heads, *([row[column] for column in kept] for row in rows)]
         lines = format_table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
         widest = max(len(line) for line in lines)
         if width is None or widest <= width:
+            break
+        if over:
+            lines = [line[:width] for line in lines]
             break
         if not short:
             short = True
@@ -91,17 +82,14 @@ def group_table(
         spare = name - (widest - width)
         goes = max(kept, key=lambda column: _COLUMNS[column][2])
         # A long name gives way before a column does, but not below what tells groups apart.
-        limit = _NARROWEST_NAME if not _COLUMNS[goes][2] else max(_NARROWEST_NAME, 12)
+        limit = 12 if _COLUMNS[goes][2] else _NARROWEST_NAME
         if name > limit and spare >= limit:
             rows = [(shorten(row[0], spare, look), *row[1:]) for row in rows]
         elif _COLUMNS[goes][2]:
             kept.remove(goes)
         else:
             rows = [(shorten(row[0], max(1, spare), look), *row[1:]) for row in rows]
-            shown = [heads, *([row[column] for column in kept] for row in rows)]
-            lines = format_table(shown, right=[False, *[True] * (len(kept) - 1)], indent=" ")
-            lines = [line[:width] for line in lines]
-            break
+            over = True
     lines[0] = look.paint(lines[0], "bold")
     return lines
 
@@ -110,7 +98,7 @@ def why_not_fired(rule: RuleReport) -> str:
     """Why a rule never fired, in words."""
     if rule.state == "never woken":
         return "never woken: nothing it waits for happened"
-    times = f"woken {rule.woken} time{'' if rule.woken == 1 else 's'}"
+    times = f"woken {count_of(rule.woken, 'time')}"
     if rule.state == "condition false":
         when = f"{rule.when!r} was false" if rule.when else "its condition was false"
         if _NUMBER.fullmatch(rule.when):
@@ -140,43 +128,49 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 
     Where a line would be longer than ``width``, the reason has lines of its own.
     """
-    fired = [rule for rule in rules if rule.fired]
-    never = [rule for rule in rules if not rule.fired]
+    fired = [rule for rule in rules if rule.fired][:_RULES_SHOWN]
+    never = [rule for rule in rules if not rule.fired][:_RULES_SHOWN]
     rows = [
-        (f"fired {rule.fired}", f"{rule.id}", printable(rule.label), _state_now(rule))
-        for rule in fired[:_RULES_SHOWN]
-    ]
-    rows += [
-        ("never", rule.id, printable(rule.label), why_not_fired(rule))
-        for rule in never[:_RULES_SHOWN]
+        (
+            f"fired {rule.fired}" if rule.fired else "never",
+            rule.id,
+            printable(rule.label),
+            _state_now(rule) if rule.fired else why_not_fired(rule),
+        )
+        for rule in (*fired, *never)
     ]
     shown = format_table(rows, indent=" ")
     if width is not None and any(len(line) > width for line in shown):
         heads = format_table([row[:3] for row in rows], indent=" ")
-        shown = [_with_reason(head, row[3], width) for head, row in zip(heads, rows, strict=True)]
-    lines = []
-    for row, line in zip(rows, shown, strict=True):
-        lines.append(look.paint(line, "warning") if row[0] == "never" else line)
-    left = max(0, len(fired) - _RULES_SHOWN) + max(0, len(never) - _RULES_SHOWN)
+        wrap = textwrap.TextWrapper(
+            max(20, width), initial_indent=_INDENT, subsequent_indent=_INDENT
+        ).wrap
+        shown = ["\n".join([head, *wrap(row[3])]) for head, row in zip(heads, rows, strict=True)]
+    lines = [
+        look.paint(line, "warning") if row[0] == "never" else line
+        for row, line in zip(rows, shown, strict=True)
+    ]
+    left = len(rules) - len(rows)
     if left:
         lines.append(f" {look.ellipsis} and {left} more rules; --json has them all")
     return lines
-
-
-def _with_reason(head: str, reason: str, width: int) -> str:
-    indent = " " * 8
-    return "\n".join(
-        [
-            head,
-            *textwrap.wrap(reason, max(20, width), initial_indent=indent, subsequent_indent=indent),
-        ]
-    )
 
 
 def _state_now(rule: RuleReport) -> str:
     if rule.cut:
         return f"then switched off: {printable(rule.cut)}"
     return "" if rule.enabled else "then disabled"
+
+
+def report_lines(report: Report, look: TextStyle, width: int | None = None) -> list[str]:
+    """The table of groups and the lines of rules, as far as there are any."""
+    lines: list[str] = []
+    if report.groups:
+        total = report.groups if len(report.groups) > 1 else None
+        lines += group_table(report.groups, look, width, total)
+    if report.rules:
+        lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+    return lines
 
 
 def summary(
@@ -197,11 +191,7 @@ def summary(
         "",
         look.paint(f"{printable(name)}: ended after {format_duration(seconds)}", "bold"),
     ]
-    if report.groups:
-        total = report.groups if len(report.groups) > 1 else None
-        lines += group_table(report.groups, look, width, total)
-    if report.rules:
-        lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+    lines += report_lines(report, look, width)
     if kept is not None:
         lines.append(f" output of jobs: {printable(kept)}")
     said = f" exit code {exit_code}" + (f": {printable(reason)}" if reason else "")

@@ -14,6 +14,8 @@ from typing import Any, TextIO
 
 __all__ = [
     "TextStyle",
+    "count_of",
+    "encodable",
     "format_duration",
     "format_size",
     "format_table",
@@ -53,6 +55,10 @@ class TextStyle:
     def paint(self, text: str, style: str) -> str:
         """The text in a style, where the stream shows colors."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color and text else text
+
+    def warning(self, text: str) -> str:
+        """The text as a warning."""
+        return f"{self.paint('warning:', 'warning')} {text}"
 
     @property
     def ellipsis(self) -> str:
@@ -114,6 +120,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{sign}{minutes}m {secs:02d}s"
 
 
+def count_of(number: int, noun: str) -> str:
+    """``1 job``, ``3 jobs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def format_table(
     rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = ""
 ) -> list[str]:
@@ -160,8 +171,12 @@ def terminal_width(stream: TextIO) -> int | None:
         return 80
 
 
+def encodable(text: str, stream: TextIO) -> str:
+    """The text with what the stream's encoding has no characters for as escapes."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def print_line(text: str) -> None:
     """Print a line on stdout, in whatever encoding that has. Not flushed: there may be many."""
-    out = sys.stdout
-    encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    sys.stdout.write(encodable(text, sys.stdout) + "\n")

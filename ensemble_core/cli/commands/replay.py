@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -12,10 +13,9 @@ from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.summary import group_table, rule_lines
+from ensemble_core.cli.summary import report_lines
 from ensemble_core.cli.text_style import TextStyle, print_line, printable, style_of, terminal_width
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.report import Report
 from ensemble_core.engine.rule_trace import event_words
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.reader import Snapshot
@@ -56,8 +56,6 @@ class _Check:
         self._kept = kept
         last = journal.last()
         self._until = last if until is None else min(until, last)
-        self._engine: Engine | None = None
-        self.report: Report | None = None
         self.events = 0
         self.decisions = 0
         self.difference: Difference | None = None
@@ -79,7 +77,6 @@ class _Check:
                     self._compare(waiting[row.seq], replay.engine)
         except Difference as error:
             self.difference = error
-        self._engine = replay.engine
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
@@ -125,41 +122,28 @@ class _Check:
                 print_line(line)
             sys.stdout.flush()
             self._complain()
-        return 1 if self.difference is not None or self.wrong else 0
+        return 0 if self.same else 1
+
+    @property
+    def same(self) -> bool:
+        return self.difference is None and not self.wrong
 
     def _data(self) -> dict[str, Any]:
-        difference = self.difference
         return {
             "run": self._kept.tag,
-            "same": difference is None and not self.wrong,
+            "same": self.same,
             "events": self.events,
             "decisions": self.decisions,
             "until": self._until,
             "snapshots": self.snapshots,
             "snapshots_of_other_versions": self.foreign,
             "problems": self.wrong,
-            "difference": None
-            if difference is None
-            else {
-                "seq": difference.row.seq,
-                "event": difference.row.event().to_dict(),
-                "journal": json.loads(difference.row.decisions or "[]"),
-                "engine": json.loads(difference.decided or "[]"),
-                "hint": difference.hint,
-            },
-            "report": None if self.report is None else self.report.to_dict(),
+            "difference": None if self.difference is None else _data_of(self.difference),
+            "report": self.report.to_dict(),
         }
 
     def _lines(self, look: TextStyle) -> list[str]:
-        width = terminal_width(sys.stdout)
-        report = self.report
-        lines = []
-        if report is not None:
-            if report.groups:
-                total = report.groups if len(report.groups) > 1 else None
-                lines += group_table(report.groups, look, width, total)
-            if report.rules:
-                lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+        lines = report_lines(self.report, look, terminal_width(sys.stdout))
         tag = printable(self._kept.tag)
         if self.difference is not None:
             said = f"{tag}: as recorded up to event {self.events}, and not after that"
@@ -178,13 +162,9 @@ class _Check:
         return lines
 
     def _complain(self) -> None:
+        hint = "a resume would go on from it; please report this with the journal"
         for problem in self.wrong:
-            print_error(
-                EnsembleError(
-                    problem,
-                    hint="a resume would go on from it; please report this with the journal",
-                )
-            )
+            print_error(EnsembleError(problem, hint=hint))
         if self.difference is not None:
             print_error(_readably(self.difference))
 
@@ -210,15 +190,23 @@ def _first_difference(here: object, there: object) -> str:
     return f"{here!r} by the events, {there!r} in it"
 
 
+def _data_of(difference: Difference) -> dict[str, Any]:
+    """A difference as plain data: its event, and both lists of decisions."""
+    return {
+        "seq": difference.row.seq,
+        "event": difference.row.event().to_dict(),
+        "journal": json.loads(difference.row.decisions or "[]"),
+        "engine": json.loads(difference.decided or "[]"),
+        "hint": difference.hint,
+    }
+
+
 def _readably(difference: Difference) -> EnsembleError:
     """A difference with its event, and both lists of decisions side by side."""
-    row = difference.row
-    journal: list[Any] = json.loads(row.decisions or "[]")
-    engine: list[Any] = json.loads(difference.decided or "[]")
+    row, data = difference.row, _data_of(difference)
+    journal, engine = data["journal"], data["engine"]
     lines = []
-    for place in range(max(len(journal), len(engine))):
-        one = journal[place] if place < len(journal) else None
-        other = engine[place] if place < len(engine) else None
+    for one, other in zip_longest(journal, engine):
         if one == other:
             lines.append(f"  both     {_short(one)}")
             continue

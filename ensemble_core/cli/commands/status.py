@@ -12,9 +12,10 @@ from ensemble_core.cli.commands.runs import format_length
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.summary import group_table, rule_lines
+from ensemble_core.cli.summary import report_lines
 from ensemble_core.cli.text_style import (
     TextStyle,
+    count_of,
     format_duration,
     format_size,
     format_table,
@@ -114,7 +115,6 @@ def _data(
 
 
 def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
-    width = terminal_width(sys.stdout)
     lines = [style.paint(f"{printable(kept.tag)}: {_standing(info)}", _style(info))]
     length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
@@ -139,15 +139,10 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         lines.append(f" output      {printable(str(output))}")
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
-        report = engine.report()
-        if report.groups:
-            total = report.groups if len(report.groups) > 1 else None
-            lines += group_table(report.groups, style, width, total)
-        if report.rules:
-            lines += [style.paint(" rules", "bold"), *rule_lines(report.rules, style, width)]
+        lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
     if info.state in ("interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
-        jobs = f" ({active} job{'' if active == 1 else 's'} not over)" if active else ""
+        jobs = f" ({count_of(active, 'job')} not over)" if active else ""
         lines.append(f" to go on with this run{jobs}: ensemble resume {printable(kept.tag)}")
     return lines
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from ensemble_core.cli.options import executor_option, plugin_option, set_option
+from ensemble_core.cli.error_format import flatten, format_error
+from ensemble_core.cli.options import executor_option, load_plugins, plugin_option, set_option
+from ensemble_core.cli.text_style import count_of, printable, style_of
+from ensemble_core.errors import EnsembleError
 
 __all__ = ["validate"]
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """All that is made here lives to the end, which is soon."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @click.command()
@@ -20,6 +37,7 @@ __all__ = ["validate"]
 @plugin_option
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@_without_collection()
 def validate(
     files: tuple[str, ...],
     executor: str | None,
@@ -33,27 +51,7 @@ def validate(
     executor can do what the rules ask of it is checked with --executor only. Exit code 2 if
     anything is wrong.
     """
-    collects = gc.isenabled()
-    gc.disable()  # all that is made here lives to the end, which is soon
-    try:
-        return _check(files, executor, plugins, overrides, as_json)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _check(
-    files: tuple[str, ...],
-    executor: str | None,
-    plugins: tuple[str, ...],
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> int:
     from ensemble_core import config
-    from ensemble_core.cli.error_format import flatten, format_error
-    from ensemble_core.cli.options import load_plugins
-    from ensemble_core.cli.text_style import printable, style_of
-    from ensemble_core.errors import EnsembleError
 
     registry = load_plugins(plugins)
     record = registry.lookup("executor", executor) if executor is not None else None
@@ -88,18 +86,13 @@ def _check(
         )
         if not as_json:
             for text in ensemble.warnings:
-                click.echo(f"{warned.paint('warning:', 'warning')} {printable(text)}", err=True)
+                click.echo(warned.warning(printable(text)), err=True)
             valid = look.paint("valid", "good")
-            click.echo(
-                f"{printable(file)}: {valid}: {_of(groups, 'job group')}, {_of(rules, 'rule')}"
-            )
+            has = f"{count_of(groups, 'job group')}, {count_of(rules, 'rule')}"
+            click.echo(f"{printable(file)}: {valid}: {has}")
     if as_json:
         click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
     elif wrong:
         bad = sum(not document["valid"] for document in documents)
-        click.echo(f"{_of(wrong, 'error')} in {_of(bad, 'file')}", err=True)
+        click.echo(f"{count_of(wrong, 'error')} in {count_of(bad, 'file')}", err=True)
     return 2 if wrong else 0
-
-
-def _of(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
