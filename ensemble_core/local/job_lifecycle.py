@@ -149,8 +149,7 @@ class JobLifecycle:
         self._slots.give_back(job.cores, record.gpus)
         prepared = record.prepared
         if prepared is not None:
-            prepared.close()
-            self._launcher.remove_empty(prepared, record.reuse and not record.spared)
+            self._launcher.release(prepared)
         if record.started:
             first += (_RELEASE,)
         if record.allotted:

@@ -50,7 +50,6 @@ class JobRecord:
         "pids",
         "prepared",
         "reason",
-        "reuse",
         "signalled",
         "since",
         "spared",
@@ -80,8 +79,6 @@ class JobRecord:
         self.statuses: list[int] = []
         self.phase = Phase.NONE
         self.reason = ""
-        #: Whether its output files may have been another's or become so: nobody follows them.
-        self.reuse = not job.observe
         self.started = False
         self.delay = 0.0
         self.since = 0.0

@@ -32,6 +32,8 @@ LINEAGE = b"ENSEMBLE_LINEAGE"
 _SKEW = 60.0
 #: Programs that are remembered: jobs may each have one of their own.
 _MOST_FOUND = 1000
+#: Empty output files that may wait to be removed.
+_MOST_EMPTY = 50_000
 #: Errors of a system that is short of something for now.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: What Python changes for itself and what a job must find as it was.
@@ -92,8 +94,11 @@ def _above_standard(fd: int) -> int:
         os.close(fd)
 
 
-def _kind(found: os.stat_result) -> tuple[int, int, int, int]:
-    return found.st_mode, found.st_nlink, found.st_uid, found.st_gid
+def _is_empty(path: str) -> bool:
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return False
 
 
 def _reason(error: OSError) -> str:
@@ -116,12 +121,10 @@ class Launcher:
     ) -> None:
         self._began = began
         self._written: set[int] = set()
-        #: Empty output files of jobs that have just ended; the next jobs have them, renamed. To
-        #: make a file where many were removed is slow (ext4 passes over each inode that was
-        #: freed of late): it cost more than to start a process.
-        self._spare: list[str] = []
-        #: What a file is like that was just made: mode, links, owner and group.
-        self._fresh: tuple[int, int, int, int] | None = None
+        #: Empty output files of jobs that are over, to be removed when no job runs. To make a file
+        #: where many were just removed is slow (ext4 passes over each inode that was freed of
+        #: late): it cost more than to start a process.
+        self._empty: list[str] = []
         self._found: dict[tuple[str, bytes], bytes] = {}
         self.serve(run, environment, folder)
         self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -141,12 +144,12 @@ class Launcher:
         self._here: str | None = None
 
     def close(self) -> None:
+        self.remove_empty()
         os.close(self._null)
 
-    def prepare(self, job: Job, gpus_configured: bool, reuse: bool = False) -> Prepared:
+    def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
         """Folder, command, environment and open output files of a job.
 
-        ``reuse`` that its files may be those of jobs that are over.
         Raises :class:`LaunchError` or :class:`Busy`; then nothing is left open.
         """
         if not job.command or not job.command[0]:
@@ -164,9 +167,9 @@ class Launcher:
         out_kept, err_kept = job.stdout is None, job.stderr is None
         out_path = self._output_path(job, job.stdout, "out", workdir)
         err_path = self._output_path(job, job.stderr, "err", workdir)
-        out = self._open(out_path, out_kept, reuse)
+        out = self._open(out_path, out_kept)
         try:
-            err = out if err_path == out_path else self._open(err_path, err_kept, reuse)
+            err = out if err_path == out_path else self._open(err_path, err_kept)
         except BaseException:
             os.close(out)
             raise
@@ -351,31 +354,25 @@ class Launcher:
             self._kept = folder
         return folder
 
-    def remove_empty(self, prepared: Prepared, reuse: bool) -> None:
-        """Remove the files that the run keeps for a job if nothing is in them, so that a run of a
-        million silent jobs does not leave two million empty files.
-
-        With ``reuse``, nobody has them open or reads them any more: they are spare until
-        :meth:`remove_spare`.
-        """
+    def release(self, prepared: Prepared) -> None:
+        """The job is over: close its files; those that are empty will be removed."""
+        prepared.close()
         for path in prepared.kept:
-            try:
-                found = os.stat(path)
-                if found.st_size == 0:
-                    if reuse and self._fresh == _kind(found):
-                        self._spare.append(path)
-                    else:
-                        os.unlink(path)
-            except OSError:
-                continue
+            if _is_empty(path):
+                self._empty.append(path)
+        if len(self._empty) > _MOST_EMPTY:
+            self.remove_empty()
 
-    def remove_spare(self) -> None:
-        """Remove the files that no job took. To be called before it is told that theirs is over."""
-        while self._spare:
-            with contextlib.suppress(OSError):
-                os.unlink(self._spare.pop())
+    def remove_empty(self) -> None:
+        """Remove the files that the run kept for jobs which wrote nothing, so that a run of a
+        million silent jobs does not leave two million empty files."""
+        while self._empty:
+            path = self._empty.pop()
+            if _is_empty(path):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
-    def _open(self, path: str, kept: bool, reuse: bool) -> int:
+    def _open(self, path: str, kept: bool) -> int:
         """Open an output file for appending; the first time in this run it is emptied.
 
         So what an earlier run left is not taken for this one's, and jobs that share a file add to
@@ -388,10 +385,6 @@ class Launcher:
         if not kept:
             flags |= os.O_NONBLOCK  # a named pipe that nobody reads must not stop every job
         try:
-            if kept and reuse and self._spare:
-                with contextlib.suppress(OSError):
-                    os.rename(self._spare[-1], path)
-                    self._spare.pop()
             try:
                 fd = os.open(path, flags, 0o666)
             except FileNotFoundError:
@@ -400,8 +393,6 @@ class Launcher:
             fd = _above_standard(fd)
             if not kept:
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
-            elif self._fresh is None:
-                self._fresh = _kind(os.fstat(fd))
         except OSError as error:
             if error.errno in _SHORT:
                 raise Busy(_reason(error)) from error

@@ -51,7 +51,7 @@ decode: Callable[[str], Any] = json.loads
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: What of a job the supervisor does not need.
-_NOT_SENT = ("parameters", "executor", "options")
+_NOT_SENT = ("parameters", "observe", "executor", "options")
 #: Where a job's event has what else it says.
 _MORE_AT = 7
 #: Fields of a job's event that have a place of their own in its line.

@@ -28,7 +28,6 @@ def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
             job = to_job(what.data)
         record = JobRecord(job, number)
         record.told = False
-        record.reuse = False  # an earlier version did not record who is observed
         record.allotted = "alloc" in what.names and "free" not in what.names
         record.inherited = what.launched or what.data is None or "start" in what.names
         if "finish" in what.names:

@@ -111,7 +111,7 @@ class Starter:
         job = record.job
         try:
             if record.prepared is None:
-                record.prepared = self._launcher.prepare(job, bool(self._slots.gpus), record.reuse)
+                record.prepared = self._launcher.prepare(job, bool(self._slots.gpus))
             prepared = record.prepared
             share = job.gpus_per_task
             while len(record.pids) < job.tasks:

@@ -164,7 +164,8 @@ class SupervisorLoop:
         self._lifecycle.look_behind()
         self._terminator.turn()
         self._starter.turn()
-        self._launcher.remove_spare()
+        if not self.active.running:
+            self._launcher.remove_empty()
         self.log.tell_gauges()
         self._publish()
         self._requests.let_go()
