@@ -14,10 +14,10 @@ from ensemble_core.cli.text_style import (
     count_of,
     format_duration,
     format_table,
+    format_times,
     printable,
     shorten,
 )
-from ensemble_core.cli.why_text import format_times
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 
 __all__ = ["group_table", "report_lines", "rule_lines", "summary", "why_not_fired"]

@@ -20,6 +20,7 @@ __all__ = [
     "format_size",
     "format_table",
     "format_time",
+    "format_times",
     "is_terminal",
     "print_line",
     "printable",
@@ -123,6 +124,11 @@ def format_duration(seconds: float | None) -> str:
 def count_of(number: int, noun: str) -> str:
     """``1 job``, ``3 jobs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def format_times(count: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def format_table(

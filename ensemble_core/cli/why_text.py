@@ -3,24 +3,87 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ensemble_core.cli.text_style import format_duration
+from ensemble_core.cli.text_style import format_duration, format_times
+from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
+from ensemble_core.model.rules import BoundRule
 
-if TYPE_CHECKING:
-    from ensemble_core.engine.rule_trace import RuleTracer, Verdict
-    from ensemble_core.model.rules import BoundRule
-
-__all__ = ["conclude", "describe_condition", "describe_rule", "format_times"]
+__all__ = ["Span", "Story", "conclude", "describe_rule", "describe_span"]
 
 #: Occasions that are named where a rule was never woken.
 _NAMED = 6
 
 
-def format_times(count: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
+@dataclass(slots=True)
+class Span:
+    """Verdicts of one kind: the last of them, and what they come to."""
+
+    verdict: Verdict
+    first: int
+    time: float
+    event: str
+    last: int = 0
+    count: int = 1
+    lowest: float | None = None
+    highest: float | None = None
+
+    def __post_init__(self) -> None:
+        self.last, self.lowest, self.highest = self.first, self.verdict.value, self.verdict.value
+
+    def take(self, later: Span) -> None:
+        """Add one verdict."""
+        self.verdict, self.last, self.count = later.verdict, later.first, self.count + 1
+        value = later.verdict.value
+        if value is not None:
+            self.lowest = value if self.lowest is None else min(self.lowest, value)
+            self.highest = value if self.highest is None else max(self.highest, value)
+
+    def to_dict(self, began: float) -> dict[str, Any]:
+        verdict = self.verdict
+        return {
+            "first": self.first,
+            "last": self.last,
+            "count": self.count,
+            "timestamp": self.time,
+            "elapsed": self.time - began,
+            "event": self.event,
+            "verdict": verdict.kind,
+            "value": verdict.value,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "saw": verdict.saw,
+            "note": verdict.note,
+            "until": verdict.until,
+            "skips": verdict.skips if verdict.kind == "backoff" else None,
+            "fired": verdict.fired,
+        }
+
+
+@dataclass(slots=True)
+class Story:
+    """What came of one rule over a whole run.
+
+    ``totals`` has all verdicts of a kind as one span, ``latest`` is the last of any. ``switched``:
+    how the rule was last enabled or disabled (event, by which rule). ``ended``: when the run ended
+    and why.
+    """
+
+    tracer: RuleTracer
+    totals: dict[Kind, Span] = field(default_factory=dict)
+    latest: Verdict | None = None
+    switched: tuple[int, str] | None = None
+    ended: tuple[int, str] | None = None
+
+    def take(self, span: Span) -> None:
+        """Add one verdict."""
+        self.latest = span.verdict
+        total = self.totals.get(span.verdict.kind)
+        if total is None:
+            self.totals[span.verdict.kind] = replace(span)
+        else:
+            total.take(span)
 
 
 def describe_condition(rule: BoundRule) -> str:
@@ -55,25 +118,50 @@ def _waits_for(rule: BoundRule) -> str:
     return " or ".join(trigger.wakes) + (f" of {trigger.group}" if trigger.group else "")
 
 
-def conclude(
-    rule: BoundRule,
-    tracer: RuleTracer,
-    *,
-    kinds: Mapping[str, int],
-    fired_at: Sequence[int],
-    switched: tuple[int, str, str] | None,
-    ended: tuple[int, str] | None,
-    values: tuple[float, float] | None,
-    last: Verdict | None,
-) -> str:
-    """One sentence on why a rule has fired, or not.
+def describe_span(span: Span, rule: BoundRule, began: float) -> str:
+    """What came of it that the rule was considered; times are counted from ``began``."""
+    verdict = span.verdict
+    times = f"{span.count} times: " if span.count > 1 else ""
+    value = "" if verdict.value is None else f"value {verdict.value:g}"
+    if span.lowest is not None and span.lowest != span.highest:
+        value = f"value {span.lowest:g} to {span.highest:g}, at last {verdict.value:g}"
+    seen = ", ".join(part for part in (value, verdict.saw) if part)
+    if span.count > 1 and verdict.saw:
+        seen = f"at last {seen}"
+    if verdict.kind == "fired":
+        of = f" of {rule.repetitions}" if rule.repetitions > 1 else ""
+        said = f"fired ({verdict.fired}{of})" if of else "fired"
+        return f"{said}: {seen}" if seen else said
+    if verdict.kind == "condition":
+        short = rule.condition is not None and rule.condition.comparison is not None
+        wanted = describe_condition(rule) if short else "its condition"
+        return f"{times}{wanted} was false" + (f": {seen}" if seen else "")
+    if verdict.kind == "no value":
+        return f"{times}{seen or f'{rule.trigger.metric} had no value'}: not decided"
+    if verdict.kind == "trigger":
+        return f"{times}its trigger did not match the event" + (f": {seen}" if seen else "")
+    if verdict.kind == "backoff":
+        if verdict.until is None and span.count > 1:
+            return f"{times}held back by its backoff"
+        if verdict.until is None:
+            more = f"{verdict.skips} more to skip" if verdict.skips else "the last to skip"
+            return f"{times}held back by its backoff, {more}"
+        until = verdict.until - began
+        return f"{times}held back by its backoff until [{until:.3f}]"
+    if verdict.kind == "cut":
+        return f"{times}switched off{': ' + verdict.note if verdict.note else ''}"
+    if verdict.kind == "ended":
+        return f"{times}not looked at: the run had ended"
+    if verdict.kind == "disabled":
+        return f"{times}not looked at: it was disabled" + (f" ({value})" if value else "")
+    return f"{times}not looked at: it had fired {format_times(verdict.fired)}, all it may" + (
+        f" ({value})" if value else ""
+    )
 
-    ``kinds`` counts its verdicts, ``fired_at`` has the events of its first and last firing,
-    ``switched`` how it was last enabled or disabled (event, type of decision, by which rule),
-    ``ended`` when the run ended and why, ``values`` the range in which its condition was false.
-    """
-    state = tracer.state.rules.states.get(rule.id)
-    over = ended is not None
+
+def conclude(rule: BoundRule, story: Story) -> str:
+    """One sentence on why a rule has fired, or not."""
+    state, ended, last = story.tracer.state.rules.states.get(rule.id), story.ended, story.latest
     if state is None:
         fate = "it is no longer in the ensemble file"
     elif state.cut:
@@ -82,63 +170,56 @@ def conclude(
     elif state.fired >= rule.repetitions:
         fate = f"it may fire {format_times(rule.repetitions)}, so it is exhausted"
     elif not state.enabled:
-        fate = f"it is disabled: {_how(switched)}"
+        fate = f"it is disabled: {_how(story.switched)}"
     else:
-        fate = _waiting(rule, tracer, kinds, values, last, over)
-    if fired_at:
-        when = f"at event {fired_at[0]}"
-        if len(fired_at) > 1:
-            when = f"first at event {fired_at[0]}, last at event {fired_at[-1]}"
-        said = f"It fired {format_times(kinds.get('fired', 0))} ({when}); {fate}"
+        fate = _waiting(rule, story)
+    fired = story.totals.get("fired")
+    if fired is None:
+        said = f"It {'has not fired so far' if ended is None else 'never fired'}: {fate}"
     else:
-        said = f"It {'never fired' if over else 'has not fired so far'}: {fate}"
+        when = f"at event {fired.first}"
+        if fired.count > 1:
+            when = f"first {when}, last at event {fired.last}"
+        said = f"It fired {format_times(fired.count)} ({when}); {fate}"
     if ended is not None and (state is None or state.live):
         reason = f" ({ended[1]})" if ended[1] else ""
         said += f"; the run ended at event {ended[0]}{reason}"
     return f"{said}."
 
 
-def _how(switched: tuple[int, str, str] | None) -> str:
+def _how(switched: tuple[int, str] | None) -> str:
     if switched is None:
         return "the file says so, and no rule enabled it"
-    seq, _, by = switched
+    seq, by = switched
     return f"rule {by} did that at event {seq}" if by else f"that was at event {seq}"
 
 
-def _waiting(
-    rule: BoundRule,
-    tracer: RuleTracer,
-    kinds: Mapping[str, int],
-    values: tuple[float, float] | None,
-    last: Verdict | None,
-    over: bool,
-) -> str:
+def _waiting(rule: BoundRule, story: Story) -> str:
     """Why a rule that could still fire did not, or not again."""
-    looked = sum(kinds.get(kind, 0) for kind in ("condition", "no value", "trigger", "backoff"))
-    if not looked:
-        if kinds.get("fired"):
-            return f"nothing that it waits for ({_waits_for(rule)}) happened after that"
-        return f"it was never woken: {_nothing(rule, tracer)}"
+    times = {kind: format_times(total.count) for kind, total in story.totals.items()}
     parts = []
-    if kinds.get("condition"):
-        text = f"{describe_condition(rule)} was false {format_times(kinds['condition'])}"
-        if values is not None:
-            low, high = values
-            text += f" (values {low:g} to {high:g})" if low != high else f" (value {low:g})"
-        elif last is not None and last.saw:
-            text += f" (at last {last.saw})"
+    if (false := story.totals.get("condition")) is not None:
+        text = f"{describe_condition(rule)} was false {times['condition']}"
+        if false.lowest is not None:
+            one = false.lowest == false.highest
+            text += f" (value {false.lowest:g}" if one else f" (values {false.lowest:g}"
+            text += ")" if one else f" to {false.highest:g})"
+        elif story.latest is not None and story.latest.saw:
+            text += f" (at last {story.latest.saw})"
         parts.append(text)
-    if kinds.get("no value"):
-        what = last.saw if last is not None and last.kind == "no value" and last.saw else ""
-        parts.append(
-            f"{format_times(kinds['no value'])} something that it compares had no value"
-            + (f" ({what})" if what else "")
-        )
-    if kinds.get("trigger"):
-        parts.append(f"its trigger did not match {format_times(kinds['trigger'])}")
-    if kinds.get("backoff"):
-        parts.append(f"its backoff held it back {format_times(kinds['backoff'])}")
-    return ", and ".join(parts)
+    if "no value" in times:
+        last = story.latest
+        what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
+        parts.append(f"{times['no value']} something that it compares had no value{what}")
+    if "trigger" in times:
+        parts.append(f"its trigger did not match {times['trigger']}")
+    if "backoff" in times:
+        parts.append(f"its backoff held it back {times['backoff']}")
+    if parts:
+        return ", and ".join(parts)
+    if "fired" in times:
+        return f"nothing that it waits for ({_waits_for(rule)}) happened after that"
+    return f"it was never woken: {_nothing(rule, story.tracer)}"
 
 
 def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:

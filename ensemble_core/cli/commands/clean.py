@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import complete_runs, json_option, state_option
-from ensemble_core.cli.text_style import format_size, print_line
+from ensemble_core.cli.text_style import count_of, format_size, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock, RunInfo, find, folders, look, state_folder
@@ -91,53 +90,40 @@ def clean(
     stays.
     """
     with errors_as_json(as_json):
-        return _clean(runs, ended, everything, age, dry_run, yes, state, as_json)
-
-
-def _clean(
-    names: Sequence[str],
-    ended: bool,
-    everything: bool,
-    age: float | None,
-    dry_run: bool,
-    yes: bool,
-    state: str | None,
-    as_json: bool,
-) -> int:
-    if not (names or ended or everything or age is not None):
-        raise click.UsageError(
-            "nothing is removed without being told what: name runs, or say --ended, "
-            "--older-than 30d or --all"
-        )
-    if names and (ended or everything):
-        raise click.UsageError("name runs, or say --ended or --all: not both")
-    home = state_folder(state)
-    found = list(dict.fromkeys(find(home, name) for name in names)) if names else folders(home)
-    chosen = []
-    for folder in found:
-        info = look(folder)
-        kept = _stays(info, bool(names), everything, age)
-        if kept is None:
-            continue
-        chosen.append(_Case(info, _size(folder), 0 if kept else _queued(info), kept))
-    going = [case for case in chosen if not case.kept]
-    if not dry_run and not _agreed(going, yes, as_json):
-        return 1
-    freed = 0
-    for case in chosen:
-        if not case.kept and not dry_run:
-            case.kept = _remove(case.info.folder)
-        if not case.kept:
-            freed += case.size
-        _tell(case, dry_run, as_json)
-    gone = sum(not case.kept for case in chosen)
-    if as_json:
-        total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
-        print_line(to_json({**total, "dry_run": dry_run}))
-    else:
-        word = "would be removed" if dry_run else "removed"
-        print_line(f"{gone} run{'' if gone == 1 else 's'} {word}, {format_size(freed)}")
-    return int(any(case.kept for case in chosen))
+        if not (runs or ended or everything or age is not None):
+            raise click.UsageError(
+                "nothing is removed without being told what: name runs, or say --ended, "
+                "--older-than 30d or --all"
+            )
+        if runs and (ended or everything):
+            raise click.UsageError("name runs, or say --ended or --all: not both")
+        home = state_folder(state)
+        found = list(dict.fromkeys(find(home, name) for name in runs)) if runs else folders(home)
+        chosen = []
+        for folder in found:
+            info = look(folder)
+            kept = _stays(info, bool(runs), everything, age)
+            if kept is None:
+                continue
+            chosen.append(_Case(info, _size(folder), 0 if kept else _queued(info), kept))
+        going = [case for case in chosen if not case.kept]
+        if not dry_run and not _agreed(going, yes, as_json):
+            return 1
+        freed = 0
+        for case in chosen:
+            if not case.kept and not dry_run:
+                case.kept = _remove(case.info.folder)
+            if not case.kept:
+                freed += case.size
+            _tell(case, dry_run, as_json)
+        gone = sum(not case.kept for case in chosen)
+        if as_json:
+            total = {"type": "total", "removed": 0 if dry_run else gone, "bytes": freed}
+            print_line(to_json({**total, "dry_run": dry_run}))
+        else:
+            word = "would be removed" if dry_run else "removed"
+            print_line(f"{count_of(gone, 'run')} {word}, {format_size(freed)}")
+        return int(any(case.kept for case in chosen))
 
 
 def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
@@ -197,14 +183,15 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
 
     busy = [case for case in going if case.jobs]
     for case in busy:
+        jobs, tag = count_of(case.jobs, "job"), case.info.tag
         click.echo(
-            f"warning: the queue may still have {_jobs(case.jobs)} of run {case.info.tag}: "
-            f"'ensemble cancel {case.info.tag}' ends them; without the record nobody can",
+            f"warning: the queue may still have {jobs} of run {tag}: "
+            f"'ensemble cancel {tag}' ends them; without the record nobody can",
             err=True,
         )
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
         size = format_size(sum(case.size for case in going))
-        number = "1 run" if len(going) == 1 else f"{len(going)} runs"
+        number = count_of(len(going), "run")
         resumable = sum(case.info.state == "interrupted" for case in going)
         also = f", {resumable} of which could be resumed" if resumable else ""
         return click.confirm(f"remove {number} ({size}{also})?", err=True)
@@ -239,10 +226,6 @@ def _remove(folder: Path) -> str:
     return ""
 
 
-def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
-
-
 def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
     info = case.info
     if as_json:
@@ -260,5 +243,5 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
     elif case.kept:
         click.echo(f"warning: run {info.tag} stays: {case.kept}", err=True)
     else:
-        queued = f"  the queue may still have {_jobs(case.jobs)}" if case.jobs else ""
+        queued = f"  the queue may still have {count_of(case.jobs, 'job')}" if case.jobs else ""
         print_line(f"{info.tag}  {info.state}  {format_size(case.size)}{queued}")

@@ -88,13 +88,9 @@ class _Telling:
         try:
             for row in self._kept.journal.rows(0, 1):
                 list(narrator.tell(row.event()))
-        except (ValueError, TypeError, KeyError, self._damage):
-            return narrator
+        except (ValueError, TypeError, KeyError, JournalError):
+            pass  # it is told as unreadable when its turn comes
         return narrator
-
-    @property
-    def _damage(self) -> type[Exception]:
-        return JournalError
 
     def _ensemble(self) -> Ensemble:
         """The run's ensemble; what little can be known of it where its file cannot be read."""

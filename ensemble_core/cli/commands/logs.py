@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections import deque
@@ -24,7 +25,6 @@ from ensemble_core.cli.text_style import (
     print_line,
     printable,
     style_of,
-    terminal_width,
 )
 from ensemble_core.errors import UsageError
 
@@ -129,8 +129,6 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
 
 
 def _submitted(text: str, wanted: str | None, submits: dict[str, dict[str, Any]]) -> None:
-    import json
-
     for decision in json.loads(text):
         if decision.get("type") == "submit":
             for job in decision.get("jobs", ()):
@@ -196,8 +194,7 @@ def _list(kept: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
             rows.append((printable(job.id), stream, told, printable(str(path))))
     for line in format_table(rows, right=[False, False, True]):
         print_line(line)
-    width = terminal_width(sys.stdout)
-    if width is not None:
+    if is_terminal(sys.stdout):
         print_line(style.paint(f"'ensemble logs {kept.tag} JOB' shows one", "dim"))
     return 0
 
@@ -245,20 +242,16 @@ def _print(path: Path, tail: int | None) -> None:
     sys.stdout.flush()
     if is_terminal(sys.stdout):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            for line in file if tail is None else _last(file, tail):
+            for line in file if tail is None else deque(file, tail):
                 print_line(printable(line.rstrip("\r\n")))
         return
     with path.open("rb") as raw:
         if tail is not None:
-            for data in _last(raw, tail):
+            for data in deque(raw, tail):
                 click.echo(data, nl=False)
             return
         while chunk := raw.read(_CHUNK):
             click.echo(chunk, nl=False)
-
-
-def _last(file: Any, count: int) -> Any:
-    return deque(file, count)
 
 
 def _as_json(kept: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
@@ -290,7 +283,7 @@ def _text(path: Path, tail: int | None) -> str:
     """A file's end as text, as far as one line of JSON should have it."""
     with path.open("rb") as file:
         if tail is not None:
-            text = b"".join(_last(file, tail))
+            text = b"".join(deque(file, tail))
         else:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_JSON))
             text = file.read(_MOST_JSON)
