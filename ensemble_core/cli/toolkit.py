@@ -25,115 +25,70 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.command_group import CommandGroup
-from ensemble_core.cli.error_format import errors_as_json, print_error, print_warning
-from ensemble_core.cli.executor_choice import (
-    ExecutorChoice,
-    build_executor,
-    build_resizer,
-    choose_executor,
-    read_options,
-)
-from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import (
-    complete_runs,
-    executor_option,
-    json_option,
-    key_value_option,
-    load_plugins,
-    plugin_option,
-    run_argument,
-    state_option,
-)
-from ensemble_core.cli.text_style import (
-    TextStyle,
-    format_duration,
-    format_size,
-    format_table,
-    format_time,
-    print_line,
-    printable,
-    shorten,
-    style_of,
-    terminal_width,
-)
+from ensemble_core.cli.command_group import CommandGroup as CommandGroup
+from ensemble_core.cli.error_format import errors_as_json as errors_as_json
+from ensemble_core.cli.error_format import print_error as print_error
+from ensemble_core.cli.error_format import print_warning as print_warning
+from ensemble_core.cli.executor_choice import ExecutorChoice as ExecutorChoice
+from ensemble_core.cli.executor_choice import build_executor as build_executor
+from ensemble_core.cli.executor_choice import build_resizer as build_resizer
+from ensemble_core.cli.executor_choice import choose_executor as choose_executor
+from ensemble_core.cli.executor_choice import read_options as read_options
+from ensemble_core.cli.json_lines import to_json as to_json
+from ensemble_core.cli.kept_run import KeptRun as KeptRun
+from ensemble_core.cli.options import complete_runs as complete_runs
+from ensemble_core.cli.options import executor_option as executor_option
+from ensemble_core.cli.options import json_option as json_option
+from ensemble_core.cli.options import key_value_option as key_value_option
+from ensemble_core.cli.options import load_plugins as load_plugins
+from ensemble_core.cli.options import plugin_option as plugin_option
+from ensemble_core.cli.options import run_argument as run_argument
+from ensemble_core.cli.options import state_option as state_option
+from ensemble_core.cli.text_style import TextStyle as TextStyle
+from ensemble_core.cli.text_style import format_duration as format_duration
+from ensemble_core.cli.text_style import format_size as format_size
+from ensemble_core.cli.text_style import format_table as format_table
+from ensemble_core.cli.text_style import format_time as format_time
+from ensemble_core.cli.text_style import print_line as print_line
+from ensemble_core.cli.text_style import printable as printable
+from ensemble_core.cli.text_style import shorten as shorten
+from ensemble_core.cli.text_style import style_of as style_of
+from ensemble_core.cli.text_style import terminal_width as terminal_width
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.codec import Row as JournalRow
-    from ensemble_core.journal.reader import Journal, JournalError
-    from ensemble_core.journal.run_store import state_folder
-    from ensemble_core.metrics.store import parse_path
-    from ensemble_core.model.decisions import AddRule, Fired, Submit
-    from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.model.rules import BoundRule
-    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.journal.codec import Row
+    from ensemble_core.journal.reader import Journal as Journal
+    from ensemble_core.journal.reader import JournalError as JournalError
+    from ensemble_core.journal.run_store import state_folder as state_folder
+    from ensemble_core.metrics.store import parse_path as parse_path
+    from ensemble_core.model.decisions import AddRule as AddRule
+    from ensemble_core.model.decisions import Fired as Fired
+    from ensemble_core.model.decisions import Submit as Submit
+    from ensemble_core.model.ensemble import Ensemble as Ensemble
+    from ensemble_core.model.rules import BoundRule as BoundRule
+    from ensemble_core.plugin.registry import Registry as Registry
+
+    JournalRow = Row
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model.
-    _LATER = {
-        "AddRule": ("model.decisions", "AddRule"),
-        "BoundRule": ("model.rules", "BoundRule"),
-        "Ensemble": ("model.ensemble", "Ensemble"),
-        "Fired": ("model.decisions", "Fired"),
-        "Journal": ("journal.reader", "Journal"),
-        "JournalError": ("journal.reader", "JournalError"),
-        "JournalRow": ("journal.codec", "Row"),
-        "Registry": ("plugin.registry", "Registry"),
-        "Submit": ("model.decisions", "Submit"),
-        "parse_path": ("metrics.store", "parse_path"),
-        "state_folder": ("journal.run_store", "state_folder"),
+    _HOMES = {
+        "ensemble_core.journal.codec": "JournalRow",
+        "ensemble_core.journal.reader": "Journal JournalError",
+        "ensemble_core.journal.run_store": "state_folder",
+        "ensemble_core.metrics.store": "parse_path",
+        "ensemble_core.model.decisions": "AddRule Fired Submit",
+        "ensemble_core.model.ensemble": "Ensemble",
+        "ensemble_core.model.rules": "BoundRule",
+        "ensemble_core.plugin.registry": "Registry",
     }
 
     def __getattr__(name):
         from importlib import import_module
 
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home, known_as = _LATER[name]
-        value = getattr(import_module(f"ensemble_core.{home}"), known_as)
-        globals()[name] = value
-        return value
-
-
-__all__ = [
-    "AddRule",
-    "BoundRule",
-    "CommandGroup",
-    "Ensemble",
-    "ExecutorChoice",
-    "Fired",
-    "Journal",
-    "JournalError",
-    "JournalRow",
-    "KeptRun",
-    "Registry",
-    "Submit",
-    "TextStyle",
-    "build_executor",
-    "build_resizer",
-    "choose_executor",
-    "complete_runs",
-    "errors_as_json",
-    "executor_option",
-    "format_duration",
-    "format_size",
-    "format_table",
-    "format_time",
-    "json_option",
-    "key_value_option",
-    "load_plugins",
-    "parse_path",
-    "plugin_option",
-    "print_error",
-    "print_line",
-    "print_warning",
-    "printable",
-    "read_options",
-    "run_argument",
-    "shorten",
-    "state_folder",
-    "state_option",
-    "style_of",
-    "terminal_width",
-    "to_json",
-]
+        for home, names in _HOMES.items():
+            if name in names.split():
+                # "Row" is the observers' among the public names.
+                value = getattr(import_module(home), "Row" if name == "JournalRow" else name)
+                globals()[name] = value
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

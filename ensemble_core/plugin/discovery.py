@@ -192,7 +192,7 @@ class _Loader:
                 f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
         # Our own tests hold the built-ins to their contracts; looking again would only cost time.
-        thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.builtin.")
+        thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         asked: set[object] = set()
         for caller in sorted(
