@@ -22,15 +22,15 @@ __all__ = ["KeptRun", "versions"]
 def versions(registry: Registry) -> dict[str, str]:
     """What decides how an engine behaves: versions of Ensemble, Python, river and the plugins."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
+
+    from ensemble_core.plugin.entry_points import version_of
 
     found = {plugin.distribution: plugin.version for plugin in registry.plugins if plugin.version}
     found["python"] = ".".join(platform.python_version_tuple()[:2])
     for name in ("ensemble-core", "river"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        version = version_of(name)
+        if version is not None:
+            found[name] = version
     return dict(sorted(found.items()))
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ensemble_core.errors import PluginError
 
-__all__ = ["EntryPoint", "entry_points", "normalize"]
+__all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
 _FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
@@ -57,42 +57,53 @@ def entry_points(group: str) -> list[EntryPoint]:
     found: dict[tuple[str, str, str], EntryPoint] = {}
     seen: set[str] = set()
     for place in dict.fromkeys(sys.path):
-        for name, version, data in _distributions(place or "."):
+        for name, where in _distributions(place or "."):
             if name in seen:
                 continue
             seen.add(name)
-            for point in _read(group, name, version, data) if data else ():
+            for point in _read(group, name, where):
                 found.setdefault((normalize(point.distribution), point.name, point.value), point)
     return [found[key] for key in sorted(found)]
 
 
-def _distributions(place: str) -> Iterator[tuple[str, Any, bytes]]:
-    """Each distribution in a folder or zip file: its normalized name, where its metadata is, and
-    its ``entry_points.txt``."""
+def version_of(distribution: str) -> str | None:
+    """The version of an installed distribution; ``None`` where it is not installed."""
+    wanted = normalize(distribution)
+    for place in dict.fromkeys(sys.path):
+        for name, where in _distributions(place or "."):
+            if name == wanted:
+                return _identity(name, where)[1]
+    return None
+
+
+def _distributions(place: str) -> Iterator[tuple[str, Any]]:
+    """Each distribution in a folder or zip file: its normalized name, and where its metadata is, a
+    folder's path or an object of ``importlib.metadata``."""
     try:
         names = sorted(os.listdir(place), reverse=True)  # of two versions the newer
     except NotADirectoryError:
         from importlib.metadata import distributions
 
         for each in distributions(path=[place]):
-            text = each.read_text("entry_points.txt") or ""
-            yield normalize(each.metadata["Name"] or "unknown"), each, text.encode()
+            yield normalize(each.metadata["Name"] or "unknown"), each
         return
     except OSError:
         return
     for name in names:
         stem, dot, kind = name.rpartition(".")
         if dot and kind in ("dist-info", "egg-info"):
-            folder = os.path.join(place, name)
-            try:
-                with open(os.path.join(folder, "entry_points.txt"), "rb") as file:
-                    data = file.read()
-            except OSError:
-                data = b""
-            yield normalize(stem.partition("-")[0]), folder, data
+            yield normalize(stem.partition("-")[0]), os.path.join(place, name)
 
 
-def _read(group: str, name: str, where: Any, data: bytes) -> Iterator[EntryPoint]:
+def _read(group: str, name: str, where: Any) -> Iterator[EntryPoint]:
+    if not isinstance(where, str):
+        data = (where.read_text("entry_points.txt") or "").encode()
+    else:
+        try:
+            with open(os.path.join(where, "entry_points.txt"), "rb") as file:
+                data = file.read()
+        except OSError:
+            return
     if group.encode() not in data:
         return
     known_as: tuple[str, str] | None = None
