@@ -17,6 +17,7 @@ from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
 from ensemble_core.journal.run_store import Lock, leave_asked, new_folder, stop_asked
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome
 
@@ -24,6 +25,8 @@ __all__ = ["ControlledRun", "watch_for_stop"]
 
 #: Seconds between looks whether another process asked the run to stop.
 _LOOK = 0.5
+#: The executor's folder within a run's.
+_EXECUTOR = "executor"
 
 
 class ControlledRun:
@@ -42,7 +45,7 @@ class ControlledRun:
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
         #: Where the executor keeps what it needs to find its jobs again.
-        self.executor_folder = folder / "executor"
+        self.executor_folder = folder / _EXECUTOR
         #: The kind of network file system that the journal lies on, if it does.
         self.storage = shared_storage(folder)
 
@@ -54,12 +57,16 @@ class ControlledRun:
         registry: Registry,
         text: str,
         overrides: Sequence[str],
+        executor: Executor,
     ) -> ControlledRun:
-        """Begin to keep a run. Raises :class:`JournalError`; then nothing is left behind."""
+        """Begin to keep a run of this executor, which prepares itself meanwhile. Raises
+        :class:`JournalError`; then nothing is left behind."""
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
         try:
             lock.acquire()
+            # Beside the journal, of which each first part waits for the disk.
+            executor.prepare(folder.name, folder / _EXECUTOR)
             journal = JournalWriter(folder / NAME)
             try:
                 journal.describe({**about, "created": time.time()})

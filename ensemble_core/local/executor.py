@@ -38,6 +38,7 @@ then reported as ``lost``: nobody is left who could know their exit codes. No jo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +51,9 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
-    from ensemble_core.local.supervisor_client import SupervisorClient
+    from pathlib import Path
+
+    from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
     from ensemble_core.model.decisions import WhenBusy
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
@@ -128,6 +131,14 @@ class LocalExecutor(Executor):
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
         self._client: SupervisorClient | None = None
+        self._started: StartedSupervisor | None = None
+
+    def prepare(self, tag: str, state: Path | None) -> None:
+        """Start the supervisor; one that no controller greets ends by itself."""
+        from ensemble_core.local.supervisor_client import StartedSupervisor
+
+        with contextlib.suppress(ExecutorError):
+            self._started = StartedSupervisor(tag, state)
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._client is not None:
@@ -159,7 +170,8 @@ class LocalExecutor(Executor):
             "grace": self._grace,
         }
         client = SupervisorClient(run, emit, hello)
-        client.open()
+        started, self._started = self._started, None
+        client.open(started)
         self._client = client
 
     def _opened(self) -> SupervisorClient:

@@ -26,7 +26,7 @@ from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run
 
-__all__ = ["SupervisorClient", "address"]
+__all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 
 #: Jobs in one message, so that a large submit does not keep the supervisor from others.
 _BATCH = 500
@@ -72,7 +72,8 @@ class SupervisorClient:
         self._early: list[Any] = []
         self._answers: queue.SimpleQueue[Mapping[str, bool] | None] = queue.SimpleQueue()
         self._leaving = False
-        self._said: _StartupErrors | None = None
+        #: One that was started here, until it has answered.
+        self._started: StartedSupervisor | None = None
         self._sock: socket.socket
         self._thread: threading.Thread
         self.lost: str | None = None
@@ -82,11 +83,16 @@ class SupervisorClient:
 
     # Opening.
 
-    def open(self) -> None:
+    def open(self, started: StartedSupervisor | None = None) -> None:
+        """Connect to the run's supervisor; ``started`` is one that was started for it before."""
         deadline = time.monotonic() + _OPENING
         while True:
             try:
-                self._sock = self._find() or self._start()
+                found = None if started is not None else self._find()
+                if found is None:
+                    self._started = started or StartedSupervisor(self._run.tag, self._run.state)
+                    found, started = self._started.sock, None
+                self._sock = found
                 answer = self._greet(deadline)
             except ExecutorError as error:
                 self._hang_up()
@@ -147,68 +153,9 @@ class SupervisorClient:
             )
         return sock
 
-    def _start(self) -> socket.socket:
-        """Start a supervisor, and give the line to it."""
-        with contextlib.ExitStack() as stack:
-
-            def hold(fd: int) -> int:
-                """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
-                if fd <= 2:
-                    low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-                    os.close(low)
-                stack.callback(os.close, fd)
-                return fd
-
-            try:
-                mine, its = socket.socketpair()
-                ours, theirs = hold(mine.detach()), hold(its.detach())
-                null = hold(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-                trouble = hold(self._log())
-                self._said = _StartupErrors(os.dup(trouble))
-                child = os.posix_spawn(
-                    sys.executable,
-                    self._command(),
-                    os.environ,
-                    file_actions=(
-                        (os.POSIX_SPAWN_DUP2, theirs, 0),
-                        (os.POSIX_SPAWN_DUP2, null, 1),
-                        (os.POSIX_SPAWN_DUP2, trouble, 2),
-                    ),
-                    setsid=True,
-                    setsigmask=(),
-                    setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
-                )
-                with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here
-                    os.waitpid(child, 0)
-                return socket.socket(fileno=os.dup(ours))
-            except OSError as error:
-                raise _short(error.strerror or str(error)) from None
-            except ValueError as error:  # Python is embedded in another program
-                raise ExecutorError(
-                    "the supervisor of local jobs cannot be started",
-                    cause=f"sys.executable is {sys.executable!r}: {error}",
-                    hint="run with a Python interpreter",
-                    code="no-keeper",
-                ) from None
-
-    def _command(self) -> list[str]:
-        # Where PYTHONHOME says where Python is, it must be heeded; otherwise nothing of it is.
-        isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
-        home = str(Path(__file__).resolve().parents[2])
-        program = _PROGRAM.format(home=home)
-        return [sys.executable, isolated, "-S", "-c", program, self._run.tag, self._name]
-
-    def _log(self) -> int:
-        """Where the supervisor's errors go."""
-        if self._run.state is None:
-            return os.memfd_create(_LOG)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._run.state.mkdir(parents=True, exist_ok=True)
-        return os.open(self._run.state / _LOG, flags, 0o600)
-
     def _greet(self, deadline: float) -> Mapping[str, Any] | None:
         """Say hello; the answer, ``None`` where the supervisor that was there has ended."""
-        said, self._said = self._said, None
+        started, self._started = self._started, None
         try:
             self._sock.settimeout(max(0.1, deadline - time.monotonic()))
             self._sock.sendall(line(["hello", self._hello]))
@@ -230,7 +177,7 @@ class SupervisorClient:
         except TimeoutError:
             raise _mute() from None
         finally:
-            words = said.words() if said is not None else None
+            words = started.last_words() if started is not None else None
         if words is None:
             return None
         raise _short(words or "it ended without a word")
@@ -340,18 +287,74 @@ class SupervisorClient:
         self._sock.close()
 
 
-class _StartupErrors:
-    """What a supervisor that is being started says for itself, should it fail."""
+class StartedSupervisor:
+    """A supervisor that was just started, and the line to it. It ends by itself where that is
+    closed before it was greeted. Raises :class:`ExecutorError` where none can be started."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._began = os.lseek(fd, 0, os.SEEK_END)
+    def __init__(self, tag: str, state: Path | None) -> None:
+        with contextlib.ExitStack() as stack:
 
-    def words(self) -> str:
-        """Its last line; to be called once."""
-        text = os.pread(self._fd, 65536, self._began).decode("utf-8", "replace")
-        os.close(self._fd)
+            def hold(fd: int) -> int:
+                """The descriptor, moved off 0, 1 and 2, which it gets where those were closed."""
+                if fd <= 2:
+                    low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+                    os.close(low)
+                stack.callback(os.close, fd)
+                return fd
+
+            try:
+                mine, its = socket.socketpair()
+                ours, theirs = hold(mine.detach()), hold(its.detach())
+                null = hold(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+                errors = hold(_log(state))
+                began = os.lseek(errors, 0, os.SEEK_END)
+                self._child = os.posix_spawn(
+                    sys.executable,
+                    _command(tag),
+                    os.environ,
+                    file_actions=(
+                        (os.POSIX_SPAWN_DUP2, theirs, 0),
+                        (os.POSIX_SPAWN_DUP2, null, 1),
+                        (os.POSIX_SPAWN_DUP2, errors, 2),
+                    ),
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
+                )
+                self.sock = socket.socket(fileno=os.dup(ours))
+                self._errors, self._began = os.fdopen(os.dup(errors), "rb"), began
+            except OSError as error:
+                raise _short(error.strerror or str(error)) from None
+            except ValueError as error:  # Python is embedded in another program
+                raise ExecutorError(
+                    "the supervisor of local jobs cannot be started",
+                    cause=f"sys.executable is {sys.executable!r}: {error}",
+                    hint="run with a Python interpreter",
+                    code="no-keeper",
+                ) from None
+
+    def last_words(self) -> str:
+        """The last line of its errors, once it has answered or ended; to be called once."""
+        with contextlib.suppress(ChildProcessError):  # SIGCHLD may be ignored here
+            os.waitpid(self._child, 0)
+        with self._errors:
+            text = os.pread(self._errors.fileno(), 65536, self._began).decode("utf-8", "replace")
         return (text.strip().splitlines() or [""])[-1]
+
+
+def _command(tag: str) -> list[str]:
+    # Where PYTHONHOME says where Python is, it must be heeded; otherwise nothing of it is.
+    isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
+    program = _PROGRAM.format(home=str(Path(__file__).resolve().parents[2]))
+    return [sys.executable, isolated, "-S", "-c", program, tag, address(tag)]
+
+
+def _log(state: Path | None) -> int:
+    """Where the supervisor's errors go."""
+    if state is None:
+        return os.memfd_create(_LOG)
+    state.mkdir(parents=True, exist_ok=True)
+    return os.open(state / _LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def _mute() -> ExecutorError:

@@ -77,6 +77,10 @@ class Executor(ABC):
     #: Whether others use the same queue, so that its gauges move without us.
     shared: ClassVar[bool] = False
 
+    def prepare(self, tag: str, state: Path | None) -> None:
+        """Start what takes long, without waiting for it: :meth:`open` follows, with a new run of
+        this ``tag`` and ``state``, or nothing at all. What goes wrong here, ``open`` tells."""
+
     @abstractmethod
     def open(self, run: Run, emit: Emit) -> None:
         """Connect to the queue. Raises :class:`ExecutorError` with a hint when that fails."""

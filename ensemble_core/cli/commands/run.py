@@ -99,7 +99,7 @@ def run(
         "output": str(output),
         "shared": built.shared,
     }
-    with ControlledRun.new(home, about, registry, text, list(overrides)) as kept:
+    with ControlledRun.new(home, about, registry, text, list(overrides), built) as kept:
         return session.run(registry, built, output, tag, kept)
 
 
