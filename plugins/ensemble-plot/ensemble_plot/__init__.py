@@ -1,2 +1,2 @@
-"""Plots of runs: a journal becomes plain data (``story``, ``curves``, ``choice``), and that a file
-(``drawing``, the only module that knows matplotlib)."""
+"""Plots of runs: a journal becomes plain data (``run_history``, ``curves``, ``rule_variables``,
+``picture``), and that a file (``drawing``)."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ensemble_plot.story import Track
+from ensemble_plot.run_history import Track
 
 __all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
 

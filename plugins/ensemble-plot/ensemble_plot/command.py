@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ensemble_plot.picture import Axis, Picture
-    from ensemble_plot.story import Story
+    from ensemble_plot.run_history import RunHistory
 
 __all__ = ["plot"]
 
@@ -60,8 +60,8 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     names: dict[str, None] = {}
     before, comma, last = incomplete.rpartition(",")
     try:
-        with KeptRun(ctx.params.get("state"), ctx.params.get("run") or "last") as past:
-            for row in past.journal.rows(0, _LOOKED_AT):
+        with KeptRun(ctx.params.get("state"), ctx.params.get("run") or "last") as kept:
+            for row in kept.journal.rows(0, _LOOKED_AT):
                 if row.type == "observed" and row.job is not None:
                     if parameter.name == "variable":
                         names.update(dict.fromkeys((row.data or {}).get("values") or ()))
@@ -146,21 +146,23 @@ def plot(
             check_place(Path(output))
         if draws:
             need_matplotlib()
-        with KeptRun(state, run, salvage=True) as past:
-            asked = _Asked(past, _names(variable), _names(group), _names(job))
-            picture = asked.picture(axis, title)
-            path = Path(output or f"{past.tag}.png") if draws else None
+        with KeptRun(state, run, salvage=True) as kept:
+            selection = _Selection(kept, _names(variable), _names(group), _names(job))
+            picture = selection.picture(axis, title)
+            path = Path(output or f"{kept.tag}.png") if draws else None
         if path is not None:
             write(path, drawn(picture, format_of(str(path)), measures))
         if as_json:
             file = None if path is None else str(path.absolute())
             print_line(
-                to_json({"run": past.tag, "state": asked.state, "file": file, **picture.to_dict()})
+                to_json(
+                    {"run": kept.tag, "state": selection.state, "file": file, **picture.to_dict()}
+                )
             )
         elif path is not None:
-            for line in _words(path, picture, asked):
+            for line in _words(path, picture, selection):
                 print_line(line)
-        damage = asked.story.damage
+        damage = selection.history.damage
         if damage is not None:
             sys.stdout.flush()
 
@@ -169,24 +171,24 @@ def plot(
     return 0
 
 
-class _Asked:
-    """A run's story as far as it was asked for, and what of it is shown."""
+class _Selection:
+    """The history of a run as far as the command line asks for it, and what of it is shown."""
 
     def __init__(
-        self, past: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
+        self, kept: KeptRun, variables: list[str], groups: list[str], jobs: list[str]
     ) -> None:
-        self._past = past
-        self.state = past.state
+        self._kept = kept
+        self.state = kept.state
         self._groups, self._jobs = groups, jobs
         self._speaks: dict[str, tuple[str, ...]] = self._rules({})
         wanted = variables or [name for names in self._speaks.values() for name in names]
-        self.story = self._read(wanted or None)
-        if self.story.added:
-            self._speaks = self._rules(self.story.added)
+        self.history = self._read(wanted or None)
+        if self.history.added:
+            self._speaks = self._rules(self.history.added)
             more = [name for names in self._speaks.values() for name in names]
             if not variables and not set(more) <= set(wanted):
                 wanted = more
-                self.story = self._read(wanted)
+                self.history = self._read(wanted)
         self._check()
         if variables:
             self.shown = self._known(variables)
@@ -194,49 +196,49 @@ class _Asked:
             self.shown = self._choose(wanted, _OF_RULES)
             if not self.shown:
                 if wanted:  # of none of these was there any value
-                    self.story = self._read(None)
-                self.shown = self._choose(self.story.variables(), _FIRST)
+                    self.history = self._read(None)
+                self.shown = self._choose(self.history.variables(), _FIRST)
             elif self._hardly_ever():
-                self.story = self._read(None)
-                first = self._choose(self.story.variables(), _FIRST + len(self.shown))
+                self.history = self._read(None)
+                first = self._choose(self.history.variables(), _FIRST + len(self.shown))
                 self.shown = list(dict.fromkeys([*self.shown, *first]))[: _FIRST + 1]
         if not self.shown:
             raise self._nothing()
-        self.story.keep(self.shown)
+        self.history.keep(self.shown)
 
-    def _read(self, variables: list[str] | None) -> Story:
-        from ensemble_plot.story import read
+    def _read(self, variables: list[str] | None) -> RunHistory:
+        from ensemble_plot.run_history import read
 
-        return read(self._past.journal, variables=variables, groups=self._groups, jobs=self._jobs)
+        return read(self._kept.journal, variables=variables, groups=self._groups, jobs=self._jobs)
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         """The names that each rule speaks of, in all versions of the file."""
-        from ensemble_plot.choice import spoken_of
+        from ensemble_plot.rule_variables import spoken_of
 
         found: dict[str, tuple[str, ...]] = {}
         try:
-            for text in self._past.journal.texts():
-                found.update(spoken_of(self._past.loading(text), added))
+            for text in self._kept.journal.texts():
+                found.update(spoken_of(self._kept.loading(text), added))
         except EnsembleError as error:
             click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
         """Those of these names that rows had, the rows' own clock last of all."""
-        kept = set(self.story.variables())
+        kept = set(self.history.variables())
         found = [name for name in dict.fromkeys(names) if name in kept]
-        moving = [name for name in found if name != self.story.clock]
+        moving = [name for name in found if name != self.history.clock]
         return (moving or found)[:most]
 
     def _hardly_ever(self) -> bool:
         """Whether what is shown stands in a few of very many rows, as what marks an event does; by
         itself that is a picture of dots."""
-        rows = [one.rows for key, one in self.story.curves.items() if key.variable in self.shown]
-        return max(rows) <= _DOTS and self.story.rows > _RARE * sum(rows)
+        rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
+        return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)
 
     def _known(self, variables: list[str]) -> list[str]:
 
-        seen = self.story.seen
+        seen = self.history.seen
         if not seen:
             raise self._nothing()
         if len(variables) > _PANELS:
@@ -252,7 +254,7 @@ class _Asked:
 
     def _check(self) -> None:
         """Raise :class:`UsageError` for a group or job that the run does not have."""
-        tracks = self.story.tracks
+        tracks = self.history.tracks
         groups = dict.fromkeys(track.group for track in tracks.values())
         for name in self._groups:
             if name not in groups:
@@ -269,9 +271,9 @@ class _Asked:
         near = [lower[each] for each in get_close_matches(name.lower(), lower, 1)]
         shown = ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
         what = {
-            "variable": f"no job of run {self._past.tag} reported {name!r}",
-            "group": f"run {self._past.tag} has no jobs of a group {name!r}",
-            "job": f"run {self._past.tag} has no job {name!r}",
+            "variable": f"no job of run {self._kept.tag} reported {name!r}",
+            "group": f"run {self._kept.tag} has no jobs of a group {name!r}",
+            "job": f"run {self._kept.tag} has no job {name!r}",
         }[kind]
         listed = f"there {'is' if len(names) == 1 else 'are'} {shown or 'none'}"
         return UsageError(
@@ -284,10 +286,10 @@ class _Asked:
 
         some = " of these jobs" if self._groups or self._jobs else ""
         hint = "values come from jobs whose group has 'observe:'"
-        if self._past.journal.about and not self.story.rows:
+        if self._kept.journal.about and not self.history.rows:
             hint += "; 'ensemble status' shows how the run stands"
         return EnsembleError(
-            f"there is nothing to draw: run {self._past.tag} has no values{some}",
+            f"there is nothing to draw: run {self._kept.tag} has no values{some}",
             hint=hint,
             code="nothing-to-draw",
         )
@@ -296,7 +298,7 @@ class _Asked:
         from ensemble_plot.picture import compose
 
         picture = compose(
-            self.story,
+            self.history,
             self.shown,
             axis=axis,
             speaks=self._speaks,
@@ -314,21 +316,21 @@ class _Asked:
     def _standing(self) -> str:
         """How the run stands, where it is not over."""
 
-        story = self.story
-        if self.state not in ("running", "interrupted") or story.began is None:
+        history = self.history
+        if self.state not in ("running", "interrupted") or history.began is None:
             return ""
         words = "under way" if self.state == "running" else "interrupted"
-        after = format_duration((story.newest or story.began) - story.began)
+        after = format_duration((history.newest or history.began) - history.began)
         return f"{words}, {after} after its start"
 
     @property
     def others(self) -> list[str]:
         """Variables that are not shown, but for the one that is the clock."""
-        hidden = {*self.shown, self.story.clock}
-        return [name for name in self.story.seen if name not in hidden]
+        hidden = {*self.shown, self.history.clock}
+        return [name for name in self.history.seen if name not in hidden]
 
 
-def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
+def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
     """What was drawn, and what was not."""
 
     jobs = len(picture.jobs)
@@ -337,8 +339,8 @@ def _words(path: Path, picture: Picture, asked: _Asked) -> list[str]:
     gaps = sum(line.gaps for panel in picture.panels for line in panel.lines)
     if gaps:
         lines.append(f" gaps: {gaps:,} value{'s are' if gaps > 1 else ' is'} not finite")
-    if asked.others:
-        lines.append(f" not shown: {_listed(asked.others)} (--variable)")
+    if selection.others:
+        lines.append(f" not shown: {_listed(selection.others)} (--variable)")
     if picture.unplaced:
         rules = _listed(list(picture.unplaced))
         lines.append(f" fired on no row that is shown: {rules} (--x time shows when)")

@@ -2,7 +2,7 @@
 
 Rows that follow one another are one bucket, of which the first, the lowest, the highest and the
 last point are kept; when there are too many buckets, neighbours are joined and further ones hold
-twice as many rows. A curve of few rows is kept whole. Filled by ``story``; read by ``drawing``.
+twice as many rows. A curve of few rows is kept whole. Filled by ``history``; read by ``drawing``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from ensemble_plot.colours import (
     style_of,
 )
 from ensemble_plot.labels import Labels
-from ensemble_plot.measures import alone, short, tame, travels, unit
-from ensemble_plot.stretch import stretch
+from ensemble_plot.measures import clamp, isolated_points, shorten, time_unit, total_variation
+from ensemble_plot.outlier_axis import set_outlier_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +159,7 @@ class _Drawing:
         del axes[len(picture.panels) :]
         points = sum(len(line.xs) for panel in picture.panels for line in panel.lines)
         pixels = points > _VECTORS
-        time = unit(picture.panels)
+        time = time_unit(picture.panels)
         first: dict[str, Axes] = {}
         for place, (ax, panel) in enumerate(zip(axes, picture.panels, strict=True)):
             if panel.axis in first:
@@ -173,7 +173,7 @@ class _Drawing:
                 name = (
                     picture.clock if panel.axis == "step" else f"time since the start ({time[0]})"
                 )
-                _plain(ax.set_xlabel(short(name, 60)))
+                _plain(ax.set_xlabel(shorten(name, 60)))
         figure.align_ylabels(axes)
         self._words(axes)
         self._legend(axes)
@@ -186,25 +186,25 @@ class _Drawing:
         picture = self._picture
         if picture.title:
             title = self.figure.suptitle(
-                short(picture.title, 90), x=0.012, ha="left", fontsize=13, fontweight="bold"
+                shorten(picture.title, 90), x=0.012, ha="left", fontsize=13, fontweight="bold"
             )
             _plain(title)
         if picture.subtitle and axes:
             words = axes[0].set_title(
-                short(picture.subtitle, 110), loc="left", fontsize=8.5, color=_FAINT, pad=6
+                shorten(picture.subtitle, 110), loc="left", fontsize=8.5, color=_FAINT, pad=6
             )
             _plain(words)
 
     def _panel(self, ax: Axes, panel: Panel, time: tuple[str, float], *, pixels: bool) -> None:
         many = len(panel.lines)
         width = 1.6 if many <= DIRECT else 1.1 if many <= 60 else 0.7
-        if any(travels(line.ys) > _DENSE for line in panel.lines):
+        if any(total_variation(line.ys) > _DENSE for line in panel.lines):
             width = min(width, 0.9)
         by = time[1] if panel.axis == "time" else 1.0
         for line in panel.lines:
             style = self._styles[line.job]
-            xs = [tame(x / by) for x in line.xs]
-            ys = [tame(y) for y in line.ys]
+            xs = [clamp(x / by) for x in line.xs]
+            ys = [clamp(y) for y in line.ys]
             ax.plot(
                 xs,
                 ys,
@@ -215,7 +215,7 @@ class _Drawing:
                 alpha=1.0 if many <= 60 else 0.8,
                 rasterized=pixels,
             )
-            lonely = alone(ys)
+            lonely = isolated_points(ys)
             if lonely:
                 ax.plot(
                     [xs[at] for at in lonely],
@@ -225,10 +225,10 @@ class _Drawing:
                     markersize=4,
                     color=style.colour,
                 )
-        label = short(panel.variable, 28)
+        label = shorten(panel.variable, 28)
         if panel.usual is not None:
-            finite = [tame(y) for line in panel.lines for y in line.ys if y == y]
-            stretch(ax, panel.usual, min(finite), max(finite))
+            finite = [clamp(y) for line in panel.lines for y in line.ys if y == y]
+            set_outlier_axis(ax, panel.usual, min(finite), max(finite))
             label += "\n(logarithmic beyond the dots)"
         _plain(ax.set_ylabel(label))
         if not any(y == y for line in panel.lines for y in line.ys):
@@ -243,8 +243,8 @@ class _Drawing:
             ends = [one.end for one in panel.lines if one.end and outcomes[one.job] == kind]
             if ends:
                 ax.plot(
-                    [tame(x / by) for x, _ in ends],
-                    [tame(y) for _, y in ends],
+                    [clamp(x / by) for x, _ in ends],
+                    [clamp(y) for _, y in ends],
                     linestyle="none",
                     marker="X",
                     markersize=7.0 if len(ends) <= 30 else 4.5,
@@ -260,8 +260,8 @@ class _Drawing:
                 some = [spot for spot in spots if (spot.y == spot.y) == known]
                 if some:
                     ax.plot(
-                        [tame(spot.x / by) for spot in some],
-                        [tame(spot.y) if known else 0.02 for spot in some],
+                        [clamp(spot.x / by) for spot in some],
+                        [clamp(spot.y) if known else 0.02 for spot in some],
                         linestyle="none",
                         marker=shape,
                         markersize=size,
@@ -276,7 +276,7 @@ class _Drawing:
         faint = len(panel.moments) > 15
         for moment in panel.moments:
             ax.axvline(
-                tame(moment.x / by),
+                clamp(moment.x / by),
                 color=_FAINT,
                 linewidth=0.5 if faint else 1.0,
                 linestyle=(0, (4, 3)),
@@ -289,19 +289,19 @@ class _Drawing:
         labels = Labels(ax, [line for line in ax.get_lines() if len(line.get_xdata()) > 2])
         marks = [line.end for line in panel.lines if line.end is not None]
         marks += [(spot.x, spot.y) for spot in panel.spots if spot.y == spot.y]
-        labels.keep_clear((tame(x / by), tame(y)) for x, y in marks[:_CLEAR])
+        labels.keep_clear((clamp(x / by), clamp(y)) for x, y in marks[:_CLEAR])
         said = self._said
         left = _LABELLED
         for moment in panel.moments if top else ():
             if moment.rule not in said and left:
                 said.add(moment.rule)
                 left -= 1
-                labels.beside(tame(moment.x / by), short(moment.rule, 24))
+                labels.beside(clamp(moment.x / by), shorten(moment.rule, 24))
         for spot in panel.spots:
             if spot.rule not in said and spot.y == spot.y and left:
                 said.add(spot.rule)
                 left -= 1
-                labels.near(tame(spot.x / by), tame(spot.y), short(spot.rule, 24))
+                labels.near(clamp(spot.x / by), clamp(spot.y), shorten(spot.rule, 24))
 
     def _legend(self, axes: Sequence[Axes]) -> None:
         handles: list[Line2D] = []
@@ -333,7 +333,7 @@ class _Drawing:
         if self._scale is not None and any(
             track.id not in self._scale.values for track in self._picture.jobs
         ):
-            label = f"jobs without {short(self._scale.name, 20)}"
+            label = f"jobs without {shorten(self._scale.name, 20)}"
             handles.append(Line2D([], [], color="#999999", lw=1.4, label=label))
         if not handles:
             return
@@ -362,7 +362,7 @@ class _Drawing:
         if self._scale.whole and not self._scale.logarithmic:
             bar.locator = MaxNLocator(integer=True)
             bar.update_ticks()
-        _plain(bar.ax.set_ylabel(short(self._scale.name, 40)))
+        _plain(bar.ax.set_ylabel(shorten(self._scale.name, 40)))
 
 
 def _of(panel: Panel, job: str) -> Iterable[Any]:
@@ -375,7 +375,7 @@ def _spots(panels: Iterable[Panel], rule: str) -> Iterable[Any]:
 
 def _rule(name: str) -> str:
     """A rule's name in the legend: ``rule-2``, the name of one without an id, says what it is."""
-    return short(name, 30) if name.startswith("rule-") else f"rule {short(name, 30)}"
+    return shorten(name, 30) if name.startswith("rule-") else f"rule {shorten(name, 30)}"
 
 
 def _handle(shape: str, fill: str, label: str) -> Line2D:

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_plot.picture import Panel
 
-__all__ = ["alone", "short", "tame", "travels", "unit"]
+__all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation"]
 
 #: No axis goes beyond: its length would not be a number any more.
 _HUGE = 1e300
 
 
-def short(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """A name in so many characters, without control characters."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def tame(number: float) -> float:
+def clamp(number: float) -> float:
     """A number that an axis can have; nan stays."""
     return max(-_HUGE, min(_HUGE, number)) if number == number else number
 
 
-def alone(ys: Sequence[float]) -> list[int]:
+def isolated_points(ys: Sequence[float]) -> list[int]:
     """The points between gaps, of which a line shows nothing."""
     last = len(ys) - 1
     return [
@@ -37,16 +37,16 @@ def alone(ys: Sequence[float]) -> list[int]:
     ]
 
 
-def travels(ys: Sequence[float]) -> float:
+def total_variation(ys: Sequence[float]) -> float:
     """How far a curve goes up and down, in its own heights."""
-    finite = [tame(y) for y in ys if y == y]
+    finite = [clamp(y) for y in ys if y == y]
     height = max(finite, default=0.0) / 2 - min(finite, default=0.0) / 2
     if not height > 0:
         return 0.0
     return sum(abs(b / 2 - a / 2) / height for a, b in itertools.pairwise(finite))
 
 
-def unit(panels: Iterable[Panel]) -> tuple[str, float]:
+def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
     """The unit in which a run's length is said, and its seconds."""
     longest = max(
         (

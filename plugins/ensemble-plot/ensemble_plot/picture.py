@@ -1,4 +1,4 @@
-"""A run's story laid out: panels, lines, marks and ends, as plain data.
+"""A run's history laid out: panels, lines, marks and ends, as plain data.
 
 What is drawn is decided here and can be read as JSON; ``drawing`` turns it into ink and knows
 nothing of runs. Called by ``ensemble plot``.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ensemble_plot.curves import Curve, Point
-from ensemble_plot.story import Mark, Story, Track
+from ensemble_plot.run_history import Mark, RunHistory, Track
 
 __all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
 
@@ -134,7 +134,7 @@ class Picture:
 
 
 def compose(
-    story: Story,
+    history: RunHistory,
     variables: Sequence[str],
     *,
     axis: Axis | None = None,
@@ -148,25 +148,25 @@ def compose(
     the names that each rule speaks of: its marks go to the panels of these, or to all where it
     speaks of none of them. ``state`` is what is said of the run beside its title.
     """
-    panels = [_panel(story, variable, axis) for variable in variables]
+    panels = [_panel(history, variable, axis) for variable in variables]
     rules: dict[str, str] = {}
     unplaced: dict[str, int] = {}
-    for rule, firings in story.firings.items():
+    for rule, firings in history.firings.items():
         named = set((speaks or {}).get(rule, ()))
         own = [panel for panel in panels if panel.variable in named] or panels
         for mark in firings.marks:
-            if _place(mark, own, panels, story.began or 0.0):
+            if _place(mark, own, panels, history.began or 0.0):
                 rules.setdefault(rule, mark.label)
             else:
                 unplaced[rule] = unplaced.get(rule, 0) + firings.stride
         if rule in unplaced:
             unplaced[rule] = min(unplaced[rule], firings.count)
     drawn = {line.job for panel in panels for line in panel.lines}
-    jobs = [track for track in story.jobs() if track.id in drawn]
+    jobs = [track for track in history.jobs() if track.id in drawn]
     return Picture(
-        title=title if title is not None else story.name,
-        subtitle="" if title is not None else _subtitle(story, jobs, state),
-        clock=story.clock or "step",
+        title=title if title is not None else history.name,
+        subtitle="" if title is not None else _subtitle(history, jobs, state),
+        clock=history.clock or "step",
         panels=panels,
         jobs=jobs,
         rules=rules,
@@ -174,8 +174,8 @@ def compose(
     )
 
 
-def _subtitle(story: Story, jobs: Sequence[Track], state: str) -> str:
-    parts = [story.tag] if story.tag != story.name else []
+def _subtitle(history: RunHistory, jobs: Sequence[Track], state: str) -> str:
+    parts = [history.tag] if history.tag != history.name else []
     if len(jobs) == 1:
         parts.append(jobs[0].id)
     if state:
@@ -183,24 +183,24 @@ def _subtitle(story: Story, jobs: Sequence[Track], state: str) -> str:
     return ", ".join(parts)
 
 
-def _panel(story: Story, variable: str, axis: Axis | None) -> Panel:
-    curves = {key: one for key, one in story.curves.items() if key.variable == variable}
+def _panel(history: RunHistory, variable: str, axis: Axis | None) -> Panel:
+    curves = {key: one for key, one in history.curves.items() if key.variable == variable}
     if axis is None:
         clocked = any(curve.clocked for curve in curves.values())
         axis = "step" if clocked else "time"
     panel = Panel(variable, axis)
-    places = {track.id: place for place, track in enumerate(story.jobs(variable))}
+    places = {track.id: place for place, track in enumerate(history.jobs(variable))}
     for key in sorted(curves, key=lambda key: (places[key.job], key.observer)):
         curve = curves[key]
-        line = _line(story, key.job, key.observer, curve, axis)
+        line = _line(history, key.job, key.observer, curve, axis)
         if line.xs:
             panel.lines.append(line)
     panel.usual = _usual(panel.lines)
     return panel
 
 
-def _line(story: Story, job: str, observer: str, curve: Curve, axis: Axis) -> Line:
-    began = story.began or 0.0
+def _line(history: RunHistory, job: str, observer: str, curve: Curve, axis: Axis) -> Line:
+    began = history.began or 0.0
     xs: list[float] = []
     ys: list[float] = []
     end = None
@@ -217,7 +217,7 @@ def _line(story: Story, job: str, observer: str, curve: Curve, axis: Axis) -> Li
             end = x, point.value
         elif end is not None:
             end = x, end[1]
-    if story.tracks[job].end not in ("cancelled", "failed"):
+    if history.tracks[job].end not in ("cancelled", "failed"):
         end = None
     return Line(
         job,

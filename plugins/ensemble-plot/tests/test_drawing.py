@@ -19,7 +19,7 @@ from ensemble_plot.colours import scale_of
 from ensemble_plot.drawing import DPI, _Drawing, _rule, draw
 from ensemble_plot.output_file import write
 from ensemble_plot.picture import Line, Moment, Panel, Picture, Spot, compose
-from ensemble_plot.story import Track, read
+from ensemble_plot.run_history import Track, read
 from matplotlib.transforms import Bbox
 
 from ensemble_core.cli.main import main

@@ -411,7 +411,7 @@ def test_few_rows_are_kept_as_they_are() -> None:
 
 def test_a_few_values_far_off_leave_the_others_room(tmp_path: Path) -> None:
     from ensemble_plot.picture import compose
-    from ensemble_plot.story import read
+    from ensemble_plot.run_history import read
 
     from ensemble_core.journal.reader import Journal
 

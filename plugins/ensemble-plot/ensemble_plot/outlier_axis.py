@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-__all__ = ["stretch"]
+__all__ = ["set_outlier_axis"]
 
 #: How far apart the ticks of decades are; the usual range is 2 high.
 _ROOM = 0.3
@@ -42,7 +42,7 @@ class _Scale:
             return self.middle + self.half * np.where(np.abs(u) <= 1, u, np.sign(u) * far)
 
 
-def stretch(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
+def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: float) -> None:
     """Make the panel's upright axis linear within ``usual`` and logarithmic up to ``most`` and down
     to ``least``, with dotted lines where it changes."""
     low, high = usual

@@ -19,7 +19,7 @@ from ensemble_plot.curves import Curve, Point
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Journal, JournalRow
 
-__all__ = ["End", "Firings", "Key", "Mark", "Story", "Track", "read"]
+__all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
 
 #: Buckets of all curves together, and of one at most and at least.
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12
@@ -86,7 +86,7 @@ class Firings:
             self.stride *= 2
 
 
-class Story:
+class RunHistory:
     """All that a picture needs of a run.
 
     ``began`` and ``newest`` are the times of its first and newest event, ``seen`` the variables
@@ -149,13 +149,13 @@ def read(
     variables: Collection[str] | None = None,
     groups: Collection[str] = (),
     jobs: Collection[str] = (),
-) -> Story:
-    """The story of these variables (``None``: of the first dozen) in jobs of these groups or with
+) -> RunHistory:
+    """The history of these variables (``None``: of the first dozen) in jobs of these groups or with
     these ids (neither: of all). Rows that come while it is read are left out.
 
     Damage ends it: what was read until then is told, and ``damage`` says what was wrong.
     """
-    return _Reading(journal, variables, groups, jobs).story
+    return _Reading(journal, variables, groups, jobs).history
 
 
 class _Reading:
@@ -168,8 +168,8 @@ class _Reading:
         groups: Collection[str],
         jobs: Collection[str],
     ) -> None:
-        self.story = story = Story(journal.tag)
-        story.name = str(journal.about.get("name") or journal.tag)
+        self.history = history = RunHistory(journal.tag)
+        history.name = str(journal.about.get("name") or journal.tag)
         self._variables = None if variables is None else frozenset(variables)
         self._some = bool(groups or jobs)
         self._wanted_groups, self._wanted_jobs = frozenset(groups), frozenset(jobs)
@@ -185,14 +185,14 @@ class _Reading:
             for row in journal.rows(0, last):
                 self._row(row)
         except JournalError as error:
-            story.damage = error
-        story.clock = next((name for name in story.seen if self._clocks.get(name)), None)
+            history.damage = error
+        history.clock = next((name for name in history.seen if self._clocks.get(name)), None)
 
     def _row(self, row: JournalRow) -> None:
-        story = self.story
-        if story.began is None:
-            story.began = row.time
-        story.newest = row.time
+        history = self.history
+        if history.began is None:
+            history.began = row.time
+        history.newest = row.time
         try:
             if row.type == "observed":
                 event = row.event()
@@ -210,9 +210,9 @@ class _Reading:
             ) from error
 
     def _observe(self, event: Observed) -> None:
-        story = self.story
-        story.rows += 1
-        track = story.track(event.job)
+        history = self.history
+        history.rows += 1
+        track = history.track(event.job)
         if self._some and not (track.group in self._wanted_groups or track.id in self._wanted_jobs):
             return
         values = event.values
@@ -244,14 +244,14 @@ class _Reading:
         self, group: str, job: str, observer: str, names: tuple[str, ...]
     ) -> list[tuple[str, Curve]]:
         """The curves of those values of a row that are kept."""
-        seen = self.story.seen
+        seen = self.history.seen
         for name in names:
             seen.setdefault(name, {})[group] = None
         kept = list(seen)[:_CANDIDATES] if self._variables is None else self._variables
         return [(name, self._begin(Key(name, job, observer))) for name in names if name in kept]
 
     def _begin(self, key: Key) -> Curve:
-        curves = self.story.curves
+        curves = self.history.curves
         if key in curves:
             return curves[key]
         limit = max(_FEWEST, min(_MOST, _BUDGET // (len(curves) + 1)))
@@ -266,7 +266,7 @@ class _Reading:
     def _job(self, event: JobEvent) -> None:
         if not event.ours:
             return
-        track = self.story.track(event.job)
+        track = self.history.track(event.job)
         context = event.context
         if event.name == "start":
             track.started = event.timestamp
@@ -291,16 +291,16 @@ class _Reading:
 
     def _decide(self, row: JournalRow) -> None:
         assert row.decisions is not None
-        story = self.story
+        history = self.history
         for data in json.loads(row.decisions):
             kind = data.get("type")
             if kind == Submit.type:
                 decision = Decision.from_dict(data)
                 assert isinstance(decision, Submit)
                 for job in decision.jobs:
-                    story.track(job.id).parameters = job.parameters
+                    history.track(job.id).parameters = job.parameters
             elif kind == AddRule.type:
-                story.added[str(data.get("id"))] = data.get("spec") or {}
+                history.added[str(data.get("id"))] = data.get("spec") or {}
             elif kind == Fired.type:
                 self._fire(
                     row, str(data.get("rule")), str(data.get("label") or ""), data.get("job")
@@ -308,10 +308,10 @@ class _Reading:
 
     def _fire(self, row: JournalRow, rule: str, label: str, job: str | None) -> None:
         if self._some and job is not None:
-            track = self.story.track(job)
+            track = self.history.track(job)
             if not (track.group in self._wanted_groups or job in self._wanted_jobs):
                 return
         curves = self._of.get(job, {}) if job is not None else {}
         at = {name: here for name, one in curves.items() if (here := one.here()) is not None}
         mark = Mark(rule, label, row.seq, row.time, job, at)
-        self.story.firings.setdefault(rule, Firings()).add(mark)
+        self.history.firings.setdefault(rule, Firings()).add(mark)
