@@ -1,17 +1,17 @@
-"""YAML text to plain data with positions, strictly.
+"""YAML parser with a source map: strict, and limited in depth and size.
 
-Reads PyYAML's events (from libyaml where it is there) and composes them without recursion, so that
-depth, size and expansion of aliases are limited as they are read. The scalars are YAML 1.1's,
-without its traps: ``1e3`` is a number, ``1:30`` and ``010`` and dates are the strings they look
-like, a key is always its own text, a key that stands twice is an error.
+Data is built from PyYAML's events (of libyaml where it is there), with the place of every key and
+value by its path. An alias is read by going back to its anchor's events, so that what it repeats
+counts as often as it stands there. The scalars are YAML 1.1's, without its traps: ``1e3`` is a
+number, ``1:30`` and ``010`` and dates are the strings they look like, a key is always its own
+text, a key that stands twice is an error.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.source import LARGEST, too_large
@@ -23,64 +23,35 @@ _DEEPEST = 64
 #: Values of a document, each as often as aliases repeat it.
 _MOST = 500_000
 _CORE = "tag:yaml.org,2002:"
+_SEVERAL = "write one ensemble per file; remove the '---'"
 
-_TRUE = frozenset({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
-_FALSE = frozenset({"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
-_DECIMAL = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")
-_BASED = re.compile(
-    r"([-+]?)0(?:(b)([01][01_]*)|(o)([0-7][0-7_]*)|(x)([0-9a-fA-F][0-9a-fA-F_]*))\Z"
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+}
+_INTEGER = re.compile(
+    r"[-+]?(?:0|[1-9][0-9_]*|0b[01][01_]*|0o[0-7][0-7_]*|0x[0-9a-fA-F][0-9a-fA-F_]*)\Z"
 )
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?\Z")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+\Z")
-_SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
-
-
-@dataclass(slots=True)
-class _Node:
-    kind: Literal["scalar", "list", "mapping"]
-    line: int
-    column: int
-    start: int
-    end: int = 0
-    text: str = ""
-    string: bool = False
-    items: list[_Node] = field(default_factory=list)  # of a mapping: key, value, key, value
-    done: bool = True
+_FLOAT = re.compile(
+    r"(?![-+]?0[0-9_]+\Z)"  # 010 is text
+    r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?\Z"
+)
+_SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def read_text(text: str, file: str) -> Document:
     """The document in ``text``. Raises :class:`FileErrors` with every error that was found."""
-    text = text.removeprefix("\ufeff")
-    errors: list[EnsembleError] = []
+    document = Document(None, file, text.removeprefix("\ufeff"))
+    parser = _Parser(document)
     try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise FileErrors([_fault("the text has half a surrogate pair", Location(file))]) from error
-    if size > LARGEST:
-        raise FileErrors([too_large(file, size)])
-    try:
-        root = _compose(text, file)
-        if root is None:
-            raise UsageError(
-                "the file is empty",
-                where=Location(file, 1, 1),
-                hint="an ensemble file has at least 'jobs' and 'rules'",
-                code="empty-file",
-            )
-        document = Document(None, file, text)
-        builder = _Builder(document, errors)
-        document.data = builder.build(root, (), 0)
+        parser.read()
     except EnsembleError as error:
-        raise FileErrors([*_distinct(errors), error]) from None
-    if errors:
-        raise FileErrors(_distinct(errors))
+        parser.errors.append(error)
+    if parser.errors:
+        # Each error once: a mapping that aliases repeat is read as often.
+        raise FileErrors({(error.where, error.what): error for error in parser.errors}.values())
     return document
-
-
-def _distinct(errors: list[EnsembleError]) -> list[EnsembleError]:
-    """Each error once: a mapping that aliases repeat is read as often."""
-    return list({(error.where, error.what): error for error in errors}.values())
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
@@ -103,120 +74,18 @@ def _fault(
     return UsageError(what, where=where, hint=hint, code=code)
 
 
-def _compose(text: str, file: str) -> _Node | None:
+def _unprintable(text: str, file: str) -> UsageError | None:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return _compose_events(yaml.parse(text, Loader=loader), file)
-    except yaml.MarkedYAMLError as error:
-        raise _syntax(error, text, file) from None
-    except yaml.reader.ReaderError as error:
-        position = error.position if isinstance(error.position, int) else 0
-        bad = next((i for i, c in enumerate(text) if _unprintable(c)), min(position, len(text)))
-        start = text.rfind("\n", 0, bad) + 1
-        where = Location(file, text.count("\n", 0, bad) + 1, bad - start + 1)
-        raise _fault(
-            "the file has a character that YAML does not allow",
-            where,
-            f"remove it, or write {text[bad : bad + 1]!a} as an escape in double quotes",
-        ) from None
-    except yaml.YAMLError as error:
-        raise _fault(f"the file is not YAML: {error}", Location(file, 1, 1)) from None
-
-
-def _unprintable(character: str) -> bool:
-    code = ord(character)
-    return (
-        (code < 0x20 and character not in "\t\n\r")
-        or 0x7F <= code < 0x85
-        or 0x85 < code < 0xA0
-        or code in (0xFEFF, 0xFFFE, 0xFFFF)
-    )
-
-
-def _compose_events(events: Iterator[Any], file: str) -> _Node | None:
-    """The node tree. Own, because PyYAML's composer recurses and knows no limits."""
-    import yaml
-
-    root: _Node | None = None
-    stack: list[_Node] = []
-    anchors: dict[str, _Node] = {}
-    documents = 0
-    for event in events:
-        mark = event.start_mark
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise _fault(
-                    "the file has a second document",
-                    Location(file, mark.line + 1, mark.column + 1),
-                    "write one ensemble per file; remove the '---'",
-                    "several-documents",
-                )
-            continue
-        if isinstance(event, yaml.CollectionEndEvent):
-            stack.pop().done = True
-            continue
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        where = Location(file, mark.line + 1, mark.column + 1)
-        if isinstance(event, yaml.AliasEvent):
-            known = anchors.get(event.anchor or "")
-            if known is None:
-                raise _fault(f"the alias *{event.anchor} has no anchor before it", where)
-            if not known.done:
-                raise _fault(f"the alias *{event.anchor} stands within itself", where)
-            node = known
-        else:
-            node = _node(event, where)
-            if event.anchor:
-                anchors[event.anchor] = node
-        if stack:
-            stack[-1].items.append(node)
-        else:
-            root = node
-        if not node.done:
-            stack.append(node)
-            if len(stack) > _DEEPEST:
-                raise _fault(
-                    f"the file is nested more than {_DEEPEST} levels deep", where, code="too-deep"
-                )
-    if root is not None and root.kind == "scalar" and not root.string and root.text == "":
+    bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if bad is None:
         return None
-    return root
-
-
-def _node(event: Any, where: Location) -> _Node:
-    import yaml
-
-    mark, tag = event.start_mark, event.tag
-    if isinstance(event, yaml.ScalarEvent):
-        known = (None, "!", _CORE + "str")
-        node = _Node(
-            "scalar",
-            where.line,
-            where.column,
-            mark.index,
-            mark.index if event.end_mark is None else event.end_mark.index,
-            event.value,
-            string=not event.implicit[0] or tag in known[1:],
-        )
-    else:
-        sequence = isinstance(event, yaml.SequenceStartEvent)
-        known = (None, "!", _CORE + ("seq" if sequence else "map"))
-        node = _Node(
-            "list" if sequence else "mapping", where.line, where.column, mark.index, done=False
-        )
-    if tag not in known:
-        short = tag.replace(_CORE, "!!")
-        raise _fault(
-            f"the tag {short} is not allowed",
-            where,
-            "remove it; to make a value a string, quote it",
-            "yaml-tag",
-        )
-    return node
+    start = text.rfind("\n", 0, bad.start()) + 1
+    return _fault(
+        "the file has a character that YAML does not allow",
+        Location(file, text.count("\n", 0, bad.start()) + 1, bad.start() - start + 1),
+        f"remove it, or write {bad[0]!a} as an escape in double quotes",
+    )
 
 
 #: The name of a column with an index, as in ``c_msd[4]``.
@@ -264,139 +133,233 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     )
 
 
-class _Builder:
-    """Makes data of nodes, and remembers their places."""
+class _Parser:
+    """Makes data of a document's events, and remembers where each part of it stands.
 
-    def __init__(self, document: Document, errors: list[EnsembleError]) -> None:
+    A value is the index of its event. ``_targets`` leads from an alias to its anchor's value,
+    ``_after`` from the start of a list or mapping to what follows its end.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.errors: list[EnsembleError] = []
         self._document = document
-        self._errors = errors
+        self._events: list[Any] = []
+        self._targets: dict[int, int] = {}
+        self._after: dict[int, int] = {}
         self._built = 0
 
-    def build(self, node: _Node, path: Path, depth: int) -> Any:
+    def read(self) -> None:
+        """Fill the document. Raises :class:`UsageError` where nothing more can be read."""
         document = self._document
-        where = Location(document.file, node.line, node.column)
-        if depth > _DEEPEST:
-            raise _fault(f"aliases nest more than {_DEEPEST} levels deep", where, code="too-deep")
+        size = len(document.text.encode(errors="surrogatepass"))
+        if size > LARGEST:
+            raise too_large(document.file, size)
+        error = _unprintable(document.text, document.file)
+        if error is not None:
+            raise error
+        self._scan()
+        first = self._events[0] if self._events else None
+        if first is None or (getattr(first, "value", None) == "" and first.implicit[0]):
+            raise UsageError(
+                "the file is empty",
+                where=Location(document.file, 1, 1),
+                hint="an ensemble file has at least 'jobs' and 'rules'",
+                code="empty-file",
+            )
+        document.data = self._value(0, (), 0)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Collect the events of the one document, checked for depth, tags and aliases."""
+        import yaml
+
+        text, file = self._document.text, self._document.file
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        anchors: dict[str, int] = {}
+        open_: list[int] = []
+        documents = 0
+        try:
+            for event in yaml.parse(text, Loader=loader):
+                here = len(self._events)
+                if isinstance(event, yaml.DocumentStartEvent):
+                    documents += 1
+                    if documents > 1:
+                        raise _fault(
+                            "the file has a second document",
+                            self._place(event),
+                            _SEVERAL,
+                            "several-documents",
+                        )
+                    continue
+                if isinstance(event, yaml.CollectionEndEvent):
+                    self._after[open_.pop()] = here + 1
+                elif not isinstance(event, yaml.NodeEvent):
+                    continue
+                elif isinstance(event, yaml.AliasEvent):
+                    target = anchors.get(event.anchor)
+                    if target is None or target in open_:
+                        why = (
+                            "has no anchor before it" if target is None else "stands within itself"
+                        )
+                        raise _fault(f"the alias *{event.anchor} {why}", self._place(event))
+                    self._targets[here] = target
+                else:
+                    self._check_tag(event)
+                    if event.anchor:
+                        anchors[event.anchor] = here
+                    if isinstance(event, yaml.CollectionStartEvent):
+                        open_.append(here)
+                        self._check_depth(len(open_) - 1, event)
+                self._events.append(event)
+        except yaml.MarkedYAMLError as error:
+            raise _syntax(error, text, file) from None
+        except yaml.YAMLError as error:
+            raise _fault(f"the file is not YAML: {error}", Location(file, 1, 1)) from None
+
+    def _place(self, event: Any) -> Location:
+        mark = event.start_mark
+        return Location(self._document.file, mark.line + 1, mark.column + 1)
+
+    def _check_tag(self, event: Any) -> None:
+        if event.tag not in (None, "!", f"{_CORE}{_kind(event)}"):
+            short = event.tag.replace(_CORE, "!!")
+            raise _fault(
+                f"the tag {short} is not allowed",
+                self._place(event),
+                "remove it; to make a value a string, quote it",
+                "yaml-tag",
+            )
+
+    def _check_depth(self, depth: int, event: Any) -> None:
+        if depth >= _DEEPEST:
+            raise _fault(
+                f"the file is nested more than {_DEEPEST} levels deep",
+                self._place(event),
+                code="too-deep",
+            )
+
+    def _count(self, event: Any) -> None:
         self._built += 1
         if self._built > _MOST:
             raise _fault(
                 f"the file has more than {_MOST} values, with what its aliases repeat",
-                where,
+                self._place(event),
                 "write the file without aliases that repeat one another",
                 "alias-bomb",
             )
-        document.values[path] = (node.line, node.column)
-        if node.kind == "scalar":
-            return self._scalar(node, path, where)
-        if node.kind == "list":
-            return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.items)]
-        return self._mapping(node, path, depth)
 
-    def _scalar(self, node: _Node, path: Path, where: Location) -> Any:
+    # -- values --------------------------------------------------------------------------------
+
+    def _value(self, at: int, path: Path, depth: int) -> Any:
+        at = self._targets.get(at, at)
+        event, document = self._events[at], self._document
+        self._count(event)
+        document.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
+        kind = _kind(event)
+        if kind == "str":
+            return self._scalar(event, path)
+        self._check_depth(depth, event)
+        if kind == "seq":
+            items = enumerate(self._items(at))
+            return [self._value(item, (*path, i), depth + 1) for i, item in items]
+        data: dict[str, Any] = {}
+        self._fill(data, at, path, depth)
+        return data
+
+    def _items(self, at: int) -> Iterator[int]:
+        """The values within a list; of a mapping its keys and values in turn."""
+        end = self._after[at] - 1
+        at += 1
+        while at < end:
+            yield at
+            at = self._after.get(at, at + 1)
+
+    def _scalar(self, event: Any, path: Path) -> Any:
         document = self._document
-        document.spans[path] = (node.start, node.end)
-        if node.string:
-            return self._checked(node.text, where)
-        value = _resolve(node.text)
+        document.spans[path] = (event.start_mark.index, event.end_mark.index)
+        value = _resolve(event.value) if event.implicit[0] else event.value
         if isinstance(value, str):
-            return self._checked(value, where)
-        document.spelled[path] = node.text
+            return self._checked(event)
+        document.spelled[path] = event.value
         return value
 
-    def _checked(self, text: str, where: Location) -> str:
+    def _checked(self, event: Any) -> str:
+        text: str = event.value
         try:
             text.encode()
-        except UnicodeEncodeError:
-            self._errors.append(_fault("the string has half a surrogate pair", where))
+        except UnicodeEncodeError:  # of an escape; libyaml refuses those itself
+            self._report("the string has half a surrogate pair", event)
             return ""
         return text
 
-    def _mapping(self, node: _Node, path: Path, depth: int) -> dict[str, Any]:
-        document = self._document
-        data: dict[str, Any] = {}
-        merged: list[_Node] = []
-        own: dict[str, _Node] = {}
-        for key, value in zip(node.items[::2], node.items[1::2], strict=True):
-            where = Location(document.file, key.line, key.column)
-            if key.kind != "scalar":
-                self._errors.append(
-                    _fault("a key must be text, not a list or mapping", where, "quote the key")
-                )
+    def _report(
+        self, what: str, event: Any, hint: str | None = None, code: str = "bad-yaml"
+    ) -> None:
+        self.errors.append(_fault(what, self._place(event), hint, code))
+
+    def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
+        """Add a mapping's entries; what is in ``data`` already stays, with its place."""
+        items = list(self._items(mapping))
+        inherited, own, merged = frozenset(data), {}, []
+        for at, value in zip(items[::2], items[1::2], strict=True):
+            key = self._events[self._targets.get(at, at)]
+            if _kind(key) != "str":
+                self._report("a key must be text, not a list or mapping", key, "quote the key")
                 continue
-            if key.text == "<<" and not key.string:
-                merged += self._merged(value)
+            if key.value == "<<" and key.implicit[0]:
+                merged.append(value)
                 continue
-            name = self._checked(key.text, where)
+            name = self._checked(key)
             if name in own:
-                first = own[name]
-                self._errors.append(
-                    _fault(
-                        f"the key {name!r} stands twice in one mapping, first in line "
-                        f"{first.line}, column {first.column}",
-                        where,
-                        "keep one of them",
-                        "duplicate-key",
-                    )
+                line, column = own[name].start_mark.line + 1, own[name].start_mark.column + 1
+                self._report(
+                    f"the key {name!r} stands twice in one mapping, first in line {line}, "
+                    f"column {column}",
+                    key,
+                    "keep one of them",
+                    "duplicate-key",
                 )
                 continue
             own[name] = key
-            inner = (*path, name)
-            document.keys[inner] = (key.line, key.column)
-            data[name] = self.build(value, inner, depth + 1)
-        for source in merged:
-            inherited = self._merge(source, path, depth, frozenset(data))
-            for name, value in inherited.items():
-                data.setdefault(name, value)
-        return data
+            if name not in inherited:
+                inner = (*path, name)
+                self._document.keys[inner] = (key.start_mark.line + 1, key.start_mark.column + 1)
+                data[name] = self._value(value, inner, depth + 1)
+        for value in merged:
+            self._merge(data, value, path, depth)
 
-    def _merged(self, value: _Node) -> list[_Node]:
-        sources = value.items if value.kind == "list" else [value]
-        for source in sources:
-            if source.kind != "mapping":
-                where = Location(self._document.file, source.line, source.column)
-                self._errors.append(_fault("'<<' needs a mapping or a list of mappings", where))
-                return []
-        return sources
+    def _merge(self, data: dict[str, Any], value: int, path: Path, depth: int) -> None:
+        """Add what ``<<`` inherits: of a mapping, or of each in a list."""
+        value = self._targets.get(value, value)
+        sources = self._items(value) if _kind(self._events[value]) == "seq" else [value]
+        for source in (self._targets.get(at, at) for at in sources):
+            event = self._events[source]
+            if _kind(event) != "map":
+                self._report("'<<' needs a mapping or a list of mappings", event)
+                return
+            self._count(event)
+            self._check_depth(depth, event)
+            self._fill(data, source, path, depth + 1)
 
-    def _merge(
-        self, source: _Node, path: Path, depth: int, taken: frozenset[str]
-    ) -> dict[str, Any]:
-        """The data of a merged mapping, without what is already there, so that the places of
-        the mapping's own keys stay."""
-        kept = _Node("mapping", source.line, source.column, source.start)
-        for key, value in zip(source.items[::2], source.items[1::2], strict=True):
-            if key.kind != "scalar" or key.text not in taken or key.text == "<<":
-                kept.items += (key, value)
-        place = self._document.values[path]
-        data = self.build(kept, path, depth + 1)
-        self._document.values[path] = place
-        return {name: value for name, value in data.items() if name not in taken}
+
+def _kind(event: Any) -> str:
+    """``str``, ``seq`` or ``map``, as in the tags of YAML."""
+    if hasattr(event, "value"):
+        return "str"
+    return "seq" if type(event).__name__.startswith("Sequence") else "map"
 
 
 def _resolve(text: str) -> Any:
-    """What a plain scalar means."""
-    if text in _NULL:
-        return None
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
+    """The value of a plain scalar."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if len(text) > 400 or text[0] not in "+-.0123456789":
         return text
-    based = _BASED.match(text)
-    if based:
-        base = 2 if based[2] else 8 if based[4] else 16
-        digits = (based[3] or based[5] or based[7]).replace("_", "")
-        return int(based[1] + digits, base) if digits else text
-    if _DECIMAL.match(text):
-        return int(text.replace("_", ""))
-    if _LEADING_ZERO.match(text):
-        return text
+    if _INTEGER.match(text):
+        return int(text.replace("_", ""), 0)
     if _FLOAT.match(text):
         return float(text.replace("_", ""))
-    special = _SPECIAL.match(text)
-    if special:
-        if special[1] is None:
-            return float("nan")
-        return float(f"{special[1]}inf")
+    if _SPECIAL.match(text):
+        return float(text.replace(".", "", 1))
     return text
