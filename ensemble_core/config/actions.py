@@ -19,7 +19,6 @@ from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.conditions import EVENT_FIELDS
-from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import expression
 from ensemble_core.model.jobs import FIELD_PLACEHOLDER
 from ensemble_core.model.rules import BoundAction, BoundSpec
@@ -159,11 +158,7 @@ def _check(
         return value
     kind = _annotation(schema)
     if kind == "duration":
-        try:
-            return seconds(value)
-        except EnsembleError as error:
-            context.attach(error, path)
-            return value
+        return context.duration(path, value)
     if kind == "fields" and isinstance(value, dict):
         return _check_fields(context, path, value, around, properties)
     if kind == "action":

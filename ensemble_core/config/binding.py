@@ -19,7 +19,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
-from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
@@ -227,26 +226,21 @@ def _check_observed(
         )
         return
     for name in sorted(wanted or ()):
-        if context.can_yield(trigger.group, name):
-            continue
-        whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
-        context.report(
-            place,
-            f"{kind!r} needs {name!r}, and no observer of {whose} yields it",
-            hint=context.how_to_yield(trigger.group, name)
-            or "give the job group an observer that does ('observe:')",
-            code="not-observed",
-        )
-        return
+        hint = context.why_not(trigger.group, name)
+        if hint is not None:
+            whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
+            context.report(
+                place,
+                f"{kind!r} needs {name!r}, and no observer of {whose} yields it",
+                hint=hint or "give the job group an observer that does ('observe:')",
+                code="not-observed",
+            )
+            return
 
 
 def _duration(context: Context, path: Path, value: Any, schema: Mapping[str, Any]) -> float | None:
-    try:
-        found = seconds(value)
-    except EnsembleError as error:
-        context.attach(error, path)
-        return None
-    if "exclusiveMinimum" in schema and found <= schema["exclusiveMinimum"]:
+    found = context.duration(path, value)
+    if found is not None and "exclusiveMinimum" in schema and found <= schema["exclusiveMinimum"]:
         context.report(
             path,
             f"{path[-1]!r} is {value!r}, it must be more than {schema['exclusiveMinimum']}",
@@ -413,18 +407,15 @@ def _pace(context: Context, path: Path, spec: Mapping[str, Any]) -> tuple[int, i
 
 
 def _wait(context: Context, path: Path, text: str) -> float:
-    try:
-        found = seconds(text)
-        if not text.strip()[-1:].isalpha():
-            raise EnsembleError(
-                f"the backoff {text!r} says neither matches nor a time",
-                hint=f'write {text.strip()} for matches to skip, or "{text.strip()}s" for seconds',
-                code="bad-duration",
-            )
-    except EnsembleError as error:
-        context.attach(error, path)
-        return 0.0
-    return found
+    found = context.duration(path, text)
+    if found is not None and not text.strip()[-1:].isalpha():
+        context.report(
+            path,
+            f"the backoff {text!r} says neither matches nor a time",
+            hint=f'write {text.strip()} for matches to skip, or "{text.strip()}s" for seconds',
+            code="bad-duration",
+        )
+    return found or 0.0
 
 
 # -- failures ----------------------------------------------------------------------------------

@@ -6,17 +6,17 @@ under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
-from ensemble_core.config.explain import explain
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError, raised_at
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, ObserverPlugin
 from ensemble_core.plugin.registry import Registry
@@ -76,19 +76,6 @@ class Context:
 
     # -- errors --------------------------------------------------------------------------------
 
-    def check_shape(self, part: str = "") -> None:
-        """Report what is wrong with the document by the schema, or by one of its ``$defs``."""
-        try:
-            found = list(self.validators.errors(self.document.data, part))
-        except (ValueError, UnicodeError) as error:
-            # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
-            self.report((), f"this cannot be checked: {error}", code="bad-value")
-            return
-        for one in found:
-            for path, told in explain(one, self.document, self.validators):
-                self._broken.update(path[:length] for length in range(len(path) + 1))
-                self.errors.append(told)
-
     def report(
         self,
         path: Path,
@@ -102,17 +89,24 @@ class Context:
         place = where or self.document.at(path)
         self.errors.append(UsageError(what, where=place, hint=hint, code=code))
 
+    def refuse(
+        self,
+        path: Path,
+        what: str,
+        *,
+        hint: str | None = None,
+        code: str,
+        where: Location | None = None,
+    ) -> None:
+        """Report an error of the schema: what is at this path is not looked at again."""
+        self._broken.update(path[:length] for length in range(len(path) + 1))
+        self.report(path, what, hint=hint, code=code, where=where)
+
     def attach(self, error: EnsembleError, path: Path) -> None:
         """Report an error that does not know its place yet."""
-        self.errors.append(
-            UsageError(
-                error.what,
-                where=error.where or self.document.at(path),
-                cause=error.cause,
-                hint=error.hint,
-                code=error.code,
-            )
-        )
+        told = UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
+        told.where = error.where or self.document.at(path)
+        self.errors.append(told)
 
     def intact(self, path: Path) -> bool:
         """Whether the schema had nothing to say of the value at this path."""
@@ -128,6 +122,14 @@ class Context:
         else:
             hint = f"there are no {noun}s here"
         self.report(path, f"there is no {noun} {name!r}", hint=hint, code=code)
+
+    def duration(self, path: Path, value: object) -> float | None:
+        """The value in seconds; ``None`` if it is no duration, which is reported."""
+        try:
+            return seconds(value)
+        except EnsembleError as error:
+            self.attach(error, path)
+            return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
         """Call a plugin's function; what it raises is reported. ``None`` if it raised."""
@@ -159,55 +161,40 @@ class Context:
     def variables(self, group: str | None) -> frozenset[str] | None:
         """What observers of the group (or of any) can yield; ``None``: it cannot be known."""
         found: set[str] = set()
-        for known in self._groups(group):
-            if known is None:
+        for observer in self._observers(group):
+            names = observer and self._yields(*observer)
+            if names is None:
                 return None
-            for name, options in known.observe.items():
-                names = self._yields(self.registry.observers[name], options)
-                if names is None:
-                    return None
-                found |= names
+            found |= names
         return frozenset(found)
 
-    def observed(self, group: str | None, observer: str | None = None) -> bool:
+    def observed(self, group: str | None, name: str | None = None) -> bool:
         """Whether the group (or any) has this observer, or any, as far as can be known."""
-        records = self.registry.observers
         return any(
-            known is None or any(observer in (None, records[name].name) for name in known.observe)
-            for known in self._groups(group)
+            observer is None or name in (None, observer[0].name)
+            for observer in self._observers(group)
         )
 
-    def can_yield(self, group: str | None, name: str) -> bool:
-        """Whether an observer of the group (or of any) can yield this variable, or may."""
-        for known in self._groups(group):
-            if known is None:
-                return True
-            for observer, options in known.observe.items():
-                record = self.registry.observers[observer]
-                if self._unasked(record, options, name) is not None:
-                    continue
-                names = self._yields(record, options)
+    def why_not(self, group: str | None, name: str) -> str | None:
+        """``None`` if an observer of the group (or of any) yields this variable, or may. Else what
+        would make one yield it; empty if nothing would."""
+        asked = ""
+        for observer in self._observers(group):
+            if observer is None:
+                return None
+            hint = self._unasked(*observer, name)
+            if hint is None:
+                names = self._yields(*observer)
                 if names is None or name in names:
-                    return True
-        return False
-
-    def how_to_yield(self, group: str | None, name: str) -> str | None:
-        """What would make an observer of the group (or of any) yield this variable, if one could
-        with other options."""
-        for known in self._groups(group):
-            for observer, options in known.observe.items() if known else ():
-                hint = self._unasked(self.registry.observers[observer], options, name)
-                if hint is not None:
-                    return hint
-        return None
+                    return None
+            asked = asked or hint or ""
+        return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
         """Whether an observer could yield this field with other options, and none does with these;
         reported if so."""
-        if self.can_yield(group, name):
-            return False
-        hint = self.how_to_yield(group, name)
-        if hint is None:
+        hint = self.why_not(group, name)
+        if not hint:
             return False
         whose = "any job group" if group is None else f"the job group {group!r}"
         self.report(
@@ -264,9 +251,19 @@ class Context:
             return None
 
     def _groups(self, group: str | None) -> Iterable[JobGroup | None]:
-        if group is None:
-            return self.known.groups.values()
-        return [self.known.groups.get(group)]
+        return self.known.groups.values() if group is None else [self.known.groups.get(group)]
+
+    def _observers(
+        self, group: str | None
+    ) -> Iterator[tuple[ObserverPlugin, Mapping[str, Any]] | None]:
+        """The observers of the group (or of all) with their options; ``None`` for those of a group
+        that has errors."""
+        for known in self._groups(group):
+            if known is None:
+                yield None
+                continue
+            for name, options in known.observe.items():
+                yield self.registry.observers[name], options
 
     def metric(self, text: str, path: Path) -> MetricPath | None:
         """The metric's checked path; reported if it can never exist."""
@@ -279,14 +276,13 @@ class Context:
         base = found.variable.partition(".")[0]
         if found.kind != "series" or base in VARIABLES:
             return found
-        variables = self.variables(found.group)
-        if self.can_yield(found.group, found.variable):
+        hint = self.why_not(found.group, found.variable)
+        if hint is None:
             return found
-        variables = variables or frozenset()
+        variables = self.variables(found.group) or frozenset()
         near = get_close_matches(found.variable, [*VARIABLES, *variables], 1, 0.5)
-        asked = self.how_to_yield(found.group, found.variable)
-        if asked is not None:
-            hint = asked
+        if hint:
+            pass
         elif near:
             hint = f"did you mean '{found.statistic}.{found.group}-{near[0]}'?"
         elif variables:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -17,8 +17,6 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.schema import defaults
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import BUILTIN_PLACEHOLDERS, PLACEHOLDER, JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -121,75 +119,75 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
 def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Changes to a group with numbers that are text to a job kept as the file spells them."""
     fields = dict(spec)
-    command = fields.get("command")
-    if isinstance(command, list):
-        fields["command"] = [
-            context.document.written((*path, "command", i), word) for i, word in enumerate(command)
-        ]
-    environment = fields.get("environment")
-    if isinstance(environment, dict):
-        fields["environment"] = {
-            key: context.document.written((*path, "environment", key), value)
-            for key, value in environment.items()
-        }
+    for name in ("command", "environment"):
+        if name in fields:
+            fields[name] = _written(context, (*path, name), fields[name])
     return fields
+
+
+def _written(context: Context, path: Path, value: Any) -> Any:
+    """The scalars of a list or mapping as the file spells them."""
+    if isinstance(value, list):
+        return [context.document.written((*path, i), word) for i, word in enumerate(value)]
+    if isinstance(value, dict):
+        return {key: context.document.written((*path, key), inner) for key, inner in value.items()}
+    return value
 
 
 def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the entry has and that are right, as a JobGroup takes them."""
     fields: dict[str, Any] = {}
-    given = {
-        name: value
-        for name, value in spec.items()
-        if value is not None and context.intact((*path, name))
-    }
-    for name in _NUMBERS:
-        if name in given:
-            fields[name] = int(given[name])
-    for name in _TEXTS:
-        if name in given and _without_nul(context, (*path, name), given[name]):
-            fields[name] = given[name]
-    if "duration" in given:
-        try:
-            fields["duration"] = seconds(given["duration"])
-        except EnsembleError as error:
-            context.attach(error, (*path, "duration"))
-    if "command" in given:
-        command = _command(context, (*path, "command"), given["command"])
-        if command is not None:
-            fields["command"], fields["text"] = command
-    if "environment" in given:
-        fields["environment"] = _environment(context, (*path, "environment"), given["environment"])
-    if "parameters" in given:
-        fields["parameters"] = _parameters(context, (*path, "parameters"), given["parameters"])
-    if "observe" in given:
-        fields["observe"] = {
-            name: defaults(context.registry.observers[name].options, options or {})
-            for name, options in given["observe"].items()
-        }
-    if "executor" in given:
-        fields["executor"] = given["executor"]
-    if "options" in given:
-        fields["options"] = {name: dict(inner) for name, inner in given["options"].items()}
+    for name, value in spec.items():
+        read = _READ.get(name)
+        if read is None or value is None or not context.intact((*path, name)):
+            continue
+        found = read(context, (*path, name), value)
+        if found is not None:
+            fields[name] = found
+    if "command" in fields:
+        fields["command"], fields["text"] = fields["command"]
     return fields
+
+
+def _number(context: Context, path: Path, value: float) -> int:
+    return int(value)
+
+
+def _text(context: Context, path: Path, text: str) -> str | None:
+    if "\0" not in text:
+        return text
+    context.report(path, "a NUL character, which no program can be given", code="bad-value")
+    return None
+
+
+def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    records = context.registry.observers
+    return {name: defaults(records[name].options, options or {}) for name, options in given.items()}
+
+
+def _options(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dict(options) for name, options in given.items()}
 
 
 def _command(
     context: Context, path: Path, command: str | list[Any]
 ) -> tuple[tuple[str, ...], str] | None:
+    """The command's words, and its text."""
     if isinstance(command, list):
-        words = [context.document.written((*path, i), word) for i, word in enumerate(command)]
+        words: list[str] = _written(context, path, command)
         text = shlex.join(words)
     else:
         text = command.strip()
+        lexer = shlex.shlex(text, posix=True)
+        lexer.whitespace_split, lexer.commenters = True, ""
         try:
-            words = shlex.split(text)
+            words = list(lexer)
         except ValueError as error:
-            quote = _open_quote(text)
+            quote = getattr(lexer, "state", None)  # the quote that was begun
             context.report(
                 path,
                 f"'command' cannot be split into words: {str(error).lower()}"
-                + (f" (the {quote} is never closed)" if quote else ""),
+                + (f" (the {quote} is never closed)" if quote in ("'", '"') else ""),
                 hint="close the quote, escape it, or write the command as a list",
                 code="bad-command",
             )
@@ -197,32 +195,15 @@ def _command(
     if not words or not words[0]:
         context.report(path, "'command' is empty", hint="command: echo hello", code="empty")
         return None
-    if not all(_without_nul(context, path, word) for word in words):
+    if any(_text(context, path, word) is None for word in words):
         return None
     return tuple(words), text
 
 
-def _open_quote(text: str) -> str | None:
-    quote = None
-    escaped = False
-    for character in text:
-        if escaped:
-            escaped = False
-        elif character == "\\" and quote != "'":
-            escaped = True
-        elif quote is None and character in "'\"":
-            quote = character
-        elif character == quote:
-            quote = None
-    return quote
-
-
 def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, str]:
-    values = {}
-    for key, value in given.items():
-        inner = (*path, key)
-        values[key] = context.document.written(inner, value)
-        _without_nul(context, inner, key + values[key])
+    values: dict[str, str] = _written(context, path, given)
+    for key, value in values.items():
+        _text(context, (*path, key), key + value)
     return values
 
 
@@ -241,7 +222,7 @@ def _parameters(
         for index, value in enumerate(values):
             inner = (*path, name, index)
             if isinstance(value, str):
-                _without_nul(context, inner, value)
+                _text(context, inner, value)
             elif isinstance(value, float) and not math.isfinite(value):
                 context.report(
                     inner,
@@ -252,11 +233,17 @@ def _parameters(
     return {name: tuple(values) for name, values in given.items()}
 
 
-def _without_nul(context: Context, path: Path, text: str) -> bool:
-    if "\0" not in text:
-        return True
-    context.report(path, "a NUL character, which no program can be given", code="bad-value")
-    return False
+#: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
+_READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
+    **dict.fromkeys(_NUMBERS, _number),
+    **dict.fromkeys((*_TEXTS, "executor"), _text),
+    "duration": Context.duration,
+    "command": _command,
+    "environment": _environment,
+    "parameters": _parameters,
+    "observe": _observers,
+    "options": _options,
+}
 
 
 def _check_placeholders(

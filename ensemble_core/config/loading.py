@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.binding import bind_rule
@@ -24,12 +24,12 @@ from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import Validators, defaults
+from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
-from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Binder, Ensemble, Limits
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
@@ -38,6 +38,8 @@ from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import required_options
 
 __all__ = ["load", "load_text"]
+
+_T = TypeVar("_T")
 
 #: Seconds between heartbeats where rules need them and the file does not say.
 _HEARTBEAT = 60.0
@@ -83,12 +85,13 @@ def load_text(
             ]
         )
     errors = apply(document, overrides)
-    _canonical(document.data, registry)
+    for part in ("jobs", "rules", "statistics"):
+        _canonical(document.data.get(part), registry)
     context = Context(
         document, Validators(registry), executor, Known(here=os.path.abspath(os.path.dirname(file)))
     )
     context.errors += errors
-    context.check_shape()
+    check_shape(context)
     ensemble = _Loader(context, file).load()
     if context.errors:
         distinct = {(error.where, error.what): error for error in context.errors}
@@ -96,56 +99,26 @@ def load_text(
     return ensemble
 
 
-def _canonical(data: Mapping[str, Any], registry: Registry) -> None:
-    """Give records that were named with their distribution the name they are listed under."""
-    for rule in _entries(data.get("rules")):
-        _canonical_rule(rule, registry)
-    statistics = data.get("statistics")
-    for own in statistics.values() if isinstance(statistics, dict) else ():
-        _rename(own, "statistic", registry.statistics)
-    for group in _entries(data.get("jobs")):
-        _rename(group, "executor", registry.executors)
-        observe = group.get("observe") if isinstance(group, dict) else None
-        if isinstance(observe, dict):
-            group["observe"] = {
-                _listed(name, registry.observers): options for name, options in observe.items()
-            }
-
-
-def _canonical_rule(rule: Any, registry: Registry) -> None:
-    _rename(rule, "trigger", registry.triggers)
-    action = rule.get("action") if isinstance(rule, dict) else None
-    for one in action if isinstance(action, list) else [action]:
-        _canonical_action(one, registry)
-
-
-def _canonical_action(action: Any, registry: Registry) -> None:
-    """The same for an action and for those within its options."""
-    _rename(action, "name", registry.actions)
-    name = action.get("name") if isinstance(action, dict) else None
-    if isinstance(name, str) and name in registry.actions:
-        _canonical_nested(action, registry.actions[name].options, registry)
-
-
-def _canonical_nested(value: Any, schema: Any, registry: Registry) -> None:
-    if not isinstance(schema, Mapping):
-        return
-    if isinstance(value, list) and schema.get("x-ensemble") != "action":
+def _canonical(value: Any, registry: Registry) -> None:
+    """Give records that were named with their distribution the name they are listed under, at any
+    depth: an action may have actions among its options."""
+    if isinstance(value, list):
         for item in value:
-            _canonical_nested(item, schema.get("items"), registry)
-    elif schema.get("x-ensemble") == "action":
-        for one in value if isinstance(value, list) else [value]:
-            _canonical_action(one, registry)
+            _canonical(item, registry)
     elif isinstance(value, dict):
-        properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-        for key, item in value.items():
-            _canonical_nested(item, properties.get(key, others), registry)
-
-
-def _rename(around: Any, key: str, records: Mapping[str, object]) -> None:
-    name = around.get(key) if isinstance(around, dict) else None
-    if isinstance(name, str):
-        around[key] = _listed(name, records)
+        named: Mapping[str, Mapping[str, object]] = {
+            "trigger": registry.triggers,
+            "name": registry.actions,
+            "statistic": registry.statistics,
+            "executor": registry.executors,
+        }
+        for key, inner in value.items():
+            if isinstance(inner, str) and key in named:
+                value[key] = _listed(inner, named[key])
+            elif key == "observe" and isinstance(inner, dict):
+                value[key] = {_listed(name, registry.observers): inner[name] for name in inner}
+            else:
+                _canonical(inner, registry)
 
 
 def _listed(name: str, records: Mapping[str, object]) -> str:
@@ -175,7 +148,6 @@ class _Loader:
         rules = self._rules()
         logging = data.get("logging")
         limits = data.get("limits") if context.intact(("limits",)) else None
-        ensemble_functions = context.known.functions or frozenset()
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         self._warn(rules)
         if not context.errors:
@@ -193,7 +165,7 @@ class _Loader:
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,
             custom=data.get("custom") or "",
-            functions=ensemble_functions,
+            functions=context.known.functions or frozenset(),
             file=self._file,
             warnings=tuple(dict.fromkeys(context.warnings)),
         )
@@ -326,15 +298,10 @@ class _Loader:
     def _heartbeat(self, logging: Mapping[str, Any], rules: Sequence[BoundRule]) -> float:
         context = self._context
         path: Path = ("logging", "heartbeat")
-        found = 0.0
         if "heartbeat" in logging and context.intact(path):
-            try:
-                found = seconds(logging["heartbeat"])
-            except EnsembleError as error:
-                context.attach(error, path)
-                return 0.0
-        if found:
-            return found
+            given = context.duration(path, logging["heartbeat"])
+            if given is None or given > 0:
+                return given or 0.0
         actions = context.registry.actions
         if any("resize" in actions[action.name].needs for action in _actions_of(rules)):
             return _HEARTBEAT
@@ -439,23 +406,14 @@ def _limits(given: Mapping[str, Any]) -> Limits:
 def _binder(context: Context) -> Binder:
     """The same checks for what arrives in a run: one document for each specification."""
 
-    def within(data: object, part: str) -> Context:
-        known = Known(
-            groups=context.known.groups,
-            statistics=context.known.statistics,
-            unfit=context.known.unfit,
-            functions=context.known.functions,
-            here=context.known.here,
-        )
-        inner = Context(Document(plain(data)), context.validators, context.executor, known)
-        if part == "rule":
-            _canonical_rule(inner.document.data, inner.registry)
-        elif part == "action":
-            _canonical_action(inner.document.data, inner.registry)
-        inner.check_shape(part)
-        return inner
-
-    def checked(inner: Context) -> None:
+    def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
+        known = replace(context.known, rules=None)
+        inner = Context(Document(plain(spec)), context.validators, context.executor, known)
+        data = inner.document.data
+        if part != "job-fields":
+            _canonical(data, inner.registry)
+        check_shape(inner, part)
+        bound = bind(inner, data) if isinstance(data, dict) else None
         if inner.errors:
             first = inner.errors[0]
             raise EnsembleError(
@@ -464,33 +422,21 @@ def _binder(context: Context) -> Binder:
                 hint=first.hint,
                 code=first.code,
             )
-
-    def rule(spec: Mapping[str, Any], default_id: str) -> BoundRule:
-        inner = within(spec, "rule")
-        data = inner.document.data
-        bound = bind_rule(inner, (), data, default_id) if isinstance(data, dict) else None
-        checked(inner)
         if bound is None:
-            raise EnsembleError("the rule is not complete", code="bad-rule")
+            raise EnsembleError(
+                f"the {part} is not complete",
+                code="bad-fields" if part == "job-fields" else f"bad-{part}",
+            )
         return bound
 
-    def action(spec: Mapping[str, Any]) -> BoundAction:
-        inner = within(spec, "action")
-        data = inner.document.data
-        bound = bind_action(inner, (), data, Occasion()) if isinstance(data, dict) else None
-        checked(inner)
-        if bound is None:
-            raise EnsembleError("the action is not complete", code="bad-action")
-        return bound
-
-    def group(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
-        inner = within(fields, "job-fields")
-        changed = None
-        if isinstance(inner.document.data, dict):
-            changed = change_group(inner, (), group, inner.document.data)
-        checked(inner)
-        if changed is None:
-            raise EnsembleError("the fields are not complete", code="bad-fields")
-        return changed
-
-    return Binder(rule=rule, action=action, group=group)
+    return Binder(
+        rule=lambda spec, default_id: checked(
+            "rule", spec, lambda inner, data: bind_rule(inner, (), data, default_id)
+        ),
+        action=lambda spec: checked(
+            "action", spec, lambda inner, data: bind_action(inner, (), data, Occasion())
+        ),
+        group=lambda group, fields: checked(
+            "job-fields", fields, lambda inner, data: change_group(inner, (), group, data)
+        ),
+    )

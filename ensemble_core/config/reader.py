@@ -197,7 +197,7 @@ class _Parser:
                 elif not isinstance(event, yaml.NodeEvent):
                     continue
                 elif isinstance(event, yaml.AliasEvent):
-                    target = anchors.get(event.anchor)
+                    target = anchors.get(event.anchor or "")
                     if target is None or target in open_:
                         why = (
                             "has no anchor before it" if target is None else "stands within itself"
@@ -301,7 +301,8 @@ class _Parser:
     def _fill(self, data: dict[str, Any], mapping: int, path: Path, depth: int) -> None:
         """Add a mapping's entries; what is in ``data`` already stays, with its place."""
         items = list(self._items(mapping))
-        inherited, own, merged = frozenset(data), {}, []
+        inherited, merged = frozenset(data), list[int]()
+        own: dict[str, Any] = {}
         for at, value in zip(items[::2], items[1::2], strict=True):
             key = self._events[self._targets.get(at, at)]
             if _kind(key) != "str":

@@ -1,0 +1,275 @@
+"""Schema check: each error of jsonschema_rs in words that a user can act on, at its place.
+
+Says what was found, what was expected, and the nearest word. Called by the loader for a file, and
+by the binder for what arrives while a run is under way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Document, Path, shown
+from ensemble_core.plugin.registry import Kind, Registry
+
+__all__ = ["check_shape"]
+
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a string",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+_LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+_EXAMPLES = {
+    "jobs": "jobs: [{name: hello, command: echo hello}]",
+    "rules": "rules: [{trigger: start, action: {name: submit, label: hello}}]",
+    "command": "command: echo hello",
+    "trigger": "trigger: start",
+    "action": "action: {name: submit, label: GROUP}",
+    "label": "label: the name of the job group (or function) that is meant",
+}
+
+
+def check_shape(context: Context, part: str = "") -> None:
+    """Report what is wrong with the document by the schema, or by one of its ``$defs``."""
+    try:
+        found = list(context.validators.errors(context.document.data, part))
+    except (ValueError, UnicodeError) as error:
+        # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
+        context.report((), f"this cannot be checked: {error}", code="bad-value")
+        return
+    for one in found:
+        _explain(context, one)
+
+
+def _explain(context: Context, error: Any) -> None:
+    """Report one schema error."""
+    document, registry = context.document, context.registry
+    path: Path = tuple(error.instance_path)
+    kind = error.kind.name
+    last = error.schema_path[-1] if error.schema_path else ""
+    if last in ("additionalProperties", "unevaluatedProperties") and kind != "required":
+        around = path[:-1] if kind == "falseSchema" else path
+        if isinstance(document.get(around), dict):
+            schema = context.validators.node(error.schema_path[:-1])
+            _unknown_keys(context, around, schema if isinstance(schema, dict) else {})
+            return
+    value = document.get(path)
+    if kind == "required":
+        name = error.kind.property
+        near = get_close_matches(name, value, 1, 0.7) if isinstance(value, dict) else []
+        context.refuse(
+            (*path, name),
+            f"{_thing(path, document, registry)} has no {name!r}",
+            hint=f"is {near[0]!r} meant to be {name!r}?" if near else _EXAMPLES.get(name),
+            code="missing-key",
+            where=document.at(path),
+        )
+    elif kind == "propertyNames":
+        _bad_names(context, path, context.validators.node(error.schema_path[:-2]) or {})
+    elif kind == "type":
+        _wrong_type(context, path, value, list(error.kind.types))
+    elif kind in ("enum", "const"):
+        options = list(error.kind.options) if kind == "enum" else [error.kind.expected_value]
+        noun = _noun(path, options, registry) if isinstance(value, str) else None
+        if noun is not None:
+            _no_such(context, path, noun, value)
+        else:
+            _not_one_of(context, path, value, options)
+    else:
+        _bad_value(context, path, value, error)
+
+
+def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: bool = False) -> None:
+    context.refuse(
+        path,
+        f"there is no {noun} {shown(name)}",
+        hint=context.registry.explain_missing(noun, name),
+        code=f"no-such-{noun}",
+        where=context.document.at_key(path) if is_key else None,
+    )
+
+
+def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
+    """What the value at this path names, if it names something that plugins offer."""
+    key = path[-1] if path else ""
+    if key == "trigger":
+        return "trigger"
+    if key == "executor":
+        return "executor"
+    if key == "statistic" and path[0] == "statistics":
+        return "statistic"
+    if key == "name" and set(options) == set(registry.actions):
+        return "action"  # also one within another's options, whatever that is called
+    return None
+
+
+def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
+    """Report a value of the right type that breaks another keyword of the schema."""
+    document, kind = context.document, error.kind.name
+    name, found = _named(path, document), shown(value)
+    hint = where = None
+    code = "bad-value"
+    if kind in _LIMITS:
+        is_ = f"is {document.written(path, value)}" if len(found) < 60 else "is out of range"
+        what = f"{name} {is_}, it must be {_LIMITS[kind]} {error.kind.limit:g}"
+        code = "out-of-range"
+    elif kind in ("minItems", "minLength", "minProperties") and not value:
+        what, code = f"{name} is empty", "empty"
+    elif kind == "pattern" and path and path[-1] in ("name", "id"):
+        what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
+        hint = "and it does not begin with -"
+    elif kind == "falseSchema":
+        what, code = f"{name} is not allowed here", "unknown-key"
+        if path and path[-1] in ("repetitions", "backoff"):
+            hint, where = "write it on the rule, beside 'trigger'", document.at_key(path)
+    elif kind == "not":
+        # What is refused may say in its schema why, and what to do instead.
+        refused = error.kind.schema
+        what = f"{name} is {found}, which is not allowed"
+        hint = refused.get("description") if isinstance(refused, dict) else None
+    else:
+        branches = [branch for branch in getattr(error.kind, "context", ()) if branch]
+        if branches:  # of anyOf or oneOf
+            deepest = max(branches, key=lambda branch: max(len(e.instance_path) for e in branch))
+            words = "; or ".join(str(branch[0].message) for branch in branches[:3])
+            what = f"{name} fits none of what it may be: {words}"
+            where = document.at(tuple(deepest[0].instance_path))
+        else:
+            message = str(error.message)
+            what = f"{name}: {message if len(message) < 300 else message[:299] + '…'}"
+    context.refuse(path, what, hint=hint, code=code, where=where)
+
+
+def _named(path: Path, document: Document) -> str:
+    """A value by its key, or by its number in the list at a key."""
+    for number in range(len(path) - 1, -1, -1):
+        if isinstance(path[number], str):
+            if number == len(path) - 1:
+                return repr(path[number])
+            item = path[number + 1]
+            if isinstance(item, int):
+                return f"item {item + 1} of {path[number]!r}"
+    return f"item {int(path[0]) + 1}" if path else document.noun
+
+
+def _thing(path: Path, document: Document, registry: Registry) -> str:
+    """What a mapping describes: a job group, a rule, an action."""
+    data = document.get(path)
+    if not path:
+        return document.noun
+    if path[0] == "jobs" and len(path) == 2:
+        name = data.get("name") if isinstance(data, dict) else None
+        return f"the job group {name!r}" if isinstance(name, str) else "the job group"
+    if path[0] == "rules" and len(path) == 2:
+        trigger = data.get("trigger") if isinstance(data, dict) else None
+        return f"the {trigger!r} rule" if isinstance(trigger, str) else "the rule"
+    if path[0] != "jobs" and isinstance(data, dict) and "trigger" not in data:
+        name = data.get("name")
+        if isinstance(name, str) and name in registry.actions:
+            return f"the action {name!r}"
+    return _named(path, document)
+
+
+def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
+    document = context.document
+    data = document.get(path)
+    known = list(schema.get("properties") or {})
+    extensions = "^x-" in (schema.get("patternProperties") or {})
+    last = path[-1] if path else ""
+    noun: Kind | None = None
+    if last == "observe":
+        noun = "observer"
+    elif last == "options" and path[0] in ("jobs", "rules"):
+        noun = "executor"
+    for key in data:
+        if key in known or (extensions and key.startswith("x-")):
+            continue
+        inner = (*path, key)
+        if noun is not None:
+            _no_such(context, inner, noun, key, is_key=True)
+            continue
+        absent = [name for name in known if name not in data]
+        near = get_close_matches(key, absent, 1, 0.55) or get_close_matches(key, known, 1, 0.55)
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            hint = f"known are {', '.join(known)}" if known else "none can stand here"
+        context.refuse(
+            inner,
+            f"unknown key {shown(key)} in {_thing(path, document, context.registry)}",
+            hint=hint,
+            code="unknown-key",
+            where=document.at_key(inner),
+        )
+
+
+def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
+    pattern = (schema.get("propertyNames") or {}).get("pattern", "")
+    data = context.document.get(path)
+    for key in data if isinstance(data, dict) else ():
+        if not re.search(pattern, key):
+            context.refuse(
+                (*path, key),
+                f"{shown(key)} cannot be a name in {_named(path, context.document)}",
+                hint="use letters, digits and _, and begin with a letter",
+                code="bad-name",
+                where=context.document.at_key((*path, key)),
+            )
+
+
+def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> None:
+    written = context.document.spelled.get(path) or shown(value)
+    found, hint = shown(value), None
+    if isinstance(value, (bool, int, float)):
+        found = f"{written} (a boolean)" if isinstance(value, bool) else f"the number {written}"
+        if "string" in types:
+            hint = f'quote it: "{written}"'
+    elif value is None:
+        hint = "leave the key out, or give it a value" if path else None
+    elif isinstance(value, str):
+        found = f"the string {found}"
+        if {"number", "integer"} & set(types):
+            bare = value.strip().lstrip("0").replace("_", "")
+            if bare.isascii() and bare.isdigit():
+                hint = f"write {bare}"
+        elif "array" in types and "object" not in types:
+            hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
+    elif isinstance(value, dict) and "array" in types:
+        hint = "begin each entry of the list with '- '"
+    expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
+    context.refuse(
+        path,
+        f"{_named(path, context.document)} is {found}, expected {expected}",
+        hint=hint,
+        code="wrong-type",
+    )
+
+
+def _not_one_of(context: Context, path: Path, value: Any, options: list[Any]) -> None:
+    document = context.document
+    names = [option for option in options if isinstance(option, str)]
+    near = get_close_matches(value, names, 1, 0.5) if isinstance(value, str) else []
+    known = ", ".join(map(str, options[:15])) + (" …" if len(options) > 15 else "")
+    found = document.written(path, shown(value))
+    hint = f"did you mean {near[0]!r}?" if near else None
+    if isinstance(value, bool) and found in names:
+        hint = f'quote it: "{found}"'
+    context.refuse(
+        path,
+        f"{_named(path, document)} is {found}, expected one of {known}",
+        hint=hint,
+        code="bad-value" if isinstance(value, str) else "wrong-type",
+    )
