@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-from ensemble_core import Event, ExecutorError, JobEvent, Problem, ResizeOutcome, Resources
+from ensemble_core import (
+    Event,
+    ExecutorError,
+    ExecutorLost,
+    JobEvent,
+    Problem,
+    ResizeOutcome,
+    Resources,
+)
+from ensemble_service.event_admission import EventAdmission
 from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
 from ensemble_service.pending_calls import Kind, MemberJob, Waiting, fill
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.wire import MOST_IDS, in_parts, to_error, to_event
+from ensemble_service.rate_limits import RateLimiter
+from ensemble_service.wire import MOST_IDS, clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
 
@@ -30,6 +41,10 @@ _WINDOW = 16
 _ACK_AT_ONCE, _ACK_EVERY = 500, 1.0
 #: Seconds until a member is asked again to take part, and until it is told of as away.
 _AGAIN, _AWAY = 1.0, 3.0
+#: Times a second, and at once, that a member's gauges are told of as soon as they change.
+_GAUGE_RATE = (20.0, 200.0)
+#: Capabilities that one may have.
+_MOST_CAPABILITIES = 100
 #: Seconds after which a call that was not answered is made again: a member that is busy with it
 #: answers it once, and twice.
 _UNANSWERED = 60.0
@@ -47,14 +62,18 @@ class RunContext:
     clock: Callable[[], float]
     #: Gauges of these paths have changed, at this time.
     gauges: Callable[[Iterable[str], float], None]
-    #: Another controller has the run.
-    stale: Callable[[str], None]
+    #: A member says that another controller has the run.
+    stale: Callable[[str, str], None]
+    #: Whether a job is a member's, but not of this name.
+    elsewhere: Callable[[str, str], bool]
+    #: A member's clock is ahead: by so many seconds at least, and now. Kept for later controllers.
+    ahead: Callable[[str, int, int], None]
 
 
 class MemberProxy:
     """One member. ``present`` says whether it is connected, ``open`` whether calls go to it."""
 
-    def __init__(self, name: str, run: RunContext) -> None:
+    def __init__(self, name: str, run: RunContext, offsets: tuple[int, int] = (0, 0)) -> None:
         self.name = name
         self._run = run
         self.present = False
@@ -78,6 +97,20 @@ class MemberProxy:
         self._waiting: dict[int, Waiting] = {}
         #: Requests for another size that the run has heard no outcome of.
         self._resizes: dict[str, pb.Resize] = {}
+        self._admission = EventAdmission(
+            name,
+            self.jobs,
+            self._resizes,
+            elsewhere=partial(run.elsewhere, name),
+            tell=self._warn,
+            ahead=partial(run.ahead, name),
+            offsets=offsets,
+        )
+        #: Gauges that have changed and were not told of yet: see :meth:`tick`.
+        self._untold: set[str] = set()
+        self._gauge_turns = RateLimiter(*_GAUGE_RATE)
+        #: Whether it says that another controller has the run.
+        self.disowned = False
         #: When to do again what could not be done, and since when it is away.
         self._again: float | None = None
         self._away_since: float | None = None
@@ -155,6 +188,7 @@ class MemberProxy:
     def reattach(self, jobs: Mapping[str, float]) -> None:
         """Ask which of these jobs, of an earlier controller, the member knows: see ``found``."""
         for job, newest in jobs.items():
+            newest = self._admission.theirs(newest)
             self.jobs[job] = MemberJob(None, newest, newest, sent=True)
         names = list(jobs)
         for begin in range(0, len(names), MOST_IDS):
@@ -234,6 +268,9 @@ class MemberProxy:
 
     def tick(self, now: float) -> None:
         """Time passes: acknowledge, try again, tell of who is away. ``now`` is monotonic."""
+        if self._untold:
+            paths, self._untold = self._untold, set()
+            self._run.gauges(paths, self._run.clock())
         if now >= self._ack_due and self._acknowledge():
             self._ack_due = now + _ACK_EVERY
         if self._again is not None and now >= self._again and self.present:
@@ -294,7 +331,7 @@ class MemberProxy:
         """Whether a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
-            self._run.stale(fault.message)
+            self._disown(fault, now)
             return True
         if code == "away":
             waiting.sent = False  # its presence is told when it is back
@@ -352,7 +389,7 @@ class MemberProxy:
         events: list[Event] = []
         for job in jobs:
             known = self.jobs.pop(job)
-            when = max(now, known.newest)
+            when = max(now, self._admission.at(known.newest, now))
             events.append(JobEvent(when, job, "exception", context))
             events.append(JobEvent(when, job, "clean"))
         if events:
@@ -362,7 +399,7 @@ class MemberProxy:
 
     def _not_opened(self, fault: pb.Fault, now: float) -> None:
         if fault.code == "stale":
-            self._run.stale(fault.message)
+            self._disown(fault, now)
             return
         self.state = "away"
         if fault.code == "away":
@@ -373,12 +410,33 @@ class MemberProxy:
         self.refusal = error
         self._again = now + _AGAIN * 2
 
+    def _disown(self, fault: pb.Fault, now: float) -> None:
+        """It obeys another controller, as it says: nothing is asked of it but that again."""
+        self._interrupt()
+        self._again = now + _AGAIN * 2
+        if not self.disowned:
+            self.disowned = True
+            self._run.stale(self.name, clean(fault.message))
+
+    def _queue_lost(self, event: ExecutorLost) -> None:
+        """Its executor's queue is gone. It is asked to begin anew until that is back; then it says
+        what became of its jobs. The run, and what other members do, goes on."""
+        hint = f"\n  hint: {event.hint}" if event.hint else ""
+        self._warn(
+            f"executor {clean(event.executor, 100)} of member {self.name} lost its queue: "
+            f"{event.reason}; what it has to do waits until the queue is back{hint}"
+        )
+        self._interrupt()
+        self._again = time.monotonic() + _AGAIN * 2
+
     def _has_opened(self, opened: pb.Opened) -> None:
-        self.refusal, self._again = None, None
-        homes = [name for name in opened.capabilities if name.startswith(HOME)]
-        self.capabilities = frozenset(opened.capabilities).difference(homes)
+        self.refusal, self._again, self.disowned = None, None, False
+        capabilities = [clean(name, 300) for name in opened.capabilities[:_MOST_CAPABILITIES]]
+        homes = [name for name in capabilities if name.startswith(HOME)]
+        self.capabilities = frozenset(capabilities).difference(homes)
+        self._admission.strangers = self.sees_strangers
         earlier, self._life = self._life, opened.life
-        self._gauges(opened.resources, self._run.clock())
+        self._gauges(self._admission.gauges(opened.resources), self._run.clock())
         # What was acknowledged while nobody listened is acknowledged again.
         self._acknowledged = opened.kept_from - 1
         if earlier != opened.life:
@@ -477,23 +535,27 @@ class MemberProxy:
                 self.ask_to_open()
             return
         events: list[Event] = []
+        now = self._run.clock()
         for message in batch.events[skip:]:
             self._next += 1
-            try:
-                event = to_event(message)
-            except (ValueError, TypeError) as error:
-                self._warn(f"member {self.name} sent what is no event: {error}")
+            event = self._admission.take(message, now)
+            if event is None or (
+                isinstance(event, JobEvent) and event.ours and not self._news_of(event)
+            ):
                 continue
-            if isinstance(event, JobEvent) and event.ours:
-                if not self._news_of(event):
-                    continue
-            elif isinstance(event, Resources):
+            when = self._admission.at(event.timestamp, now)
+            if when != event.timestamp:
+                event = replace(event, timestamp=when)
+            if isinstance(event, (Resources, ExecutorLost)):
                 if events:
                     self._run.tell(events)
                     events = []
-                self._gauges(event.values, event.timestamp)
+                if isinstance(event, Resources):
+                    self._gauges(event.values, when)
+                else:
+                    self._queue_lost(event)
                 continue
-            elif isinstance(event, ResizeOutcome):
+            if isinstance(event, ResizeOutcome):
                 self._resizes.pop(event.request, None)
             events.append(event)
         if events:
@@ -515,8 +577,11 @@ class MemberProxy:
     def _gauges(self, values: Mapping[str, float], when: float) -> None:
         changed = [path for path, value in values.items() if self.gauges.get(path) != value]
         self.gauges.update(values)
-        if changed:
+        if changed and self._gauge_turns.take("", time.monotonic()):
+            self._untold.difference_update(changed)
             self._run.gauges(changed, when)
+        else:
+            self._untold.update(changed)
 
     def _acknowledge(self) -> bool:
         """Whether there was something to acknowledge."""

@@ -19,12 +19,14 @@ Kind = Literal["submit", "cancel", "resize", "reattach", "forget", "close"]
 @dataclass(slots=True)
 class MemberJob:
     """A job that is not over. ``data`` is kept until the member is known to have it; ``newest`` is
-    the time of its newest event, and events up to ``since`` were seen in an earlier life."""
+    the time of its newest event, and events up to ``since`` were seen in an earlier life: both by
+    the member's own clock. ``events`` counts those that came."""
 
     data: pb.Job | None
     newest: float = 0.0
     since: float = 0.0
     sent: bool = False
+    events: int = 0
 
 
 @dataclass(slots=True)

@@ -150,6 +150,8 @@ class RemoteExecutor(Executor):
         kept = read_state(run)
         if kept is not None:
             self._state, self._resumed = kept, True
+        else:
+            self._state["groups"] = {}
         # Later controllers have larger epochs, whatever became of the clock.
         self._epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
         self._state["epoch"] = self._epoch
@@ -172,7 +174,9 @@ class RemoteExecutor(Executor):
             tell=self._tell,
             clock=run.clock,
             gauges=self._tell_gauges,
-            stale=self._stale,
+            stale=self._disowned,
+            elsewhere=self._elsewhere,
+            ahead=self._ahead,
         )
         self._clockwork = threading.Thread(target=self._tick, name="ensemble-remote", daemon=True)
         self._connection.start()
@@ -315,7 +319,8 @@ class RemoteExecutor(Executor):
                 except BaseException:
                     known.remove(name)
                     raise
-            proxy = self._members[name] = MemberProxy(name, self._context)
+            least, offset = self._state.get("clocks", {}).get(name, (0, 0))
+            proxy = self._members[name] = MemberProxy(name, self._context, (least, offset))
             if name in self._present:
                 proxy.came()
             else:
@@ -356,7 +361,44 @@ class RemoteExecutor(Executor):
                             hint="put long arguments and environments into files",
                             code="too-large",
                         )
-                self._proxy(name).submit(messages, [job.id for job in some])
+                proxy = self._proxy(name)
+                self._assign(name, [job.id for job in some])
+                proxy.submit(messages, [job.id for job in some])
+
+    def _assign(self, member: str, jobs: Iterable[str]) -> None:
+        """Put on record, before they are submitted, that jobs of these groups are this member's:
+        nothing that another one says of them is believed after a resume."""
+        groups = self._state.get("groups")
+        if groups is None:
+            return  # a run that began before this was kept: all its members are asked
+        added = {group for group in map(_group, jobs) if member not in groups.get(group, ())}
+        if not added:
+            return
+        for group in added:
+            groups.setdefault(group, []).append(member)
+        try:
+            write_state(self._run, self._state)
+        except BaseException:
+            for group in added:
+                groups[group].remove(member)
+            raise
+
+    def _assigned(self, member: str, jobs: Mapping[str, float]) -> dict[str, float]:
+        """Those of these jobs that may have been submitted to this member."""
+        groups = self._state.get("groups")
+        if groups is None:
+            return dict(jobs)
+        return {job: when for job, when in jobs.items() if member in groups.get(_group(job), ())}
+
+    def _elsewhere(self, member: str, job: str) -> bool:
+        return any(job in proxy.jobs for name, proxy in self._members.items() if name != member)
+
+    def _ahead(self, member: str, least: int, now: int) -> None:
+        self._state.setdefault("clocks", {})[member] = (least, now)
+        try:
+            write_state(self._run, self._state)
+        except ExecutorError as error:
+            self._warn(str(error))
 
     def _member_of(self, job: Job) -> str:
         if self._is_member(job.executor):
@@ -424,7 +466,7 @@ class RemoteExecutor(Executor):
             self._opened()
             members = list(self._members.values())
             for proxy in members:
-                proxy.reattach(jobs)
+                proxy.reattach(self._assigned(proxy.name, jobs))
 
             def waiting() -> list[MemberProxy]:
                 return [each for each in members if each.waits("reattach")]
@@ -551,6 +593,18 @@ class RemoteExecutor(Executor):
         assert self._run is not None
         self._tell([Problem(self._run.clock(), message)])
 
+    def _disowned(self, member: str, reason: str) -> None:
+        """A member obeys another controller, as it says. One alone cannot end the run: it must not
+        go on where all say so that are there, or the service does."""
+        there = [proxy for proxy in self._members.values() if proxy.present]
+        if all(proxy.disowned for proxy in there):
+            self._stale(reason)
+        else:
+            self._warn(
+                f"member {member} says that another controller steers this run, and others do not: "
+                "nothing is asked of it for now"
+            )
+
     def _stale(self, reason: str) -> None:
         """Another controller has the run: this one must not go on."""
         if self._over.is_set():
@@ -559,3 +613,8 @@ class RemoteExecutor(Executor):
         self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it goes on there")])
         self._over.set()
         self._news.notify_all()
+
+
+def _group(job: str) -> str:
+    """The group of a job, by its id (``GROUP.INDEX``)."""
+    return job.rpartition(".")[0]

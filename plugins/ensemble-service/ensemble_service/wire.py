@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -17,8 +18,12 @@ from ensemble_core import (
     EnsembleError,
     Event,
     ExecutorError,
+    ExecutorLost,
     Job,
     JobEvent,
+    Observed,
+    PluginEvent,
+    Problem,
     ResizeOutcome,
     Resources,
 )
@@ -28,6 +33,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_IDS",
     "MOST_ITEMS",
+    "clean",
     "from_error",
     "from_event",
     "from_jobs",
@@ -41,8 +47,21 @@ __all__ = [
 MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 10_000, 1_000_000
 #: The longest text that an event may carry where the event as a whole is too long.
 _LONGEST = 10_000
+#: What an event may have in it: characters of a name, entries of a mapping, levels of nesting.
+_MOST_NAME, _MOST_ENTRIES, _DEEPEST = 300, 1_000, 20
 
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
+#: What is known of these in a job event's context.
+_TEXTS = ("type", "note", "workdir", "stdout", "stderr")
+
+
+def clean(text: str, most: int = 2_000) -> str:
+    """Text of somebody else's in one line, without control characters, and not too long."""
+    text = text[: most + 1]
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+        text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def from_event(event: Event) -> pb.Event:
@@ -52,6 +71,8 @@ def from_event(event: Event) -> pb.Event:
     text = event.to_json()
     if len(text) > MOST_BYTES:
         text = json.dumps(_shortened(json.loads(text)))
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"too long to be sent: {len(text)} bytes")
     return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
 
 
@@ -63,13 +84,14 @@ def _shortened(value: object) -> object:
 
 
 def to_event(message: pb.Event) -> Event:
-    """The event of a message. Raises ``ValueError`` or ``TypeError`` for one that is none."""
+    """The event of a message. Raises ``ValueError``, ``TypeError`` or ``RecursionError`` for one
+    that is none."""
     kind = message.WhichOneof("what")
     if kind == "other":
-        event = Event.from_dict({**json.loads(message.other.data), "timestamp": message.timestamp})
+        event = Event.from_dict({**_loads(message.other.data), "timestamp": message.timestamp})
     elif kind == "job":
         job = message.job
-        context = json.loads(job.context) if job.context else {}
+        context = _loads(job.context) if job.context else {}
         event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)
     elif kind is not None:  # the message's fields have the names of the event's
         data: dict[str, Any] = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
@@ -85,16 +107,116 @@ def to_event(message: pb.Event) -> Event:
     return event
 
 
+def _loads(data: str) -> Any:
+    """JSON of a member, with no more in it than an event has."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"too long: {len(data)} bytes")
+    value = json.loads(data)
+    if "\\u" in data and "\\ud" in data.lower():
+        # Half of a character can be kept as JSON, but nowhere else.
+        text = json.dumps(value, ensure_ascii=False)
+        value = json.loads(text.encode("utf-8", "replace"))
+    if data.count("{") + data.count("[") > _DEEPEST:
+        _check_depth(value, _DEEPEST)
+    return value
+
+
+def _check_depth(value: object, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise ValueError(f"nested more than {_DEEPEST} deep")
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, left - 1)
+
+
 def _check(event: Event) -> None:
     """Raise ``ValueError`` or ``TypeError`` for an event that would do harm where it arrives."""
-    wanted: list[tuple[object, type]] = []
+    given: Any = event  # what its fields are declared as is what is to be found out
+    when = given.timestamp
+    good = _is_number(when) and isfinite(when) and 0 <= when < 1e11
     if isinstance(event, JobEvent):
-        wanted = [(event.job, str), (event.name, str), (event.context, Mapping)]
+        context = given.context
+        good = (
+            good
+            and _is_name(given.job)
+            and _is_name(given.name)
+            and type(given.ours) is bool
+            and isinstance(context, Mapping)
+            and (not context or _is_context(context))
+        )
     elif isinstance(event, Resources):
-        wanted = [(value, Real) for value in dict(event.values).values()]
-    outcome = event.outcome if isinstance(event, ResizeOutcome) else "granted"
-    if outcome not in _OUTCOMES or not all(isinstance(value, kind) for value, kind in wanted):
+        good = good and _are_values(given.values)
+    elif isinstance(event, ResizeOutcome):
+        size = given.size
+        good = (
+            good
+            and _is_name(given.request)
+            and given.outcome in _OUTCOMES
+            and (size is None or (type(size) is int and abs(size) < 1e9))
+            and isinstance(given.reason, str)
+        )
+    elif isinstance(event, Observed):
+        good = (
+            good
+            and _is_name(given.job)
+            and _is_name(given.observer)
+            and _are_values(given.values)
+            and (given.clock is None or _is_number(given.clock))
+            and type(given.anew) is bool
+        )
+    elif isinstance(event, Problem):
+        good = (
+            good
+            and isinstance(given.message, str)
+            and given.level in ("warning", "error")
+            and isinstance(given.jobs, tuple)
+            and all(_is_name(job) for job in given.jobs)
+        )
+    elif isinstance(event, ExecutorLost):
+        texts = (given.executor, given.reason, given.hint)
+        good = good and all(isinstance(text, str) for text in texts)
+    elif isinstance(event, PluginEvent):
+        good = (
+            good
+            and _is_name(given.name)
+            and isinstance(given.data, Mapping)
+            and (given.job is None or _is_name(given.job))
+        )
+    if not good:
         raise ValueError(f"no event that can be sent on: {event!r:.200}")
+
+
+def _is_number(value: object) -> bool:
+    kind = type(value)
+    if kind is float:
+        return True
+    if kind is int:
+        return -(2**63) <= value < 2**63  # type: ignore[operator]  # it is an int
+    return isinstance(value, Real) and kind is not bool
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MOST_NAME
+
+
+def _are_values(values: object) -> bool:
+    return (
+        isinstance(values, Mapping)
+        and len(values) <= _MOST_ENTRIES
+        and all(_is_name(path) and _is_number(value) for path, value in dict(values).items())
+    )
+
+
+def _is_context(context: Mapping[str, Any]) -> bool:
+    if len(context) > _MOST_ENTRIES or not all(isinstance(key, str) for key in context):
+        return False
+    for key in _TEXTS:
+        if key in context and not isinstance(context[key], (str, type(None))):
+            return False
+    return all(
+        key not in context or context[key] is None or _is_number(context[key])
+        for key in ("status", "severity")
+    )
 
 
 def from_jobs(jobs: Iterable[Job]) -> list[pb.Job]:
@@ -138,10 +260,11 @@ def from_error(error: BaseException) -> pb.Fault:
 
 def to_error(fault: pb.Fault, member: str = "") -> ExecutorError:
     """What a member raised, as an error that says where."""
+    message = clean(fault.message)
     return ExecutorError(
-        f"member {member}: {fault.message}" if member else fault.message,
-        cause=fault.cause or None,
-        hint=fault.hint or None,
-        code=fault.code or "error",
+        f"member {member}: {message}" if member else message,
+        cause=clean(fault.cause) or None,
+        hint=clean(fault.hint) or None,
+        code=clean(fault.code, 100) or "error",
         transient=fault.transient,
     )

@@ -57,7 +57,9 @@ class Member:
                 tell=self._tell,
                 clock=lambda: 100.0,
                 gauges=lambda paths, when: None,
-                stale=lambda reason: None,
+                stale=lambda member, reason: None,
+                elsewhere=lambda member, job: False,
+                ahead=lambda member, least, now: None,
             ),
         )
         self._number = 1

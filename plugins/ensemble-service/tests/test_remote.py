@@ -412,6 +412,8 @@ def test_a_call_that_comes_twice_is_answered_twice_and_carried_out_once(
         run="run-twice", member="default/a", epoch=controller.executor._epoch, id=1_000_001
     )
     call.resize.request, call.resize.delta = "r", 1
+    # As if the run had asked for it: an outcome of anything else is none of the member's.
+    controller.executor._members["default/a"]._resizes["r"] = call.resize
     for _ in range(2):
         agent._heard(pb.ToMember(call=call))
     wait_until(lambda: len(answers) == 2)
@@ -563,7 +565,10 @@ def test_a_member_that_stays_away_is_told_of_once_and_when_it_is_back(
 
 def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World) -> None:
     world.agent("a")
-    world.run("run-patient").executor.close()
+    first = world.run("run-patient")
+    first.executor.submit(jobs(1))
+    first.wait(lambda: first.names("t.1"), "submit")
+    first.executor.close()
     world.leave("a")
     impatient = world.run("run-patient", patience=0.2)
     with pytest.raises(ExecutorError) as caught:
@@ -574,7 +579,7 @@ def test_a_resumed_run_waits_for_its_member_and_names_it_in_the_end(world: World
 
     patient = world.run("run-patient")
     threading.Timer(0.3, world.agent).start()
-    assert patient.executor.reattach({"t.1": 0.0}) == {"t.1": False}
+    assert patient.executor.reattach({"t.1": 0.0}) == {"t.1": True}
 
 
 # -- several members ------------------------------------------------------------------------------

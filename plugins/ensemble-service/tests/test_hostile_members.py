@@ -1,0 +1,511 @@
+"""What a member may say to a run: of its own jobs, its resources, what it was asked, and problems.
+
+Whoever holds a member's token can send any message of the protocol. Nothing of it may concern
+another member's jobs, steer the run, or make a journal that cannot be read again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_service.access import Identity
+from ensemble_service.agent import Agent
+from ensemble_service.channel import open_channel
+from ensemble_service.member_proxy import MemberProxy, RunContext
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.refusal import Refused
+from ensemble_service.remote_executor import RemoteExecutor
+from ensemble_service.router import Router
+from ensemble_service.server import Settings, serving
+from ensemble_service.tokens import TokenFile
+from ensemble_service.wire import from_jobs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ensemble_core import (
+    Emit,
+    Event,
+    Executor,
+    ExecutorLost,
+    Job,
+    JobEvent,
+    Observed,
+    Problem,
+    ResizeOutcome,
+    Resources,
+    Run,
+)
+from ensemble_core.model import events as every
+from ensemble_core.testing import wait_until
+
+NOW = 1_000_000.0
+MINE, ANOTHERS, NOBODYS = "t.1", "t.2", "t.9"
+
+
+class Steered:
+    """A member that a run steers: ``t.1`` was submitted to it, and request ``r-1`` was sent."""
+
+    def __init__(self, *capabilities: str, offsets: tuple[int, int] = (0, 0)) -> None:
+        self.told: list[Event] = []
+        self.gauges: set[str] = set()
+        self.stale: list[str] = []
+        self.clocks: list[tuple[str, int, int]] = []
+        self.sent: list[pb.Call] = []
+        self.now = NOW
+        numbers = itertools.count(1)
+        self.proxy = MemberProxy(
+            "default/a",
+            RunContext(
+                run="r",
+                epoch=1,
+                number=lambda: next(numbers),
+                send=lambda message: self.sent.append(message.call),
+                tell=self.told.extend,
+                clock=lambda: self.now,
+                gauges=lambda paths, when: self.gauges.update(paths),
+                stale=lambda member, reason: self.stale.append(reason),
+                elsewhere=lambda member, job: job == ANOTHERS,
+                ahead=lambda *all_of_it: self.clocks.append(all_of_it),
+            ),
+            offsets,
+        )
+        self.first = 1
+        self.proxy.came()
+        opened = pb.Opened(life="l", kept_from=1, capabilities=capabilities)
+        self.answer(opened=opened)
+        self.submit(MINE)
+        self.proxy.resize("r-1", 1, "wait")
+        self.told.clear()
+
+    def submit(self, name: str) -> None:
+        job = Job(id=name, group="t", index=int(name.partition(".")[2]), command=("x",))
+        self.proxy.submit(from_jobs([job]), [name])
+
+    def answer(self, **what: Any) -> None:
+        call = self.sent[-1]
+        answer = pb.Answer(run="r", member="default/a", epoch=1, id=call.id, **what)
+        self.proxy.answered(answer, time.monotonic())
+
+    def say(self, *messages: pb.Event) -> list[Event]:
+        """Send events; what of it the run is told, without warnings about the member."""
+        seen = len(self.told)
+        batch = pb.Batch(run="r", member="default/a", life="l", first=self.first, events=messages)
+        self.first += len(messages)
+        self.proxy.received(batch)
+        return [e for e in self.told[seen:] if e.type != "problem" or e not in self.warnings()]
+
+    def warnings(self) -> list[Problem]:
+        return [
+            event
+            for event in self.told
+            if isinstance(event, Problem)
+            and event.level == "warning"
+            and not event.message.startswith("member default/a: ")
+        ]
+
+
+def raw(data: Any, timestamp: float = NOW) -> pb.Event:
+    """An event as a member's own program may make it."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=text))
+
+
+def of(event: Event) -> pb.Event:
+    return raw(event.to_json(), event.timestamp)
+
+
+#: An event of every type that would do something to the run, or to a job that is not the member's.
+HARMFUL: dict[type[Event], list[Event]] = {
+    every.Started: [every.Started(NOW, {"nodes.up": 9.0})],
+    every.Resumed: [every.Resumed(NOW, {}, (MINE, ANOTHERS))],
+    every.JobEvent: [
+        JobEvent(NOW, ANOTHERS, "finish", {"status": 0}),
+        JobEvent(NOW, NOBODYS, "start"),
+        JobEvent(NOW, "ƒabc", "start", ours=False),
+    ],
+    every.Observed: [Observed(NOW, ANOTHERS, "o", {"loss": 0.0}), Observed(NOW, NOBODYS, "o", {})],
+    every.Resources: [Resources(NOW, {"nodes.up\nx": 1.0})],
+    every.TimerElapsed: [
+        every.TimerElapsed(NOW, "heartbeat"),
+        every.TimerElapsed(NOW, "retry", "r"),
+    ],
+    every.ResizeOutcome: [ResizeOutcome(NOW, "r-2", "granted", 99)],
+    every.CallReturned: [
+        every.CallReturned(
+            NOW, "call-1", ({"action": {"name": "submit", "options": {"command": ["rm"]}}},)
+        )
+    ],
+    every.CallFailed: [every.CallFailed(NOW, "call-1", "no")],
+    every.StopRequested: [every.StopRequested(NOW, "because", 0)],
+    every.ExecutorLost: [ExecutorLost(NOW, "flux", "gone")],
+    every.PluginEvent: [every.PluginEvent(NOW, "disk-full", {}, MINE)],
+    every.Problem: [Problem(NOW, "not cancelled", "error", (ANOTHERS,))],
+}
+
+#: An event of every type that a member may send.
+HONEST: list[Event] = [
+    JobEvent(NOW, MINE, "start", {"workdir": "/x", "stdout": "out"}),
+    Observed(NOW, MINE, "o", {"loss": 0.5, "other": math.inf}, 3),
+    ResizeOutcome(NOW, "r-1", "denied", None, "no"),
+]
+
+
+def test_every_type_of_event_is_known_to_these_tests() -> None:
+    assert set(HARMFUL) == set(Event.kinds.values())
+
+
+@pytest.mark.parametrize("event", HONEST, ids=lambda event: event.type)
+def test_a_member_speaks_of_its_own_jobs_and_of_what_it_was_asked(event: Event) -> None:
+    steered = Steered()
+    assert steered.say(of(event)) == [event]
+    assert not steered.warnings()
+
+
+def test_a_member_speaks_of_its_resources_and_problems() -> None:
+    steered = Steered("strangers")
+    steered.say(of(Resources(NOW, {"nodes.up": 3.0})))
+    assert steered.gauges == {"nodes.up"}
+    (problem,) = steered.say(of(Problem(NOW, "full\n  \x1b[2Jhint", "error", (MINE, ANOTHERS))))
+    assert problem == Problem(NOW, "member default/a: full [2Jhint", "error", (MINE,))
+    stranger = JobEvent(NOW, "ƒabc", "start", ours=False)
+    assert steered.say(of(stranger)) == [stranger]  # its executor hears of them, as it has said
+
+
+@pytest.mark.parametrize(
+    "event", list(itertools.chain.from_iterable(HARMFUL.values())), ids=lambda event: event.type
+)
+def test_nothing_else_that_a_member_sends_reaches_the_run(event: Event) -> None:
+    steered = Steered()
+    told = [steered.say(of(event)) for _ in range(5)]
+    for events in told:
+        for each in events:  # a problem is told, but cancels nobody's job
+            assert isinstance(each, Problem)
+            assert not each.jobs
+    if not isinstance(event, (Problem, ResizeOutcome, ExecutorLost)) and getattr(
+        event, "job", ""
+    ) not in (NOBODYS,):
+        (warning,) = steered.warnings()  # once, with whom it is from and what to do
+        assert "default/a" in warning.message
+        assert "hint:" in warning.message
+
+
+@pytest.mark.parametrize("kind", Event.kinds)
+def test_members_of_version_1_0_may_send_no_more(kind: str) -> None:
+    steered = Steered()
+    assert not steered.say(
+        pb.Event(timestamp=NOW, job=pb.JobEvent(job=ANOTHERS, name="clean")),
+        pb.Event(timestamp=NOW, resize_outcome=pb.ResizeOutcome(request=kind, outcome="granted")),
+    )
+
+
+SCALARS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from([MINE, ANOTHERS, "r-1", "granted", "error", 10**30, -1, "\ud800", "a\nb"]),
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = sorted({name for kind in Event.kinds.values() for name in kind.__dataclass_fields__})
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(sorted(Event.kinds)),
+    st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=6),
+    st.one_of(st.floats(), st.just(NOW)),
+    st.sampled_from([(), ("strangers",)]),
+)
+def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
+    kind: str, fields: dict[str, Any], timestamp: float, capabilities: tuple[str, ...]
+) -> None:
+    steered = Steered(*capabilities)
+    for event in steered.say(raw({"type": kind, **fields}, timestamp)):
+        assert isinstance(event, (JobEvent, Observed, ResizeOutcome, Problem))
+        assert math.isfinite(event.timestamp)
+        assert event.timestamp <= NOW + 5
+        if isinstance(event, (JobEvent, Observed)):
+            assert event.job == MINE or (not getattr(event, "ours", True) and capabilities)
+        if isinstance(event, ResizeOutcome):
+            assert event.request == "r-1"
+        if isinstance(event, Problem):
+            assert not {ANOTHERS, NOBODYS}.intersection(event.jobs)
+        text = event.to_json()
+        text.encode("utf-8")
+        assert Event.from_dict(json.loads(text)).to_json() == text
+        for value in event.to_dict().values():
+            str(value).encode("utf-8")  # no half of a character: it could not be printed
+    for warning in steered.warnings():
+        for line in warning.message.splitlines():
+            assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        raw('{"type":"job","job":"t.1","name":"x","context":{"a":' + "[" * 50 + "]" * 50 + "}}"),
+        raw("[" * 100_000),
+        raw('{"type":"job","job":"t.1","name":"start","context":{"x":"' + "x" * 1_100_000 + '"}}'),
+        raw({"type": "job", "job": MINE, "name": "finish", "context": {"status": "0"}}),
+        raw({"type": "job", "job": MINE, "name": "start", "context": {"workdir": 3}}),
+        raw({"type": "job", "job": MINE, "name": "x" * 400}),
+        raw({"type": "job", "job": MINE, "name": "start"}, math.nan),
+        raw({"type": "job", "job": MINE, "name": "start"}, math.inf),
+        raw({"type": "job", "job": MINE, "name": "start"}, -1.0),
+        raw({"type": "job", "job": MINE, "name": "start", "ours": "yes"}),
+        raw({"type": "observed", "job": MINE, "observer": "o", "values": {"a": "warm"}}),
+        raw({"type": "observed", "job": MINE, "observer": "o", "values": {"a": True}}),
+        raw({"type": "observed", "job": MINE, "observer": "o", "values": {"a": 10**400}}),
+        raw({"type": "observed", "job": MINE, "observer": "o", "values": {}, "clock": "1"}),
+        raw({"type": "problem", "message": ["x"]}),
+        raw({"type": "resize-outcome", "request": "r-1", "outcome": "granted", "size": 1.5}),
+        raw({"type": []}),
+    ],
+)
+def test_types_and_sizes_are_checked_on_the_way_in(message: pb.Event) -> None:
+    steered = Steered()
+    assert not steered.say(message)
+    assert "what is no event" in steered.warnings()[0].message
+    good = JobEvent(NOW, MINE, "start")
+    assert steered.say(of(good)) == [good]  # what comes after it arrives
+
+
+def test_a_job_that_was_taken_back_or_never_sent_is_not_the_members() -> None:
+    steered = Steered()
+    for number in range(100, 140):  # more calls than may wait for their answers
+        steered.submit(f"t.{number}")
+    assert not steered.say(of(JobEvent(NOW, "t.139", "finish", {"status": 0})))
+
+
+def test_floods_are_bounded_and_what_matters_gets_through() -> None:
+    steered = Steered()
+    for _ in range(3):
+        steered.say(*[of(JobEvent(NOW, MINE, "memo")) for _ in range(4_000)])
+    assert len([e for e in steered.told if isinstance(e, JobEvent)]) == 10_000
+    last = [JobEvent(NOW, MINE, "finish", {"status": 0}), JobEvent(NOW, MINE, "clean")]
+    assert steered.say(*map(of, last)) == last
+    steered.say(*[of(Problem(NOW, f"n {number}")) for number in range(1_000)])
+    assert len([e for e in steered.told if isinstance(e, Problem)]) < 200
+    steered.say(*[of(Resources(NOW, {f"g.{number}": 1.0})) for number in range(3_000)])
+    steered.proxy.tick(time.monotonic())
+    assert len(steered.gauges) == 1_000
+    for number in range(3_000):
+        steered.say(of(Resources(NOW, {"g.1": float(number)})))
+    steered.proxy.tick(time.monotonic())
+    assert steered.proxy.gauges["g.1"] == 2_999.0
+
+
+# -- the clock ------------------------------------------------------------------------------------
+
+
+def test_times_of_a_member_are_held_to_the_controllers_and_that_is_told_once() -> None:
+    steered = Steered()
+    hour = 3_600.0
+    (first,) = steered.say(of(JobEvent(NOW + hour, MINE, "start")))
+    assert NOW - 1 <= first.timestamp <= NOW
+    steered.now += 10.0
+    (later,) = steered.say(of(JobEvent(NOW + hour + 10, MINE, "finish", {"status": 0})))
+    assert later.timestamp - first.timestamp == 10.0
+    (warning,) = steered.warnings()
+    assert "3600 s ahead" in warning.message
+    assert steered.clocks == [("default/a", 3_600, 3_600)]
+
+
+def test_a_later_controller_misses_nothing_of_a_member_whose_clock_is_ahead() -> None:
+    steered = Steered(offsets=(3_600, 3_600))
+    seen = NOW - 100.0
+    steered.proxy.reattach({"t.5": seen})
+    asked = steered.sent[-1].reattach.jobs
+    assert dict(asked) == {"t.5": seen + 3_600}
+    assert not steered.say(of(JobEvent(seen + 3_600, "t.5", "start")))  # seen before
+    (news,) = steered.say(of(JobEvent(seen + 3_601, "t.5", "finish", {"status": 0})))
+    assert news.timestamp == seen + 1
+
+
+def test_a_clock_that_runs_away_does_not_take_the_runs_time_with_it() -> None:
+    steered = Steered()
+    for power in range(3, 11):
+        for event in steered.say(of(JobEvent(NOW + 10.0**power, MINE, "memo"))):
+            assert event.timestamp <= steered.now + 5
+    for _ in range(40):
+        for event in steered.say(of(JobEvent(5e10, MINE, "memo"))):
+            assert event.timestamp <= steered.now + 5
+    assert len(steered.clocks) <= 20
+
+
+# -- what ends a run ------------------------------------------------------------------------------
+
+
+def test_a_member_that_loses_its_queue_is_asked_again_and_the_run_goes_on() -> None:
+    steered = Steered()
+    assert not steered.say(of(ExecutorLost(NOW, "flux", "gone\nforged", "start it")))
+    assert not steered.proxy.open
+    (warning,) = steered.warnings()
+    assert "executor flux of member default/a lost its queue: gone forged" in warning.message
+    steered.proxy.tick(time.monotonic() + 10)
+    assert steered.sent[-1].WhichOneof("what") == "open"
+
+
+class Idle(Executor):
+    """Takes jobs and says nothing; ``emits`` has how to speak for it."""
+
+    capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
+
+    def __init__(self, emits: list[Emit], found: bool) -> None:
+        self._emits, self._found = emits, found
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._emits.append(emit)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._emits[-1]([JobEvent(time.time(), job.id, "submit") for job in jobs])
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Nothing ends here."""
+
+    def reattach(self, jobs: Any) -> dict[str, bool]:
+        return dict.fromkeys(jobs, self._found)
+
+    def close(self) -> None:
+        """Nothing is to be given back."""
+
+
+@pytest.fixture
+def two_members(tmp_path: Path) -> Any:
+    """``begin()`` opens a run on an honest member ``a`` and a hostile one ``b``, whose executor
+    claims to know whatever it is asked about; ``speak`` has how ``b`` sends what it likes."""
+    settings = Settings(state=tmp_path / "service", port=0, grace=1)
+    file = TokenFile(settings.token_path)
+    tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
+    token, _ = file.add("controller", "default")
+    speak: list[Emit] = []
+    opened: list[RemoteExecutor] = []
+    with serving(settings) as service:
+        channel: Callable[[str], Any] = lambda text: open_channel(  # noqa: E731
+            "127.0.0.1", service.port, token=text
+        )
+        agents = [
+            Agent(
+                f"default/{name}",
+                partial(Idle, speak if name == "b" else [], name == "b"),
+                tmp_path / name,
+                partial(channel, tokens[name]),
+                "service",
+            )
+            for name in ("a", "b")
+        ]
+
+        def begin() -> tuple[RemoteExecutor, list[Event]]:
+            events: list[Event] = []
+            run = RemoteExecutor(
+                default="a", members=["a", "b"], channel=partial(channel, token), patience=5
+            )
+            at = Run("run-1", tmp_path / "out", time.time, tmp_path / "state")
+            run.open(at, events.extend)
+            opened.append(run)
+            return run, events
+
+        try:
+            for agent in agents:
+                agent.start()
+                assert agent.wait_connected(10)
+            yield begin, speak
+        finally:
+            for run in opened:
+                run.close()
+            for agent in agents:
+                agent.stop()
+
+
+def test_a_members_token_runs_no_command_on_another_member(two_members: Any) -> None:
+    begin, speak = two_members
+    run, events = begin()
+    run.submit([Job(id="t.1", group="t", index=1, command=("x",), executor="a")])
+    wait_until(lambda: events and speak)
+    before = list(events)
+    speak[-1]([each for group in HARMFUL.values() for each in group if each.type != "job"])
+    speak[-1]([JobEvent(time.time(), "t.1", "finish", {"status": 0})])
+    wait_until(lambda: any("lost its queue" in getattr(e, "message", "") for e in events))
+    wait_until(lambda: any("not submitted to it" in getattr(e, "message", "") for e in events))
+    assert {event.type for event in events[len(before) :]} <= {"problem", "resources"}
+
+
+def test_after_a_resume_a_member_cannot_claim_another_members_jobs(two_members: Any) -> None:
+    begin, _ = two_members
+    run, events = begin()
+    run.submit(
+        [
+            Job(id="t.1", group="t", index=1, command=("x",), executor="a"),
+            Job(id="u.1", group="u", index=1, command=("x",), executor="b"),
+        ]
+    )
+    wait_until(lambda: len([e for e in events if isinstance(e, JobEvent)]) == 2)
+    run.close()
+    run, _ = begin()
+    # b says that it knows whatever it is asked about; a has lost its memory.
+    assert run.reattach({"t.1": 1.0, "u.1": 1.0}) == {"t.1": False, "u.1": True}
+
+
+def test_one_member_alone_cannot_tell_a_run_that_it_was_taken_over(two_members: Any) -> None:
+    begin, _ = two_members
+    run, events = begin()
+    with run._lock:
+        run._members["default/b"]._disown(pb.Fault(message="x\ny", code="stale"), time.monotonic())
+    assert not any(isinstance(event, ExecutorLost) for event in events)
+    run.submit([Job(id="t.1", group="t", index=1, command=("x",), executor="a")])
+    wait_until(lambda: any(isinstance(event, JobEvent) for event in events))
+
+
+# -- roles ----------------------------------------------------------------------------------------
+
+
+def test_only_a_member_speaks_for_itself_and_only_to_runs_that_steer_it() -> None:
+    router = Router()
+    mine = Identity("member", "default", "default/a")
+    link = router.join(mine, pb.Hello(member="default/a"), 0.0)
+    owner = Identity("controller", "default")
+    run = router.begin(owner, pb.Begin(run="run-1", epoch=1))
+    run.send_queue.take()
+    relayed = 0
+    for group in HARMFUL.values():
+        batch = pb.Batch(run="run-1", member="default/a", life="l", first=1)
+        batch.events.extend(of(event) for event in group)
+        router.from_member(link, pb.FromMember(batch=batch), 0.0)  # does not steer it: dropped
+        relayed += len(group)
+        other = pb.Batch(run="run-1", member="default/b", life="l", first=1, events=batch.events)
+        with pytest.raises(Refused):
+            router.from_member(link, pb.FromMember(batch=other), 0.0)
+    assert (router.relayed, router.dropped) == (0, relayed)
+    for who in (
+        Identity("viewer", "default"),
+        Identity("controller", "other"),
+        Identity("member", "default", "default/b"),
+        Identity("admin", ""),
+    ):
+        with pytest.raises(Refused):
+            router.join(who, pb.Hello(member="default/a"), 0.0)
+        if who.role != "admin":
+            with pytest.raises(Refused):
+                router.begin(who, pb.Begin(run="run-1", epoch=9))
+    stranger = router.begin(Identity("controller", "other"), pb.Begin(run="run-2", epoch=1))
+    call = pb.Call(run="run-2", member="default/a", epoch=1, id=1)
+    call.submit.jobs.add(data="{}")
+    router.from_run(stranger, pb.FromRun(call=call))
+    assert "run-2" not in router.members["default/a"].runs
+    with pytest.raises(Refused):
+        router.from_run(stranger, pb.FromRun(call=pb.Call(run="run-1", epoch=1)))
