@@ -129,7 +129,7 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
     code, lines = show(
         programs / "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
-        "-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder", *arguments,
+        "-n", str(WORKERS), "--dist", "worksteal", *arguments,
         env=env, cwd=where,
     )  # fmt: skip
     endings = [match[1] for line in lines if (match := CLOSING.match(line))]

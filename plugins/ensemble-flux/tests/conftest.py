@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ class Instance:
             self._process.stdout.close()
         # A broker that was killed leaves the processes of its jobs behind.
         for pid in _of_session(self._process.pid):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may be ending by itself
+                os.kill(pid, signal.SIGKILL)
 
 
 def _of_session(session: int) -> list[int]:
