@@ -101,9 +101,12 @@ def test_before_the_time_is_over_the_run_cancels_and_says_how_far_it_came(
 ) -> None:
     limits = ("--time-limit=12s", "--signal=SIGTERM@8s")
     _, output, code = batch(instance, here, *limits, str(SCRIPT), "long.yaml")
-    assert code == 143, output
+    # Flux signals all of the job, and its broker passes SIGHUP on to the script: which comes first
+    # is chance.
+    ended = {143: "143: ended by SIGTERM", 129: "129: the terminal went away (SIGHUP)"}
+    assert code in ended, output
     assert re.search(r"^ long +1 +0 +0 +0 +0 +1 ", output, re.M), output
-    assert " exit code 143: ended by SIGTERM" in output
+    assert f" exit code {ended[code]}" in output
 
 
 @pytest.mark.usefixtures("instance")
