@@ -6,11 +6,11 @@ version 1.0 said. ``data/version-1.0/README.md`` says how they were made.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import socket
 import sqlite3
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,22 @@ class Recorded:
         return result.output.replace(str(self.state), THEN)
 
 
-def needs(plugin: str) -> None:
-    if importlib.util.find_spec(plugin) is None:
-        pytest.skip(f"needs the plugin {plugin}")
+def marked(names: Sequence[str]) -> list[Any]:
+    """Runs as parameters: a file that names members, or a size for pods, needs those plugins."""
+    return [
+        pytest.param(
+            name, marks=[pytest.mark.checkout] if name.startswith(("remote", "mini")) else []
+        )
+        for name in names
+    ]
 
 
-@pytest.fixture(params=RUNS)
+@pytest.fixture(params=marked(RUNS))
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
     return unpacked(request.param, tmp_path)
 
 
 def unpacked(name: str, folder: Path) -> Recorded:
-    if name.startswith("remote"):
-        needs("ensemble_service")  # the file names members as executors of its groups
     with tarfile.open(DATA / f"{name}.tar.xz") as tar:
         tar.extractall(folder, filter="data")
     return Recorded(name, folder)
@@ -144,12 +147,10 @@ def moved(recorded: Recorded, work: Path) -> None:
         ledger.write_text(ledger.read_text().replace('["k","node"', f'["k",{host}'))
 
 
-@pytest.mark.parametrize("name", ["local-killed", "local-outlived", "minicluster-killed"])
+@pytest.mark.parametrize("name", marked(["local-killed", "local-outlived", "minicluster-killed"]))
 def test_it_is_resumed_to_the_end_that_version_1_0_came_to(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name.startswith("minicluster"):
-        needs("ensemble_minicluster")
     recorded = unpacked(name, tmp_path)
     work = tmp_path / "work"
     moved(recorded, work)
@@ -165,7 +166,7 @@ def test_it_is_resumed_to_the_end_that_version_1_0_came_to(
     assert replayed["same"] is True
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", marked(ELSEWHERE))
 def test_where_its_queue_is_not_there_a_resume_says_so_and_changes_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
