@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import click
@@ -43,6 +42,8 @@ class CommandGroup(click.Group):
 
     def hint(self, name: str, known: Sequence[str]) -> str:
         """What to say to somebody who asked for a command that is not there."""
+        from difflib import get_close_matches
+
         near = get_close_matches(name, known, 1)
         return f"Did you mean {near[0]!r}?" if near else f"Commands are {', '.join(known)}."
 
