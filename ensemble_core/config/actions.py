@@ -1,4 +1,4 @@
-"""Actions: from a mapping in a rule to a :class:`BoundAction`.
+"""Action binding: the semantic checks that make a :class:`BoundAction` of a mapping in a rule.
 
 The checks go by the option schemas' ``x-ensemble`` annotations, which any plugin may use; no
 action is known by name here. Called for rules of the file, and for what users' functions return.
@@ -273,14 +273,12 @@ def _check_name(context: Context, path: Path, kind: str, name: str, found: _Foun
     elif kind == "metric":
         if context.metric(name, path) is not None:
             found.metrics.add(name)
-    elif kind == "rule":
-        if known.rules is not None and name not in known.rules:
-            context.unknown(path, "rule", name, known.rules, "no-such-rule")
-    elif kind == "function":
-        if known.functions is not None and name not in known.functions:
-            context.unknown(path, "function", name, known.functions, "no-such-function")
     elif kind == "message":
         _check_message(context, path, name, found.occasion)
+    elif kind in ("rule", "function"):
+        names = known.rules if kind == "rule" else known.functions
+        if names is not None and name not in names:
+            context.unknown(path, kind, name, names)
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
@@ -303,15 +301,14 @@ def _check_message(context: Context, path: Path, text: str, occasion: Occasion) 
         near = get_close_matches(name, occasion.names, 1, 0.6)
         if not near and not name.isidentifier():  # {x.y} may well be text
             continue
-        hint = f"write {{{{{name}}}}} for literal braces"
         if near:
-            hint = f"did you mean {{{near[0]}}}? Or {hint}"
+            meant = f"did you mean {{{near[0]}}}? Or"
         else:
-            hint = f"{_where_it_may_be(context, name, occasion)}; if it is no field, {hint}"
+            meant = f"{_where_it_may_be(context, name, occasion)}; if it is no field,"
         context.report(
             path,
             f"the event of trigger {occasion.trigger!r} has no field {name!r}",
-            hint=hint,
+            hint=f"{meant} write {{{{{name}}}}} for literal braces",
             code="no-such-field",
             where=context.document.at_text(path, f"{{{name}}}"),
         )
@@ -337,12 +334,8 @@ def _check_fields(
     properties: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Changes to the group that stands beside them."""
-    named = [
-        around.get(key)
-        for key, schema in properties.items()
-        if isinstance(schema, Mapping) and schema.get("x-ensemble") == "group"
-    ]
-    for name in named:
+    for key, schema in properties.items():
+        name = around.get(key) if _annotation(schema) == "group" else None
         group = context.known.groups.get(name) if isinstance(name, str) else None
         if group is not None:
             change_group(context, path, group, fields)

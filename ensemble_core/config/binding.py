@@ -1,4 +1,4 @@
-"""Rules: from the mapping in the file to a :class:`BoundRule`.
+"""Rule binding: the semantic checks that make a :class:`BoundRule` of a mapping.
 
 Called by the loader for each entry under ``rules:``, and by the binder for rules that users'
 functions return while a run is under way.
@@ -65,7 +65,12 @@ def bind_rule(
     woken = _trigger(context, path, spec)
     condition = _condition(context, path, spec, woken)
     occasion = woken.occasion if woken else Occasion()
-    actions = _actions(context, path, spec, occasion)
+    bound = [
+        bind_action(context, inner, one, occasion)
+        for inner, one in _listed_actions(path, spec)
+        if isinstance(one, dict)
+    ]
+    actions = [action for action in bound if action is not None]
     repetitions, backoff, wait = _pace(context, path, spec)
     if woken is None or not context.intact(path) or len(context.errors) > before:
         return None
@@ -125,8 +130,7 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
             context.group(given[key], (*path, key))
         elif annotation == "metric":
             context.metric(given[key], (*path, key))
-    whose = context.registry.whose(record)
-    shown = f"trigger {kind!r}" + (f" ({whose})" if whose else "")
+    shown = context.named(record, kind)
     required = record.options.get("required", ())
     if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
         return None
@@ -209,11 +213,6 @@ def _check_observed(
 ) -> None:
     """Whether the observers of its group can ever yield what the trigger needs."""
     needs = record.needs_variables
-    wanted = (
-        None
-        if needs is None
-        else context.names(needs, options, f"trigger {kind!r}: its 'needs_variables'")
-    )
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
     if observer is not None and not context.observed(trigger.group, observer):
@@ -225,6 +224,9 @@ def _check_observed(
             code="not-observed",
         )
         return
+    if needs is None:
+        return
+    wanted = context.names(needs, options, f"trigger {kind!r}: its 'needs_variables'")
     for name in sorted(wanted or ()):
         hint = context.why_not(trigger.group, name)
         if hint is not None:
@@ -355,55 +357,40 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
 # -- actions and pace --------------------------------------------------------------------------
 
 
-def _actions(
-    context: Context, path: Path, spec: Mapping[str, Any], occasion: Occasion
-) -> list[BoundAction]:
-    given = spec.get("action")
-    place = (*path, "action")
-    listed = [((*place, i), one) for i, one in enumerate(given)] if isinstance(given, list) else []
-    bound = []
-    for inner, one in listed or [(place, given)]:
-        if isinstance(one, dict):
-            action = bind_action(context, inner, one, occasion)
-            if action is not None:
-                bound.append(action)
-    return bound
-
-
 def _pace(context: Context, path: Path, spec: Mapping[str, Any]) -> tuple[int, int, float]:
     """Repetitions, backoff in matches and backoff in seconds, from the rule or its one action."""
+    actions = _listed_actions(path, spec)
     values: dict[str, tuple[Any, Path]] = {}
-    given = spec.get("action")
-    listed = given if isinstance(given, list) else [given]
     for key in ("repetitions", "backoff"):
         if key in spec:
             values[key] = (spec[key], (*path, key))
-        for index, action in enumerate(listed):
+        for inner, action in actions:
+            place = (*inner, key)
             if not isinstance(action, dict) or key not in action:
                 continue
-            inner: Path = (*path, "action", index) if isinstance(given, list) else (*path, "action")
-            place = (*inner, key)
-            if key in spec:
-                what, hint = f"{key!r} stands on the rule and on its action", "keep one of them"
-            elif len(listed) > 1:
-                what = f"{key!r} on one of several actions, which are all done at each firing"
-                hint = "write it on the rule, beside 'trigger'"
-            else:
+            if key not in spec and len(actions) == 1:
                 values[key] = (action[key], place)
                 continue
-            context.report(
-                place, what, hint=hint, code="bad-pace", where=context.document.at_key(place)
-            )
-    repetitions, matches, wait = 1, 0, 0.0
-    if "repetitions" in values and context.intact(values["repetitions"][1]):
-        repetitions = int(values["repetitions"][0])
-    if "backoff" in values and context.intact(values["backoff"][1]):
-        value, place = values["backoff"]
-        if isinstance(value, str):
-            wait = _wait(context, place, value)
-        else:
-            matches = int(value)
-    return repetitions, matches, wait
+            what, hint = f"{key!r} stands on the rule and on its action", "keep one of them"
+            if key not in spec:
+                what = f"{key!r} on one of several actions, which are all done at each firing"
+                hint = "write it on the rule, beside 'trigger'"
+            where = context.document.at_key(place)
+            context.report(place, what, hint=hint, code="bad-pace", where=where)
+    found = {key: value for key, (value, place) in values.items() if context.intact(place)}
+    backoff = found.get("backoff", 0)
+    repetitions = int(found.get("repetitions", 1))
+    if isinstance(backoff, str):
+        return repetitions, 0, _wait(context, values["backoff"][1], backoff)
+    return repetitions, int(backoff), 0.0
+
+
+def _listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+    """The rule's actions, each with its path."""
+    given = spec.get("action")
+    if isinstance(given, list):
+        return [((*path, "action", i), one) for i, one in enumerate(given)]
+    return [((*path, "action"), given)]
 
 
 def _wait(context: Context, path: Path, text: str) -> float:
@@ -439,15 +426,11 @@ def _concerns_failure(
         groups.add(woken.trigger.group)
     paths = [woken.path] if woken.path is not None else []
     if condition is not None:
-        paths += [
-            parse_path(text, context.known.groups, context.known.statistics)
-            for text in condition.metrics
-        ]
+        known = context.known
+        paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
         if condition.names & {"exit_code", "status"}:
             groups.add(woken.path.group or None if woken.path else woken.trigger.group)
-    groups |= {
-        path.group for path in paths if path.kind != "gauge" and path.variable.endswith("failed")
-    }
-    if not groups:
-        return False, None
-    return True, groups.pop() if len(groups) == 1 else None
+    for path in paths:
+        if path.kind != "gauge" and path.variable.endswith("failed"):
+            groups.add(path.group)
+    return bool(groups), groups.pop() if len(groups) == 1 else None

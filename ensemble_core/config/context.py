@@ -18,7 +18,12 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.plugin.hookspecs import ExecutorPlugin, ObserverPlugin
+from ensemble_core.plugin.hookspecs import (
+    ExecutorPlugin,
+    ObserverPlugin,
+    StatisticPlugin,
+    TriggerPlugin,
+)
 from ensemble_core.plugin.registry import Registry
 
 __all__ = ["Context", "Known", "cannot_be_built"]
@@ -112,7 +117,7 @@ class Context:
         """Whether the schema had nothing to say of the value at this path."""
         return path not in self._broken
 
-    def unknown(self, path: Path, noun: str, name: str, names: Collection[str], code: str) -> None:
+    def unknown(self, path: Path, noun: str, name: str, names: Collection[str]) -> None:
         """Report a name that refers to nothing, with the nearest that does."""
         near = get_close_matches(name, names, 1, 0.5)
         if near:
@@ -121,7 +126,14 @@ class Context:
             hint = f"known are {', '.join(sorted(names)[:15])}"
         else:
             hint = f"there are no {noun}s here"
+        code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
         self.report(path, f"there is no {noun} {name!r}", hint=hint, code=code)
+
+    def named(self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin, name: str) -> str:
+        """A plugin's record in a message, with the plugin where it is not built in."""
+        kind = type(record).__name__.removesuffix("Plugin").lower()
+        whose = self.registry.whose(record)
+        return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
     def duration(self, path: Path, value: object) -> float | None:
         """The value in seconds; ``None`` if it is no duration, which is reported."""
@@ -150,7 +162,7 @@ class Context:
         if not isinstance(name, str):
             return False
         if name not in self.known.groups:
-            self.unknown(path, "job group", name, list(self.known.groups), "no-such-group")
+            self.unknown(path, "job group", name, list(self.known.groups))
             return False
         return True
 
@@ -219,8 +231,7 @@ class Context:
         """What an observer can yield with these options; ``None``: it cannot be known."""
         if record.variables is None:
             return None
-        whose = self.registry.whose(record)
-        shown = f"observer {record.name!r}" + (f" ({whose})" if whose else "")
+        shown = self.named(record, record.name)
         return self.names(record.variables, options, f"{shown}: its 'variables'")
 
     def names(

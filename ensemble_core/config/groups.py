@@ -1,4 +1,4 @@
-"""Job groups: from the fields in the file to a :class:`JobGroup`.
+"""Job group binding: the semantic checks that make a :class:`JobGroup` of the fields in the file.
 
 Called by the loader for each entry under ``jobs:``, and for every ``with:`` that changes some of a
 group's fields, in the file or while a run is under way.
@@ -264,15 +264,11 @@ def _check_placeholders(
                     missing.setdefault(name, place)
     for name, place in missing.items():
         near = get_close_matches(name, known, 1, 0.7)
-        hint = f"write {{{{{name}}}}} for literal braces"
-        if near:
-            hint = f"did you mean {{{near[0]}}}? Or {hint}"
-        else:
-            hint = f"add {name} to 'parameters', or {hint}"
+        meant = f"did you mean {{{near[0]}}}? Or" if near else f"add {name} to 'parameters', or"
         context.report(
             place,
             f"the placeholder {{{name}}} has no parameter",
-            hint=hint,
+            hint=f"{meant} write {{{{{name}}}}} for literal braces",
             code="no-such-parameter",
             where=context.document.at_text(place, f"{{{name}}}"),
         )
@@ -294,18 +290,17 @@ def _check_placeholders(
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    def at(*steps: str | int) -> Path:
-        return (*path, *steps) if steps[0] in spec else path
-
-    as_list = isinstance(spec.get("command"), list)
+    """What a job is given that may have placeholders; what ``spec`` lacks stands at ``path``."""
     for index, word in enumerate(group.command):
-        yield word, at("command", index) if as_list else at("command")
+        command = spec.get("command")
+        inner: Path = ("command", index) if isinstance(command, list) else ("command",)
+        yield word, (*path, *inner) if "command" in spec else path
     for name in _TEXTS:
         text = getattr(group, name)
         if text is not None:
-            yield text, at(name)
+            yield text, (*path, name) if name in spec else path
     for key, value in group.environment.items():
-        yield value, at("environment", key)
+        yield value, (*path, "environment", key) if "environment" in spec else path
 
 
 def _mentions(value: Any, name: str) -> bool:

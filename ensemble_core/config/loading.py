@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -75,15 +74,8 @@ def load_text(
     document = read_text(text, file)
     if not isinstance(document.data, dict):
         found = "a list" if isinstance(document.data, list) else "a single value"
-        raise FileErrors(
-            [
-                EnsembleError(
-                    f"the file is {found}, expected a mapping with 'jobs' and 'rules'",
-                    where=document.at(()),
-                    code="wrong-type",
-                )
-            ]
-        )
+        what = f"the file is {found}, expected a mapping with 'jobs' and 'rules'"
+        raise FileErrors([EnsembleError(what, where=document.at(()), code="wrong-type")])
     errors = apply(document, overrides)
     for part in ("jobs", "rules", "statistics"):
         _canonical(document.data.get(part), registry)
@@ -144,7 +136,9 @@ class _Loader:
         context, data = self._context, self._data
         self._statistics()
         groups = self._groups()
-        self._custom()
+        source = data.get("custom", "")
+        if isinstance(source, str):
+            context.known.functions = functions_of(context, source)
         rules = self._rules()
         logging = data.get("logging")
         limits = data.get("limits") if context.intact(("limits",)) else None
@@ -194,45 +188,54 @@ class _Loader:
                 )
                 continue
             unfit.pop(name, None)
-            if not isinstance(spec, dict) or spec.get("statistic") not in registry:
-                # Its own error is reported; paths that use it are not wrong for that.
-                known[name] = StatisticSpec(name=name, build=_never)
-                continue
-            record = registry[spec["statistic"]]
-            options = {key: value for key, value in spec.items() if key != "statistic"}
-            options = defaults(record.options, options)
-            bound = None
-            if context.intact(path):
-                whose = context.registry.whose(record)
-                bound = context.build(
-                    path,
-                    f"statistic {name!r}" + (f" ({whose})" if whose else ""),
-                    partial(_tried, record, options, name, whose),
-                )
-            known[name] = bound or StatisticSpec(name=name, build=_never)
+            # If it has errors of its own, paths that use it are not wrong for that.
+            known[name] = self._own_statistic(path, name, spec) or StatisticSpec(
+                name=name, build=_never
+            )
         context.known.statistics = known
         context.known.unfit = unfit
 
+    def _own_statistic(self, path: Path, name: str, spec: Any) -> StatisticSpec | None:
+        """A statistic of the file; one is built to see whether its options can be right."""
+        context = self._context
+        registry = context.registry
+        kind = spec.get("statistic") if isinstance(spec, dict) else None
+        if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
+            return None
+        record = registry.statistics[kind]
+        given = {key: value for key, value in spec.items() if key != "statistic"}
+
+        def tried() -> StatisticSpec:
+            options = defaults(record.options, given)
+            found = replace(record.spec(options, name), plugin=registry.whose(record))
+            error = found.fault()
+            if error is not None:
+                raise error
+            return found
+
+        built: StatisticSpec | None = context.build(path, context.named(record, name), tried)
+        return built
+
     def _plain_statistic(self, name: str, record: StatisticPlugin) -> StatisticSpec | EnsembleError:
         """The statistic as a path names it, without options; or why that cannot be."""
-        options = defaults(record.options, {})
-        whose = self._context.registry.whose(record)
-        shown = f"statistic {name!r}" + (f" ({whose})" if whose else "")
+        shown = self._context.named(record, name)
         missing = required_options(record.options)
         if missing:
             own = name.rpartition(":")[2]
             given = ", ".join(f"{key}: …" for key in missing)
-            one = f"option {missing[0]!r}" if len(missing) == 1 else f"options {_listing(missing)}"
+            listed = " and ".join(map(repr, missing))
             return EnsembleError(
-                f"{shown} needs the {one}, which a metric's path cannot say",
+                f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric's "
+                "path cannot say",
                 hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
                 f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
                 code="statistic-needs-options",
             )
         try:
-            return replace(record.spec(options, name), plugin=whose)
+            spec = record.spec(defaults(record.options, {}), name)
         except Exception as error:  # a plugin's timed_when
             return cannot_be_built(shown, error)
+        return replace(spec, plugin=self._context.registry.whose(record))
 
     def _groups(self) -> dict[str, JobGroup]:
         context = self._context
@@ -264,13 +267,6 @@ class _Loader:
             hint="give one of them another name",
             code="duplicate-name",
         )
-
-    def _custom(self) -> None:
-        source = self._data.get("custom")
-        if source is None:
-            self._context.known.functions = frozenset()
-        elif isinstance(source, str):
-            self._context.known.functions = functions_of(self._context, source)
 
     def _rules(self) -> list[BoundRule]:
         context = self._context
@@ -377,21 +373,6 @@ def _actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
 
 def _never() -> Any:
     raise EnsembleError("a statistic with errors was used", code="internal")
-
-
-def _tried(
-    record: StatisticPlugin, options: Mapping[str, Any], name: str, whose: str
-) -> StatisticSpec:
-    """The statistic, after building one to see whether its options can be right."""
-    spec = replace(record.spec(options, name), plugin=whose)
-    error = spec.fault()
-    if error is not None:
-        raise error
-    return spec
-
-
-def _listing(names: Sequence[str]) -> str:
-    return " and ".join(repr(name) for name in names)
 
 
 def _limits(given: Mapping[str, Any]) -> Limits:

@@ -79,11 +79,7 @@ def _compose_rules(definitions: dict[str, Any], registry: Registry) -> None:
     for records in alike.values():
         first = records[0]
         key = f"rule-{first.name}"
-        own: dict[str, Any] = {
-            "description": first.summary if len(records) == 1 else "a rule for what jobs do",
-            "type": "object",
-            "properties": dict.fromkeys(rule["properties"], True),
-        }
+        own = _beside(rule, first.summary if len(records) == 1 else "a rule for what jobs do")
         if first.name_means is not None:
             own["properties"]["name"] = {
                 "description": _NAMES[first.name_means],
@@ -107,14 +103,16 @@ def _compose_named(
     base["properties"][selector]["enum"] = sorted(records)
     base["allOf"] = []
     for name in sorted(records):
-        key = f"{kind}-{name}"
-        own: dict[str, Any] = {
-            "description": records[name].summary,
-            "type": "object",
-            "properties": dict.fromkeys(base["properties"], True),
-        }
-        definitions[key] = _with_options(own, records[name].options, key, definitions)
+        key, record = f"{kind}-{name}", records[name]
+        own = _beside(base, record.summary)
+        definitions[key] = _with_options(own, record.options, key, definitions)
         base["allOf"].append(_if(selector, [name], key))
+
+
+def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:
+    """A definition for what may stand beside the keys that ``base`` has checked already."""
+    known = dict.fromkeys(base["properties"], True)
+    return {"description": description, "type": "object", "properties": known}
 
 
 def _if(selector: str, names: list[str], definition: str) -> dict[str, Any]:
@@ -206,32 +204,13 @@ class Validators:
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            raise self._culprit(error) from None
-
-    def _culprit(self, error: Exception) -> PluginError:
-        import jsonschema_rs
-
-        registry = self.registry
-        for kind in ("triggers", "actions", "statistics", "observers"):
-            for name, record in getattr(registry, kind).items():
-                try:
-                    jsonschema_rs.validator_for(_plain(record.options))
-                except (
-                    jsonschema_rs.ValidationError,
-                    jsonschema_rs.ReferencingError,
-                    ValueError,
-                ) as own:
-                    return PluginError(
-                        f"the options of {kind[:-1]} {name!r} are no valid JSON Schema",
-                        cause=str(own).split("\n", 1)[0],
-                        hint="remove the plugin, or tell its author",
-                        code="bad-plugin-schema",
-                    )
-        return PluginError(
-            "the plugins' option schemas cannot be composed",
-            cause=str(error).split("\n", 1)[0],
-            code="bad-plugin-schema",
-        )
+            # Each was valid when it was registered; so it is how they refer to one another.
+            raise PluginError(
+                "the plugins' option schemas cannot be composed",
+                cause=str(error).split("\n", 1)[0],
+                hint="remove the plugin that was added last, or tell its author",
+                code="bad-plugin-schema",
+            ) from None
 
     def node(self, path: Iterable[str | int]) -> Any:
         """The part of the schema at the path that a schema error gives."""

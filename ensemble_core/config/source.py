@@ -1,4 +1,4 @@
-"""The ensemble file's text: found, read and decoded, or refused with a reason.
+"""File reading: the ensemble file's text, decoded, or the error that says why not.
 
 Called by :func:`ensemble_core.config.load` before anything is parsed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from ensemble_core.errors import Location, UsageError
@@ -24,55 +25,34 @@ def read(path: str | os.PathLike[str]) -> str:
     Reads nothing of a file that is too large, and never waits for a pipe's writer.
     """
     file = Path(path)
-    name = str(file)
+    name, where = str(file), Location(str(file))
     try:
-        # Not blocking, so that a pipe put there by mistake does not hang the command.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST:
+            return decode(file.read_bytes(), name)
     except FileNotFoundError:
-        raise _missing(file) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
-            f"cannot read {name!r}: {reason}",
-            where=Location(name),
+            f"there is no file {name!r}",
+            where=where,
+            hint=_nearby(file.parent, file.name),
+            code="no-such-file",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}",
+            where=where,
             hint="check the path and its permissions",
             code="unreadable-file",
         ) from None
-    try:
-        data = _contents(descriptor, file)
-    finally:
-        os.close(descriptor)
-    if len(data) > LARGEST:
-        raise too_large(name, len(data))
-    return decode(data, name)
-
-
-def _contents(descriptor: int, file: Path) -> bytes:
-    name = str(file)
-    status = os.fstat(descriptor)
-    if stat.S_ISDIR(status.st_mode):
-        raise UsageError(
-            f"{name!r} is a folder, not an ensemble file",
-            where=Location(name),
-            hint=_nearby(file) or "name the YAML file in it",
-            code="not-a-file",
-        )
-    if not stat.S_ISREG(status.st_mode):
-        raise UsageError(
-            f"{name!r} is not a regular file",
-            where=Location(name),
-            hint="write the ensemble to a file first",
-            code="not-a-file",
-        )
-    if status.st_size > LARGEST:
+    if stat.S_ISREG(status.st_mode):
         raise too_large(name, status.st_size)
-    try:
-        with open(descriptor, "rb", closefd=False) as stream:
-            return stream.read(LARGEST + 1)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {name!r}: {error.strerror}", where=Location(name), code="unreadable-file"
-        ) from None
+    what, hint = "is not a regular file", "write the ensemble to a file first"
+    if stat.S_ISDIR(status.st_mode):
+        what, hint = (
+            "is a folder, not an ensemble file",
+            _nearby(file) or "name the YAML file in it",
+        )
+    raise UsageError(f"{name!r} {what}", where=where, hint=hint, code="not-a-file")
 
 
 def decode(data: bytes, name: str) -> str:
@@ -107,29 +87,15 @@ def too_large(name: str, size: int) -> UsageError:
     )
 
 
-def _missing(file: Path) -> UsageError:
-    return UsageError(
-        f"there is no file {str(file)!r}",
-        where=Location(str(file)),
-        hint=_nearby(file.parent, file.name),
-        code="no-such-file",
-    )
-
-
 def _nearby(folder: Path, name: str = "") -> str | None:
-    found = []
+    """A hint at the YAML files of a folder: the one whose name is nearest, or some of them."""
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith((".yaml", ".yml")) and entry.is_file():
-                    found.append(entry.name)
-                if len(found) >= 200:
-                    break
+            yaml = (entry.name for entry in entries if entry.name.endswith((".yaml", ".yml")))
+            found = list(islice(yaml, 200))
     except OSError:
         return None if folder.is_dir() else f"there is no folder {str(folder)!r} either"
     near = get_close_matches(name, found, 1, 0.4) if name else []
     if near:
         return f"did you mean {str(folder / near[0])!r}?"
-    if found:
-        return f"in that folder there is {', '.join(sorted(found)[:5])}"
-    return None
+    return f"in that folder there is {', '.join(sorted(found)[:5])}" if found else None
