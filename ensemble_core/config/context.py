@@ -89,23 +89,14 @@ class Context:
         hint: str | None = None,
         code: str,
         where: Location | None = None,
+        broken: bool = False,
     ) -> None:
-        """Report an error at the value of this path, or at ``where``."""
+        """Report an error at the value of this path, or at ``where``. What is ``broken`` is not
+        looked at again, lest it is reported twice."""
+        if broken:
+            self._broken.update(path[:length] for length in range(len(path) + 1))
         place = where or self.document.at(path)
         self.errors.append(UsageError(what, where=place, hint=hint, code=code))
-
-    def refuse(
-        self,
-        path: Path,
-        what: str,
-        *,
-        hint: str | None = None,
-        code: str,
-        where: Location | None = None,
-    ) -> None:
-        """Report an error of the schema: what is at this path is not looked at again."""
-        self._broken.update(path[:length] for length in range(len(path) + 1))
-        self.report(path, what, hint=hint, code=code, where=where)
 
     def attach(self, error: EnsembleError, path: Path) -> None:
         """Report an error that does not know its place yet."""

@@ -1,4 +1,4 @@
-"""``custom:`` — the file's Python source, checked without running any of it.
+"""Python source check, ``custom:``: the file's Python source, checked without running any of it.
 
 Called by the loader; the source itself is executed by the runtime, and only in a run.
 """

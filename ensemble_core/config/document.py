@@ -1,4 +1,4 @@
-"""A file's data with the place of every key and value in it.
+"""Source map: a file's data with the place of every key and value in it.
 
 Made by the reader from YAML, or from a plain mapping that arrives while a run is under way; read
 by all checks, which say where something is wrong by its path: ``("jobs", 0, "command")``.

@@ -1,4 +1,4 @@
-"""From a file, or its text, to a checked :class:`Ensemble`.
+"""Loader: from a file, or its text, to a checked :class:`Ensemble`.
 
 Everything that is wrong is found in one go: the shape by the JSON Schema, then what names refer
 to, part by part, as far as the parts are sound. The binder made here uses the same checks for
@@ -8,8 +8,7 @@ what arrives while the run is under way.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -31,7 +30,7 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble, Limits
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.rules import BoundAction, BoundRule
+from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, StatisticPlugin
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import required_options
@@ -39,6 +38,13 @@ from ensemble_core.plugin.validation import required_options
 __all__ = ["load", "load_text"]
 
 _T = TypeVar("_T")
+
+#: Keys that name plugins' records, in each part of a file.
+_NAMING = {
+    "jobs": ("executor", "observe"),
+    "rules": ("trigger", "name"),
+    "statistics": ("statistic",),
+}
 
 #: Seconds between heartbeats where rules need them and the file does not say.
 _HEARTBEAT = 60.0
@@ -77,8 +83,8 @@ def load_text(
         what = f"the file is {found}, expected a mapping with 'jobs' and 'rules'"
         raise FileErrors([EnsembleError(what, where=document.at(()), code="wrong-type")])
     errors = apply(document, overrides)
-    for part in ("jobs", "rules", "statistics"):
-        _canonical(document.data.get(part), registry)
+    for part, keys in _NAMING.items():
+        _canonical(document.data.get(part), registry, keys)
     context = Context(
         document, Validators(registry), executor, Known(here=os.path.abspath(os.path.dirname(file)))
     )
@@ -91,26 +97,27 @@ def load_text(
     return ensemble
 
 
-def _canonical(value: Any, registry: Registry) -> None:
-    """Give records that were named with their distribution the name they are listed under, at any
-    depth: an action may have actions among its options."""
+def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
+    """Give records that were named with their distribution at one of these keys the name they are
+    listed under, at any depth: an action may have actions among its options."""
     if isinstance(value, list):
         for item in value:
-            _canonical(item, registry)
+            _canonical(item, registry, keys)
     elif isinstance(value, dict):
-        named: Mapping[str, Mapping[str, object]] = {
+        records: Mapping[str, Mapping[str, object]] = {
             "trigger": registry.triggers,
             "name": registry.actions,
             "statistic": registry.statistics,
             "executor": registry.executors,
+            "observe": registry.observers,
         }
         for key, inner in value.items():
-            if isinstance(inner, str) and key in named:
-                value[key] = _listed(inner, named[key])
-            elif key == "observe" and isinstance(inner, dict):
-                value[key] = {_listed(name, registry.observers): inner[name] for name in inner}
+            if key in keys and isinstance(inner, str):
+                value[key] = _listed(inner, records[key])
+            elif key == "observe" and key in keys and isinstance(inner, dict):
+                value[key] = {_listed(name, records[key]): inner[name] for name in inner}
             else:
-                _canonical(inner, registry)
+                _canonical(inner, registry, keys)
 
 
 def _listed(name: str, records: Mapping[str, object]) -> str:
@@ -136,9 +143,9 @@ class _Loader:
         context, data = self._context, self._data
         self._statistics()
         groups = self._groups()
-        source = data.get("custom", "")
-        if isinstance(source, str):
-            context.known.functions = functions_of(context, source)
+        source = data.get("custom")
+        if source is None or isinstance(source, str):
+            context.known.functions = functions_of(context, source or "")
         rules = self._rules()
         logging = data.get("logging")
         limits = data.get("limits") if context.intact(("limits",)) else None
@@ -283,13 +290,12 @@ class _Loader:
                 self._twice(later, "rule", ids[-1], first)
             places.setdefault(ids[-1], path)
         context.known.rules = frozenset(ids)
-        rules = []
-        for index, spec in enumerate(entries):
-            if isinstance(spec, dict):
-                rule = bind_rule(context, ("rules", index), spec, ids[index])
-                if rule is not None:
-                    rules.append(rule)
-        return rules
+        bound = [
+            bind_rule(context, ("rules", index), spec, ids[index])
+            for index, spec in enumerate(entries)
+            if isinstance(spec, dict)
+        ]
+        return [rule for rule in bound if rule is not None]
 
     def _heartbeat(self, logging: Mapping[str, Any], rules: Sequence[BoundRule]) -> float:
         context = self._context
@@ -316,15 +322,8 @@ class _Loader:
         context = self._context
         if context.errors:
             return
-        waking = [rule for rule in rules if rule.enabled]
         if not any(
-            rule.queue_scope
-            or rule.trigger.every is not None
-            or (rule.trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
-            or any(
-                not name.startswith(("job-", "observed", "resize-")) for name in rule.trigger.wakes
-            )
-            for rule in waking
+            rule.queue_scope or _wakes_alone(rule.trigger) for rule in rules if rule.enabled
         ):
             context.warnings.append(
                 "no rule can be the first to fire, so nothing will be submitted; "
@@ -332,21 +331,16 @@ class _Loader:
             )
         if context.known.functions:
             return  # a function may submit anything
-        properties = {
-            name: record.options.get("properties", {})
-            for name, record in context.registry.actions.items()
-        }
-        used: Counter[str] = Counter(
-            value
-            for action in _actions_of(rules)
-            for key, value in action.options.items()
-            if "submit" in context.registry.actions[action.name].needs
-            and isinstance(value, str)
-            and properties[action.name].get(key, {}).get("x-ensemble") == "group"
-        )
-        slow = any(action.plan is None for action in _actions_of(rules))
+        submitted: set[object] = set()
+        for action in _actions_of(rules):
+            if action.plan is None:
+                return  # so may a slow action
+            record = context.registry.actions[action.name]
+            for key, schema in record.options.get("properties", {}).items():
+                if "submit" in record.needs and schema.get("x-ensemble") == "group":
+                    submitted.add(action.options.get(key))
         for group in context.known.groups:
-            if not used[group] and not slow:
+            if group not in submitted:
                 context.warnings.append(f"no rule submits the job group {group!r}")
 
     def _warn_of_no_heartbeat(self, rules: Sequence[BoundRule]) -> None:
@@ -362,6 +356,15 @@ class _Loader:
                     f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
                     "there is no heartbeat to look at it then; set logging.heartbeat"
                 )
+
+
+def _wakes_alone(trigger: Trigger) -> bool:
+    """Whether it can fire before any job of this ensemble was submitted."""
+    return (
+        trigger.every is not None
+        or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
+        or any(not name.startswith(("job-", "observed", "resize-")) for name in trigger.wakes)
+    )
 
 
 def _actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
@@ -392,7 +395,7 @@ def _binder(context: Context) -> Binder:
         inner = Context(Document(plain(spec)), context.validators, context.executor, known)
         data = inner.document.data
         if part != "job-fields":
-            _canonical(data, inner.registry)
+            _canonical(data, inner.registry, _NAMING["rules"])
         check_shape(inner, part)
         bound = bind(inner, data) if isinstance(data, dict) else None
         if inner.errors:

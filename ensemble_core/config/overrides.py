@@ -1,4 +1,4 @@
-"""``--set KEY=VALUE``: changes to the file's data before it is checked.
+"""Overrides, ``--set KEY=VALUE``: changes to the file's data before it is checked.
 
 KEY is a dotted path; job groups are found by name and rules by id. Called by the loader; what is
 wrong with a value that was set is reported with ``--set KEY=VALUE`` as its place.
@@ -51,12 +51,11 @@ def _apply(document: Document, text: str) -> None:
             here = inner
         else:
             here = here[found]
-    for known in [place for place in document.spelled if place[: len(path)] == path]:
-        del document.spelled[known]
-    for inner_path, written in spelled.items():
-        document.spelled[path + inner_path] = written
-    for known in [place for place in document.overrides if place[: len(path)] == path]:
-        del document.overrides[known]
+    places: dict[Path, Any]
+    for places in (document.spelled, document.overrides):
+        for known in [place for place in places if place[: len(path)] == path]:
+            del places[known]
+    document.spelled.update({path + inner: written for inner, written in spelled.items()})
     document.overrides[path] = Location(origin)
 
 

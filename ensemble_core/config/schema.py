@@ -1,4 +1,4 @@
-"""The JSON Schema of the ensemble file, composed with what plugins add.
+"""JSON Schema of the ensemble file, composed with what plugins add.
 
 The base is ``ensemble.schema.json`` beside this module. Each trigger, action and statistic gets a
 definition of its own, so that editors and the checker know which keys may stand with which name,

@@ -70,10 +70,11 @@ def _explain(context: Context, error: Any) -> None:
     if kind == "required":
         name = error.kind.property
         near = get_close_matches(name, value, 1, 0.7) if isinstance(value, dict) else []
-        context.refuse(
+        context.report(
             (*path, name),
             f"{_thing(path, document, registry)} has no {name!r}",
             hint=f"is {near[0]!r} meant to be {name!r}?" if near else _EXAMPLES.get(name),
+            broken=True,
             code="missing-key",
             where=document.at(path),
         )
@@ -93,10 +94,11 @@ def _explain(context: Context, error: Any) -> None:
 
 
 def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: bool = False) -> None:
-    context.refuse(
+    context.report(
         path,
         f"there is no {noun} {shown(name)}",
         hint=context.registry.explain_missing(noun, name),
+        broken=True,
         code=f"no-such-{noun}",
         where=context.document.at_key(path) if is_key else None,
     )
@@ -150,7 +152,7 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         else:
             message = str(error.message)
             what = f"{name}: {message if len(message) < 300 else message[:299] + '…'}"
-    context.refuse(path, what, hint=hint, code=code, where=where)
+    context.report(path, what, hint=hint, code=code, where=where, broken=True)
 
 
 def _named(path: Path, document: Document) -> str:
@@ -207,10 +209,11 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             hint = f"did you mean {near[0]!r}?"
         else:
             hint = f"known are {', '.join(known)}" if known else "none can stand here"
-        context.refuse(
+        context.report(
             inner,
             f"unknown key {shown(key)} in {_thing(path, document, context.registry)}",
             hint=hint,
+            broken=True,
             code="unknown-key",
             where=document.at_key(inner),
         )
@@ -221,10 +224,11 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
     data = context.document.get(path)
     for key in data if isinstance(data, dict) else ():
         if not re.search(pattern, key):
-            context.refuse(
+            context.report(
                 (*path, key),
                 f"{shown(key)} cannot be a name in {_named(path, context.document)}",
                 hint="use letters, digits and _, and begin with a letter",
+                broken=True,
                 code="bad-name",
                 where=context.document.at_key((*path, key)),
             )
@@ -250,10 +254,11 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
     elif isinstance(value, dict) and "array" in types:
         hint = "begin each entry of the list with '- '"
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
-    context.refuse(
+    context.report(
         path,
         f"{_named(path, context.document)} is {found}, expected {expected}",
         hint=hint,
+        broken=True,
         code="wrong-type",
     )
 
@@ -267,9 +272,10 @@ def _not_one_of(context: Context, path: Path, value: Any, options: list[Any]) ->
     hint = f"did you mean {near[0]!r}?" if near else None
     if isinstance(value, bool) and found in names:
         hint = f'quote it: "{found}"'
-    context.refuse(
+    context.report(
         path,
         f"{_named(path, document)} is {found}, expected one of {known}",
         hint=hint,
+        broken=True,
         code="bad-value" if isinstance(value, str) else "wrong-type",
     )

@@ -1,6 +1,6 @@
-"""Jobs of one submission that would write the same file, which an observer reads for each of them.
+"""Output collisions: warnings of jobs of one submission that would write the same file.
 
-Each then reads what the others wrote. ``loading`` asks, and warns.
+An observer that reads it for each of them would read what the others wrote. ``loading`` asks.
 """
 
 from __future__ import annotations
