@@ -15,7 +15,6 @@ import inspect
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -287,6 +286,8 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
+    import traceback
+
     where = Location(str(path))
     hint = None
     if isinstance(error, OSError) and error.filename == str(real):
@@ -327,6 +328,8 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
 
 def explain_failure(error: BaseException, *, place: bool = True) -> str:
     """What went wrong in a plugin's code, in one line, with the place in that code."""
+    import traceback
+
     text = " ".join(str(error).split()) or "no reason given"
     if isinstance(error, SystemExit):
         text = f"it ended the program (exit code {error.code})"

@@ -50,6 +50,49 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded(code) & set(HEAVY)
 
 
+#: Modules that a command has no use for when nothing goes wrong: each takes its start a while.
+NOT_TO_HELP = {
+    "asyncio", "concurrent", "email", "ensemble_flux", "ensemble_lammps", "ensemble_service",
+    "jsonschema_rs", "logging", "pluggy", "socket", "sqlite3", "subprocess", "tempfile",
+    "urllib", "yaml",
+}  # fmt: skip
+NOT_TO_VALIDATE = {
+    "asyncio", "concurrent", "ctypes", "hashlib", "importlib.metadata", "logging",
+    "sqlite3", "subprocess", "tempfile",
+    "ensemble_core.engine", "ensemble_core.journal", "ensemble_core.local.supervisor",
+    "ensemble_core.model.decisions", "ensemble_core.model.events", "ensemble_core.runtime",
+    "ensemble_flux.executor", "ensemble_lammps.thermo", "ensemble_service.client",
+    "ensemble_slurm.executor",
+}  # fmt: skip
+NOT_TO_RUN = {
+    "asyncio", "concurrent", "ctypes", "importlib.metadata", "subprocess", "tempfile",
+    "ensemble_core.local.supervisor", "ensemble_core.testing", "ensemble_flux.executor",
+    "ensemble_lammps.thermo", "ensemble_service.client", "ensemble_slurm.executor",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "needless"),
+    [
+        (["--help"], NOT_TO_HELP),
+        (["validate", str(EXAMPLES / "hello-world.yaml")], NOT_TO_VALIDATE),
+        (
+            ["run", "--executor", "local", "--state", "state", str(EXAMPLES / "hello-world.yaml")],
+            NOT_TO_RUN,
+        ),
+    ],
+    ids=["help", "validate", "run"],
+)
+def test_a_command_loads_only_what_it_needs(
+    command: list[str], needless: set[str], tmp_path: Path
+) -> None:
+    code = MAIN.format(command) + "; import sys, json; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert set(json.loads(done.stdout.splitlines()[-1])) & needless == set()
+
+
 def test_discovery_does_not_load_river() -> None:
     assert not loaded("from ensemble_core.plugin.discovery import discover; discover()") & {
         "river",

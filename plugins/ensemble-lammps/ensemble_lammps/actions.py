@@ -8,7 +8,6 @@ the same again where a crash makes them run twice: the job is over, and its file
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -160,6 +159,8 @@ def _newest_restart(
 
 def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What stands in a value is no pattern."""
+    import glob
+
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
 
 

@@ -6,7 +6,6 @@ Loaded by the entry point ``slurm``; no command of Slurm is run before a run beg
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,6 +30,8 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _available() -> tuple[bool, str]:
+    import shutil  # with what unpacks archives: not for every command of everybody
+
     found = shutil.which("sbatch")
     if found is None:
         return False, "sbatch is not on the PATH: no Slurm here"
