@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal, Text
-    from ensemble_core.journal.replay import Recovered
+    from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.registry import Registry
 
@@ -106,8 +106,8 @@ class KeptRun:
 
         return maker_of(versions(self.registry))
 
-    def recover(self, *, compare: bool = True, pending: bool = True) -> Recovered:
-        """The engine as it was left; see ``recovery.recover``."""
+    def recover(self, *, compare: bool = True, pending: bool = True) -> Replay:
+        """The engine as it was left; see ``replay.recover``."""
         from ensemble_core.journal.replay import recover
 
         return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)

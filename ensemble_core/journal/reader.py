@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,13 +188,17 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
             # Without this, SQLite reads nothing of a file that is shorter than it says it is.
             connection.execute("PRAGMA writable_schema=ON")
         # Before anything is set: what is not ours, or is from a newer version, is not touched.
-        _check_kind(connection, path, write=write)
+        version = _version(connection, path, write=write)
         if write:
             shared = shared_storage(path.parent)
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # Each commit is on disk when it returns; EXTRA: also that the rollback file is gone.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
-        _check_version(connection, path, write=write)
+        for number in range(version, len(MIGRATIONS)):
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
+                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
+            )
     except BaseException:
         connection.close()
         raise
@@ -209,8 +213,10 @@ def migrate(path: Path) -> None:
         raise words(error, path) from error
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
-    """Refuse what is no journal, and one that this version does not know."""
+def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
+    """The version of a journal's format. Refuses what is no journal, one that this version does not
+    know, and to read one that must be brought up to date first."""
+    version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -227,23 +233,14 @@ def _check_kind(connection: sqlite3.Connection, path: Path, *, write: bool) -> N
             hint="use the version that wrote it, or a later one",
             code="newer-journal",
         )
-
-
-def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < len(MIGRATIONS):
-        if not write:
-            raise JournalError(
-                f"the journal is of an older format ({version}): {path}",
-                hint="'ensemble resume' brings it up to date; the version that wrote it can "
-                "look at it as it is",
-                code="older-journal",
-            )
-        for number in range(version, len(MIGRATIONS)):
-            connection.executescript(
-                f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
-                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
-            )
+    if version < len(MIGRATIONS) and not write:
+        raise JournalError(
+            f"the journal is of an older format ({version}): {path}",
+            hint="'ensemble resume' brings it up to date; the version that wrote it can "
+            "look at it as it is",
+            code="older-journal",
+        )
+    return version
 
 
 def digest(state: bytes) -> str:
@@ -291,9 +288,6 @@ class Journal:
         except (sqlite3.Error, OSError, ValueError, TypeError, AttributeError) as error:
             raise words(error, self.path) from error
 
-    def _query(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        return self._connection.execute(sql, values)
-
     @property
     def tag(self) -> str:
         return str(self.about.get("tag", self.path.parent.name))
@@ -307,7 +301,9 @@ class Journal:
     def last(self) -> int:
         """The number of events; 0 for none."""
         with self._reading():
-            found = self._query("SELECT last FROM events ORDER BY first DESC LIMIT 1").fetchone()
+            found = self._connection.execute(
+                "SELECT last FROM events ORDER BY first DESC LIMIT 1"
+            ).fetchone()
             return int(found[0]) if found else 0
 
     def rows(
@@ -322,7 +318,7 @@ class Journal:
         mark = json.dumps(job)
         while True:
             with self._reading():
-                found = self._query(
+                found = self._connection.execute(
                     "SELECT first, last, list FROM events WHERE first <= ? AND first >= coalesce("
                     "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
                     (limit, after + 1),
@@ -362,6 +358,10 @@ class Journal:
     def sessions(self) -> list[Session]:
         """The controllers that this run has had, oldest first."""
         with self._reading():
+            found = self._connection.execute(
+                "SELECT number, seq, began, host, pid, versions, ended, outcome"
+                " FROM sessions ORDER BY number"
+            )
             return [
                 Session(
                     int(number),
@@ -373,10 +373,7 @@ class Journal:
                     None if ended is None else float(ended),
                     dict(json.loads(outcome)) if outcome else None,
                 )
-                for number, seq, began, host, pid, versions, ended, outcome in self._query(
-                    "SELECT number, seq, began, host, pid, versions, ended, outcome"
-                    " FROM sessions ORDER BY number"
-                )
+                for number, seq, began, host, pid, versions, ended, outcome in found
             ]
 
     def snapshots(self) -> Iterator[Snapshot]:

@@ -8,7 +8,6 @@ taken up again, from the first event for a replay. Used by the command line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
@@ -19,7 +18,7 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 
-__all__ = ["Difference", "Recovered", "Replay", "maker_of", "recover"]
+__all__ = ["Difference", "Replay", "maker_of", "recover"]
 
 #: Gives the checked ensemble for a text of the journal.
 Loading = Callable[[Text], Ensemble]
@@ -47,18 +46,9 @@ class Difference(JournalError):
         self.decided = decided
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """The engine after event ``seq``. ``replayed`` is how many events were handled for that."""
-
-    engine: Engine
-    ensemble: Ensemble
-    seq: int
-    replayed: int
-
-
 class Replay:
-    """Handles a journal's events anew, one by one. ``engine`` stands after the newest of them.
+    """Handles a journal's events anew, one by one. ``engine`` stands after the newest of them,
+    ``seq``; ``replayed`` is how many there were.
 
     ``compare`` holds each decision to what the journal has, and raises :class:`Difference`.
     """
@@ -80,6 +70,7 @@ class Replay:
         #: those of before: a change at that very event came later.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
+        self.replayed = 0
         if engine is None:
             if not texts:
                 raise JournalError(
@@ -110,6 +101,7 @@ class Replay:
                 if decided != row.decisions:
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
+            self.replayed += 1
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self.engine.adopt(self._loading(self._texts.pop(0)))
@@ -128,7 +120,7 @@ def recover(
     *,
     compare: bool = True,
     pending: bool = True,
-) -> Recovered:
+) -> Replay:
     """The engine as the journal left it: from the newest snapshot that ``maker`` can read.
 
     ``pending`` false leaves out a change of the file that no event came after, for whoever puts
@@ -138,22 +130,19 @@ def recover(
     does not come to the same decisions, and what ``loading`` raises.
     """
     texts = journal.texts()
+    replay = None
     for snapshot in journal.snapshots():
-        if snapshot.maker != maker:
-            continue
         held = [text for text in texts if text.seq < snapshot.seq]
-        if not held:
+        if snapshot.maker != maker or not held:
             continue
         try:
-            ensemble = loading(held[-1])
+            engine = load(snapshot.state, loading(held[-1]))
         except EnsembleError:
             continue
-        engine = load(snapshot.state, ensemble)
-        if engine is None:
-            continue
-        replay = Replay(journal, loading, after=snapshot.seq, engine=engine, compare=compare)
-        count = sum(1 for _ in replay.steps(pending=pending))
-        return Recovered(replay.engine, replay.engine.state.ensemble, replay.seq, count)
-    replay = Replay(journal, loading, compare=compare)
-    count = sum(1 for _ in replay.steps(pending=pending))
-    return Recovered(replay.engine, replay.engine.state.ensemble, replay.seq, count)
+        if engine is not None:
+            replay = Replay(journal, loading, after=snapshot.seq, engine=engine, compare=compare)
+            break
+    replay = replay or Replay(journal, loading, compare=compare)
+    for _ in replay.steps(pending=pending):
+        pass
+    return replay

@@ -15,8 +15,8 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,6 @@ __all__ = [
     "STOP",
     "Lock",
     "RunInfo",
-    "all_runs",
     "find",
     "fit",
     "folders",
@@ -259,7 +258,6 @@ class RunInfo:
     """
 
     tag: str
-    folder: Path
     state: State
     name: str = ""
     file: str = ""
@@ -271,24 +269,11 @@ class RunInfo:
     events: int = 0
     controller: Mapping[str, Any] | None = None
     problem: str = ""
+    folder: Path
 
     def to_dict(self) -> dict[str, Any]:
         """The run as plain data."""
-        return {
-            "tag": self.tag,
-            "state": self.state,
-            "name": self.name,
-            "file": self.file,
-            "executor": self.executor,
-            "began": self.began,
-            "ended": self.ended,
-            "exit_code": self.exit_code,
-            "reason": self.reason,
-            "events": self.events,
-            "controller": dict(self.controller) if self.controller else None,
-            "problem": self.problem,
-            "folder": str(self.folder),
-        }
+        return {**asdict(self), "folder": str(self.folder)}
 
 
 def look(folder: Path) -> RunInfo:
@@ -364,12 +349,6 @@ def _created(folder: Path) -> float:
             return float(journal.about.get("created", 0.0))
     except (EnsembleError, TypeError, ValueError):
         return 0.0
-
-
-def all_runs(state: Path) -> Iterator[RunInfo]:
-    """Every run below a state folder, oldest first."""
-    for folder in folders(state):
-        yield look(folder)
 
 
 def find(state: Path, name: str) -> Path:

@@ -16,14 +16,21 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.codec import event_text, list_text
-from ensemble_core.journal.reader import PERFORMED, JournalError, connect, digest, storable, words
+from ensemble_core.journal.reader import (
+    PERFORMED,
+    JournalError,
+    Snapshot,
+    connect,
+    digest,
+    storable,
+    words,
+)
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 
@@ -40,6 +47,7 @@ _MOST_PENDING = 50_000
 _PAUSE = 0.02
 #: Seconds between tries to write while that fails: first and longest.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
+_NEWEST_SESSION = "SELECT max(number) FROM sessions"
 _KEPT_SNAPSHOTS = 2
 _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
@@ -47,15 +55,6 @@ _FORGET_SNAPSHOTS = (
 
 #: An event with what was decided on it and what carries that out.
 _Entry = tuple[Event, Sequence[Decision], Sequence[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """The engine's state after event ``seq``."""
-
-    seq: int
-    maker: str
-    state: bytes
 
 
 @cache
@@ -94,11 +93,10 @@ class JournalWriter:
         self.seq = int(row[0]) if row else 0
         #: The newest event that is on disk.
         self._written = self.seq
-        self._session = 0
         self._marks: int | None = None
         #: From the engine's thread to the writing thread: entries and snapshots, an event to set
         #: once all before it is done, and ``None`` to end.
-        self._queue: SimpleQueue[_Entry | _Snapshot | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Entry | Snapshot | threading.Event | None] = SimpleQueue()
         #: Somebody waits for what is in the queue.
         self._hurry = threading.Event()
         #: What is not written yet is not to be written any more.
@@ -144,31 +142,17 @@ class JournalWriter:
             )
         )
 
-    def begin(self, now: float, versions: Mapping[str, str]) -> int:
-        """A controller takes the run over; the number of its session, from 1."""
-        try:
-            (number,) = self._connection.execute(
-                "SELECT 1 + coalesce(max(number), 0) FROM sessions"
-            ).fetchone()
-        except sqlite3.Error as error:
-            raise words(error, self.path) from error
+    def begin(self, now: float, versions: Mapping[str, str]) -> None:
+        """A controller takes the run over: a new session, numbered from 1."""
+        who = (socket.gethostname(), os.getpid(), json.dumps(dict(versions)))
         self._execute(
             (
-                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
-                (
-                    number,
-                    self.seq,
-                    now,
-                    socket.gethostname(),
-                    os.getpid(),
-                    json.dumps(dict(versions)),
-                ),
+                "INSERT INTO sessions VALUES (NULL, ?, ?, ?, ?, ?, NULL, NULL)",
+                (self.seq, now, *who),
             )
         )
-        self._session = int(number)
         self._thread = threading.Thread(target=self._main, name="journal", daemon=True)
         self._thread.start()
-        return self._session
 
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """The controller leaves; what was handed over is written first. Raises
@@ -180,8 +164,8 @@ class JournalWriter:
             )
         self._execute(
             (
-                "UPDATE sessions SET ended = ?, outcome = ? WHERE number = ?",
-                (now, json.dumps(dict(outcome)), self._session),
+                f"UPDATE sessions SET ended = ?, outcome = ? WHERE number = ({_NEWEST_SESSION})",
+                (now, json.dumps(dict(outcome))),
             )
         )
 
@@ -211,7 +195,7 @@ class JournalWriter:
 
     def snapshot(self, maker: str, state: bytes) -> None:
         """Take the engine's state after the newest event."""
-        self._queue.put(_Snapshot(self.seq, maker, state))
+        self._queue.put(Snapshot(self.seq, maker, state))
 
     def flush(self, patience: float | None) -> bool:
         """Wait until everything is on disk and its orders were handed on; whether that was so
@@ -269,7 +253,7 @@ class JournalWriter:
         self._hurry.clear()
         items += [self._queue.get() for _ in range(self._queue.qsize())]
         batch = [item for item in items if isinstance(item, tuple)]
-        snapshots = [item for item in items if isinstance(item, _Snapshot)]
+        snapshots = [item for item in items if isinstance(item, Snapshot)]
         if batch or snapshots:
             if not self._write_at_last(batch, snapshots[-1] if snapshots else None):
                 return False
@@ -296,7 +280,7 @@ class JournalWriter:
                 assert self.perform is not None
                 self.perform(order)
 
-    def _write_at_last(self, batch: Sequence[_Entry], snapshot: _Snapshot | None) -> bool:
+    def _write_at_last(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
         """Write until that succeeds; false where it was given up."""
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
@@ -321,7 +305,7 @@ class JournalWriter:
         if self.trouble is not None:
             self.trouble(error)
 
-    def _write(self, first: int, batch: Sequence[_Entry], snapshot: _Snapshot | None) -> None:
+    def _write(self, first: int, batch: Sequence[_Entry], snapshot: Snapshot | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):

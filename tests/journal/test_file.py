@@ -77,7 +77,7 @@ def test_an_older_journal_is_read_by_who_brought_it_up_to_date_and_by_no_other(
     migrate(path)
     with Journal(path) as journal:
         assert [row.seq for row in journal.rows()] == [1, 2, 3, 4, 5]
-        assert journal._query("SELECT text FROM notes").fetchall() == [("moved",)]
+        assert journal._connection.execute("SELECT text FROM notes").fetchall() == [("moved",)]
 
 
 def test_a_migration_that_fails_changes_nothing(

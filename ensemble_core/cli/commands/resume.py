@@ -123,7 +123,7 @@ def _take_up(
         options = read_options(record, (), {**kept_options, **flags})
     executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=stop_first is None, pending=changed is None)
-    ensemble: Ensemble = recovered.ensemble
+    ensemble: Ensemble = recovered.engine.state.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
     writer = JournalWriter(past.journal.path)

@@ -21,7 +21,7 @@ from ensemble_core.cli.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.journal.run_store import RunInfo, all_runs, folders, look, state_folder
+from ensemble_core.journal.run_store import RunInfo, folders, look, state_folder
 
 __all__ = ["format_length", "runs"]
 
@@ -48,8 +48,8 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     with errors_as_json(as_json):
         home = state_folder(state)
         if as_json:
-            for info in all_runs(home):
-                print_line(to_json({"type": "run", **info.to_dict()}))
+            for folder in folders(home):
+                print_line(to_json({"type": "run", **look(folder).to_dict()}))
             return 0
         found = folders(home)
     if not found:
