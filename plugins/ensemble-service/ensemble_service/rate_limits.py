@@ -34,21 +34,27 @@ class Deadline:
     An earlier deadline of the caller's own is gRPC's to hold: it cancels the request itself.
     """
 
-    __slots__ = ("_exceeded", "_task", "_timer")
+    __slots__ = ("_task", "_timer", "exceeded")
 
     def __init__(self, seconds: float) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._exceeded = task, False
+        self._task, self.exceeded = task, False
         self._timer = task.get_loop().call_later(max(0.0, seconds), self._exceed)
 
+    def renew(self, seconds: float) -> None:
+        """From now on it is so many seconds."""
+        self._timer.cancel()
+        if not self.exceeded:
+            self._timer = self._task.get_loop().call_later(max(0.0, seconds), self._exceed)
+
     def _exceed(self) -> None:
-        self._exceeded = True
+        self.exceeded = True
         self._task.cancel()
 
     def end(self) -> bool:
         """The request is over; whether it was cancelled for its time."""
         self._timer.cancel()
-        if self._exceeded and sys.version_info >= (3, 11):
+        if self.exceeded and sys.version_info >= (3, 11):
             self._task.uncancel()
-        return self._exceeded
+        return self.exceeded

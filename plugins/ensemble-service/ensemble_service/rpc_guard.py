@@ -1,8 +1,11 @@
 """Authentication, rate limits, deadlines and error mapping for every RPC: a gRPC interceptor.
 
-Messages are decoded only after their sender is known; whom the call comes from is then
-:func:`caller` for the servicer. A refusal, or a fault, ends one call with a status and a reason;
-nothing else notices.
+Messages are read only after their sender is known, within a time and a few at once; whom the call
+comes from is then :func:`caller` for the servicer. So every method is asked with a stream, as gRPC
+sees it: of any other it reads the message before anybody is asked. Health needs no token, and in
+the first implementation's protocol the message says who asks: these share a few turns, in which the
+oldest gives way. A refusal, or a fault, ends one call with a status and a reason; nothing else
+notices.
 """
 
 from __future__ import annotations
@@ -39,6 +42,14 @@ _STREAMS = 1_000
 #: Refusals that are logged in a second; of more, only how many there were.
 _LOGGED = 20
 _LONGEST = 1_000
+#: Seconds that a caller has to send a message in, once it is being read.
+_READING = 10.0
+#: Messages that are read at once: of one credential, and of all callers that have none.
+_AT_ONCE, _NAMELESS_AT_ONCE = 8, 16
+#: Credentials whose turns are remembered.
+_MOST_READERS = 1_000
+#: Streams of callers without a credential, and seconds that each may last.
+_PROBES, _PROBE_AGE = 64, 600.0
 
 _CALLER: ContextVar[Identity] = ContextVar("ensemble_service_caller")
 
@@ -57,6 +68,7 @@ class _Stream:
     task: asyncio.Task[Any]
     end: Refused | None = None
     since: float = 0.0
+    age: asyncio.TimerHandle | None = None
 
 
 class RpcGuard(grpc.aio.ServerInterceptor):
@@ -64,7 +76,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
     ``rate`` is how many requests a second a credential may make (twice that at once), 0 for any
     number; ``deadline`` how many seconds a single request may take. ``open_services`` need no
-    credential; ``stand_ins`` are for methods whose callers may have none.
+    credential; ``stand_ins`` are for methods whose callers may have none, ``None`` where that is
+    not so now.
     """
 
     def __init__(
@@ -75,7 +88,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         deadline: float,
         counters: Counters,
         open_services: frozenset[str] = frozenset(),
-        stand_ins: Mapping[str, StandIn] | None = None,
+        stand_ins: Mapping[str, StandIn | None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokens = tokens
@@ -87,6 +100,9 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._rates = RateLimiter(rate, 2 * rate) if rate else None
         self._failures = RateLimiter(20, 100)
         self._handlers: dict[str, Any] = {}
+        self._reading: dict[Identity, asyncio.Semaphore] = {}
+        #: Those whose message is being read, the oldest first.
+        self._nameless: dict[asyncio.Task[Any], None] = {}
         self._live: dict[asyncio.Task[Any], _Stream] = {}
         self._streams: Counter[Identity] = Counter()
         self._logs = RateLimiter(_LOGGED, _LOGGED)
@@ -102,45 +118,59 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         if guarded is None:
             guarded = await continuation(handler_call_details)
             service, _, method = path.lstrip("/").rpartition("/")
-            if guarded is None or service in self._open:
-                return guarded
-            guarded = self._handlers[path] = self._guarded(path, method, guarded)
+            if guarded is None:
+                return None
+            is_open = service in self._open
+            guarded = self._handlers[path] = self._guarded(path, method, guarded, is_open)
         return guarded
 
-    def _guarded(self, path: str, method: str, handler: Any) -> Any:
+    def _guarded(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
         if not handler.response_streaming:
-            return self._unary(method, handler, self._stand_ins.get(path))
+            return self._unary(path, method, handler, is_open)
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                self._streaming(method, handler.stream_stream, _decoded, handler),
-                response_serializer=handler.response_serializer,
-            )
-        return grpc.unary_stream_rpc_method_handler(
-            self._streaming(method, handler.unary_stream, _decode, handler),
+            behaviour, decoded = handler.stream_stream, self._decoded
+        else:
+            behaviour, decoded = handler.unary_stream, None
+        return grpc.stream_stream_rpc_method_handler(
+            self._streaming(method, behaviour, decoded, handler.request_deserializer, is_open),
             response_serializer=handler.response_serializer,
         )
 
-    def _unary(self, method: str, handler: Any, stand_in: StandIn | None) -> Any:
+    def _unary(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
         decode, behaviour = handler.request_deserializer, handler.unary_unary
         codes, ok = self._counters.requests, (method, "OK")
+        nobody = _NOBODY_LEGACY if path in self._stand_ins else _NOBODY
+        stand_in = self._stand_ins.get(path)
 
-        async def handle(data: bytes, context: Any) -> Any:
+        async def handle(messages: AsyncIterator[bytes], context: Any) -> Any:
             identity: Identity | None = None
-            deadline = Deadline(self._deadline)
+            seconds = min(_READING, self._deadline)
+            deadline = Deadline(seconds)
             try:
-                identity = self._authenticate(context)
-                if identity is None:
-                    identity = stand_in(_decode(decode, data)) if stand_in else None
-                    if identity is None:
-                        raise _NOBODY_LEGACY if stand_in else _NOBODY
-                self._take_turn(identity)
-                _CALLER.set(identity)
-                reply = await behaviour(_decode(decode, data), context)
+                if is_open:
+                    request = _decode(decode, await self._read_nameless(messages))
+                else:
+                    identity = self._authenticate(context)
+                    if identity is not None:
+                        self._take_turn(identity)
+                        request = _decode(decode, await self._read(identity, messages))
+                    elif stand_in is not None:
+                        request = _decode(decode, await self._read_nameless(messages))
+                        identity = stand_in(request)
+                        if identity is None:
+                            raise nobody
+                        self._take_turn(identity)
+                    else:
+                        raise nobody
+                    _CALLER.set(identity)
+                seconds = self._deadline
+                deadline.renew(seconds)
+                reply = await behaviour(request, context)
             except asyncio.CancelledError:
                 if not deadline.end():
                     codes[method, "CANCELLED"] += 1
                     raise
-                late = Refused("DEADLINE_EXCEEDED", f"it took longer than {self._deadline:.3g} s")
+                late = Refused("DEADLINE_EXCEEDED", f"it took longer than {seconds:.3g} s")
                 refused = self._refuse(method, identity, context, late)
             except Exception as error:  # whatever it is, it ends this call and no other
                 deadline.end()
@@ -152,7 +182,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             await _abort(context, refused)
             raise AssertionError("abort raises")
 
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             handle, response_serializer=handler.response_serializer
         )
 
@@ -160,30 +190,38 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self,
         method: str,
         behaviour: Callable[[Any, Any], AsyncIterator[Any]],
-        decoded: Callable[[Any, Any], Any],
-        handler: Any,
+        decoded: Callable[[Any, Identity, Any], Any] | None,
+        decode: Any,
+        is_open: bool,
     ) -> Callable[[Any, Any], Awaitable[None]]:
-        """A method that answers with a stream; ``decoded`` is for what it is asked with."""
+        """A method that answers with a stream; ``decoded`` makes the stream that it is asked with,
+        ``None`` where it is asked with one message."""
 
-        async def handle(asked: Any, context: Any) -> None:
+        async def handle(messages: AsyncIterator[bytes], context: Any) -> None:
             task = asyncio.current_task()
             assert task is not None
             identity: Identity | None = None
             stream: _Stream | None = None
             replies: Any = None
             try:
-                identity = self._authenticate(context)
+                identity = _PROBE if is_open else self._authenticate(context)
                 if identity is None:
                     raise _NOBODY
                 stream = self._open_stream(identity, task)
-                self._take_turn(identity)
-                _CALLER.set(identity)
-                replies = behaviour(decoded(handler.request_deserializer, asked), context)
+                if not is_open:
+                    self._take_turn(identity)
+                    _CALLER.set(identity)
+                if decoded is not None:
+                    asked = decoded(decode, identity, messages)
+                else:
+                    asked = _decode(decode, await self._read_soon(identity, messages))
+                replies = behaviour(asked, context)
                 async for reply in replies:
                     await context.write(reply)
                     if not stream.since:  # what was said at first was taken: it takes part
                         stream.since = self._monotonic()
-                        tell("connected", method=method, who=identity, peer=_host(context))
+                        if not is_open:
+                            tell("connected", method=method, who=identity, peer=_host(context))
                 self._counters.requests[method, "OK"] += 1
                 return
             except asyncio.CancelledError:
@@ -204,21 +242,93 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
         return handle
 
+    # -- messages -------------------------------------------------------------------------------
+
+    async def _read(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
+        """A message of a caller that is known. Of those that do not fit in at once gRPC holds no
+        more than the window of a stream."""
+        turns = self._reading.get(identity)
+        if turns is None:
+            if len(self._reading) >= _MOST_READERS:
+                self._reading = {who: left for who, left in self._reading.items() if left.locked()}
+            turns = self._reading[identity] = asyncio.Semaphore(_AT_ONCE)
+        async with turns:
+            return await _next(messages)
+
+    async def _read_nameless(self, messages: AsyncIterator[bytes]) -> bytes:
+        """A message of a caller that is not known. Whoever is slow gives way: what an honest one
+        sends is there at once."""
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._nameless) >= _NAMELESS_AT_ONCE:
+            oldest = next(iter(self._nameless))
+            del self._nameless[oldest]
+            oldest.cancel()
+        self._nameless[task] = None
+        try:
+            data = await _next(messages)
+        except asyncio.CancelledError:
+            if task in self._nameless:  # its time is over, or the caller is gone
+                raise
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            reason = "too many callers without a credential are slow; try again"
+            raise Refused("RESOURCE_EXHAUSTED", reason) from None
+        finally:
+            self._nameless.pop(task, None)
+        return data
+
+    async def _read_soon(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
+        """The one message of a caller that is answered with a stream."""
+        deadline = Deadline(_READING)
+        try:
+            if identity is _PROBE:
+                return await self._read_nameless(messages)
+            return await self._read(identity, messages)
+        except asyncio.CancelledError:
+            if not deadline.exceeded:
+                raise
+            raise Refused("DEADLINE_EXCEEDED", f"it took longer than {_READING:g} s") from None
+        finally:
+            deadline.end()
+
+    async def _decoded(
+        self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
+    ) -> AsyncIterator[Any]:
+        """The messages of a stream. How long the first may take is the servicer's to say."""
+        try:
+            first = await self._read(identity, messages)
+        except Refused:  # there is none
+            return
+        yield _decode(decode, first)
+        async for data in messages:
+            yield _decode(decode, data)
+
     # -- streams --------------------------------------------------------------------------------
 
     def _open_stream(self, identity: Identity, task: asyncio.Task[Any]) -> _Stream:
-        if self._streams[identity] >= _STREAMS:
-            raise Refused("RESOURCE_EXHAUSTED", f"{_STREAMS} streams are open already")
+        most = _PROBES if identity is _PROBE else _STREAMS
+        if self._streams[identity] >= most:
+            raise Refused("RESOURCE_EXHAUSTED", f"{most} streams are open already")
         self._streams[identity] += 1
         stream = self._live[task] = _Stream(identity, task)
+        if identity is _PROBE:
+            end = Refused("UNAVAILABLE", f"without a credential {_PROBE_AGE:g} s are the most")
+            stream.age = task.get_loop().call_later(_PROBE_AGE, self._end_stream, stream, end)
         return stream
+
+    def _end_stream(self, stream: _Stream, end: Refused) -> None:
+        stream.end = end
+        stream.task.cancel()
 
     def _close_stream(self, method: str, stream: _Stream) -> None:
         self._live.pop(stream.task, None)
+        if stream.age is not None:
+            stream.age.cancel()
         self._streams[stream.identity] -= 1
         if not self._streams[stream.identity]:
             del self._streams[stream.identity]
-        if stream.since:
+        if stream.since and stream.identity is not _PROBE:
             seconds = round(self._monotonic() - stream.since, 1)
             tell("disconnected", method=method, who=stream.identity, seconds=seconds)
 
@@ -226,9 +336,11 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         """End the streams whose token was removed or has expired; how many they were."""
         ended = 0
         for stream in list(self._live.values()):
+            if stream.identity is _PROBE:
+                continue
             if stream.end is None and not self._tokens.stands(stream.identity):
-                stream.end = Refused("UNAUTHENTICATED", "the token was removed, or has expired")
-                stream.task.cancel()
+                end = Refused("UNAUTHENTICATED", "the token was removed, or has expired")
+                self._end_stream(stream, end)
                 ended += 1
         return ended
 
@@ -308,6 +420,9 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         )
 
 
+#: Stands for all callers of what needs no credential.
+_PROBE = Identity("viewer", "")
+
 _NOBODY = Unauthenticated(
     "there is no credential",
     cause="the call has no 'authorization: Bearer TOKEN'",
@@ -348,8 +463,8 @@ def _decode(deserializer: Callable[[bytes], Any], data: bytes) -> Any:
         raise Refused("INVALID_ARGUMENT", "the message cannot be decoded") from None
 
 
-async def _decoded(
-    deserializer: Callable[[bytes], Any], messages: AsyncIterator[bytes]
-) -> AsyncIterator[Any]:
-    async for data in messages:
-        yield _decode(deserializer, data)
+async def _next(messages: AsyncIterator[bytes]) -> bytes:
+    try:
+        return await messages.__anext__()
+    except StopAsyncIteration:
+        raise Refused("INVALID_ARGUMENT", "there is no message") from None

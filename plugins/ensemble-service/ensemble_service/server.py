@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ensemble_core import EnsembleError, Resizer, UsageError
@@ -26,6 +26,7 @@ from ensemble_service.access import member_name
 from ensemble_service.channel import address, is_loopback
 from ensemble_service.counters import Counters
 from ensemble_service.folder_lock import claim
+from ensemble_service.health import SERVICE_NAME, HealthService
 from ensemble_service.legacy_protocol import LegacyServicer
 from ensemble_service.logs import tell
 from ensemble_service.prometheus import MetricsServer
@@ -101,8 +102,7 @@ class Service:
         except BaseException:
             self._close()
             raise
-        for name in ("", _V1, _LEGACY):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(True)
         self._serving = True
         self._sweeper = asyncio.create_task(self._sweep())
         tell(
@@ -161,7 +161,7 @@ class Service:
         return None
 
     def _make_server(self) -> None:
-        settings, names = self.settings, (_V1, _LEGACY, health.SERVICE_NAME)
+        settings, names = self.settings, (_V1, _LEGACY, SERVICE_NAME)
         servicer = EnsembleServicer(self.router, self._resizes, self._clock)
         legacy = LegacyServicer(servicer, self._resizes, self._legacy)
         self._guard = RpcGuard(
@@ -170,15 +170,15 @@ class Service:
             deadline=settings.deadline,
             counters=self.counters,
             # Whether it serves may be asked without a credential: probes have none.
-            open_services=frozenset((health.SERVICE_NAME,)),
+            open_services=frozenset((SERVICE_NAME,)),
             stand_ins={
-                f"/{_LEGACY}/{method}": legacy.stand_in
+                f"/{_LEGACY}/{method}": legacy.stand_in if self._legacy else None
                 for method in ("RequestStatus", "RequestAction")
             },
         )
         options = grpc_options(settings)
         self._server = grpc.aio.server(options=options, interceptors=(self._guard,))
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService(("", _V1, _LEGACY))
         add: Any = ensemble_pb2_grpc.add_EnsembleServicer_to_server
         add(servicer, self._server)
         add = ensemble_operator_pb2_grpc.add_EnsembleOperatorServicer_to_server
@@ -216,7 +216,7 @@ class Service:
         grace = self.settings.grace if grace is None else grace
         tell("stopping", grace=grace)
         self._serving = False
-        await self._health.enter_graceful_shutdown()
+        self._health.set(False)
         self._sweeper.cancel()
         self.router.close()
         await self._server.stop(grace)

@@ -78,6 +78,8 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(settings.handshake * 1000)),
         ("grpc.max_allowed_incoming_connections", max(16, most - _SPARE_FILES)),
         ("grpc.max_connection_idle_ms", 300_000),
+        # New requests go on a new connection after an hour; streams that are open go on.
+        ("grpc.max_connection_age_ms", 3_600_000),
         # A caller that is gone without a word is noticed.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),

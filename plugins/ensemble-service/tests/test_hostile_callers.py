@@ -1,0 +1,230 @@
+"""Callers that send what never ends, or too much, hold nothing of the service's memory for long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from ensemble_service import rpc_guard
+from ensemble_service.client import ServiceClient
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.server import Service, Settings, serving
+from ensemble_service.tokens import TokenFile
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_STATUS = "/ensemble.v1.Ensemble/GetStatus"
+_WATCH = "/ensemble.v1.Ensemble/Watch"
+_LEGACY = "/convergedcomputing.org.grpc.v1.EnsembleOperator/RequestStatus"
+_CHECK, _HEALTH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+_ENDLESS = 4 * 1024 * 1024 - 100
+
+
+class Endless:
+    """One connection with many requests whose message is announced and never ends.
+
+    ``room`` has how many bytes the service has asked for on each stream, ``over`` those that it
+    has ended.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.room: Counter[int] = Counter()
+        self.over: set[int] = set()
+        self._plug = socket.create_connection(("127.0.0.1", port), 5)
+        self._plug.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(4, 0, 0))
+        self._next = 1
+        self._rest = b""
+
+    @staticmethod
+    def _frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
+        return struct.pack(">I", len(data))[1:] + struct.pack(">BBI", kind, flags, stream) + data
+
+    def ask(self, path: str, token: str = "") -> None:
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "x",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        block = b"".join(
+            b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+            for name, value in headers.items()
+        )
+        number, self._next = self._next, self._next + 2
+        begun = b"\0" + struct.pack(">I", _ENDLESS) + b"\n"
+        self._plug.sendall(self._frame(1, 4, number, block) + self._frame(0, 0, number, begun))
+
+    def go_on(self) -> None:
+        """A little more of each message: the service says how much of it may come."""
+        for number in range(1, self._next, 2):
+            self._plug.sendall(self._frame(0, 0, number, b"x" * 400))
+
+    def listen(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._plug.settimeout(left)
+            try:
+                data = self._plug.recv(65_536)
+            except TimeoutError:
+                return
+            assert data, "the connection was ended"
+            self._rest += data
+            while len(self._rest) >= 9:
+                length = int.from_bytes(self._rest[:3], "big")
+                if len(self._rest) < 9 + length:
+                    break
+                kind, flags, stream = struct.unpack(">BBI", self._rest[3:9])
+                body, self._rest = self._rest[9 : 9 + length], self._rest[9 + length :]
+                if kind == 8 and stream:
+                    self.room[stream] += int.from_bytes(body, "big")
+                elif kind == 3 or (kind in (0, 1) and flags & 1):
+                    self.over.add(stream)
+                elif kind == 4 and not flags & 1:
+                    self._plug.sendall(self._frame(4, 1, 0))
+                elif kind == 6 and not flags & 1:
+                    self._plug.sendall(self._frame(6, 1, 0, body))
+
+    def until_over(self, count: int, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while len(self.over) < count and time.monotonic() < end:
+            self.listen(0.1)
+        assert len(self.over) == count
+
+    def close(self) -> None:
+        self._plug.close()
+
+    def large(self) -> int:
+        """Of how many messages the service has asked for more than a window has room for."""
+        return sum(room > 1_000_000 for room in self.room.values())
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Service, str]]:
+    settings = Settings(state=tmp_path, port=0, grace=1)
+    token, _ = TokenFile(settings.token_path).add("admin")
+    with serving(settings) as service:
+        yield service, token
+
+
+@pytest.fixture
+def endless(service: tuple[Service, str]) -> Iterator[Endless]:
+    caller = Endless(service[0].port)
+    yield caller
+    caller.close()
+
+
+@pytest.mark.parametrize("path", [_STATUS, _WATCH, _LEGACY])
+def test_without_a_token_no_message_is_read(path: str, endless: Endless) -> None:
+    for _ in range(100):
+        endless.ask(path)
+    endless.until_over(100)
+    assert not endless.large()
+
+
+@pytest.mark.parametrize("path", [_STATUS, _WATCH])
+def test_with_a_token_a_few_messages_are_read_at_once_and_none_for_long(
+    path: str, service: tuple[Service, str], endless: Endless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_guard, "_READING", 3.0)
+    for _ in range(100):
+        endless.ask(path, service[1])
+    endless.listen(0.5)
+    endless.go_on()
+    endless.listen(0.5)
+    assert 0 < endless.large() <= 8
+    endless.until_over(100)
+
+
+@pytest.mark.parametrize("path", [_CHECK, _HEALTH])
+def test_health_is_answered_beside_callers_that_never_end(
+    path: str, service: tuple[Service, str], endless: Endless
+) -> None:
+    for _ in range(100):
+        endless.ask(path)
+    endless.listen(0.5)
+    assert len(endless.over) >= 100 - 16  # the oldest gave way
+    with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    assert len(service[0]._guard._nameless) <= 16
+
+
+def test_nothing_that_a_health_probe_sends_is_kept(service: tuple[Service, str]) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        name = "x" * (4 * 1024 * 1024 - 1_000)
+        for _ in range(8):
+            with pytest.raises(grpc.RpcError) as refused:
+                next(health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=10))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not service[0]._guard._live
+
+
+def test_probes_have_few_streams_and_leave_members_theirs(service: tuple[Service, str]) -> None:
+    served, token = service
+    with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(64)]
+        for watch in watches:
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            next(health.Watch(health_pb2.HealthCheckRequest()))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        stub = api.EnsembleStub(channel)  # type: ignore[no-untyped-call]
+        stub.GetStatus(pb.StatusRequest(), metadata=(("authorization", f"Bearer {token}"),))
+        for watch in watches:
+            watch.cancel()
+
+
+def test_a_probes_stream_does_not_last_for_ever(
+    service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_guard, "_PROBE_AGE", 0.2)
+    with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        next(watch)
+        with pytest.raises(grpc.RpcError) as ended:
+            next(watch)
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_honest_requests_are_answered_beside_idle_and_endless_ones(
+    service: tuple[Service, str], endless: Endless
+) -> None:
+    served, token = service
+    idle = [socket.create_connection(("127.0.0.1", served.port), 5) for _ in range(100)]
+    for path in (_STATUS, _CHECK, _WATCH, _LEGACY):
+        for _ in range(25):
+            endless.ask(path)
+    with ServiceClient(port=served.port, token=token, timeout=10) as client:
+        for _ in range(20):
+            assert client.status() == []
+    for plug in idle:
+        plug.close()
+
+
+def test_many_requests_at_once_with_one_token_are_all_answered(
+    service: tuple[Service, str],
+) -> None:
+    served, token = service
+
+    async def all_of_them() -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+            stub = api.EnsembleStub(channel)  # type: ignore[no-untyped-call]
+            metadata = (("authorization", f"Bearer {token}"),)
+            replies = [stub.GetStatus(pb.StatusRequest(), metadata=metadata) for _ in range(100)]
+            await asyncio.gather(*replies)
+
+    asyncio.run(all_of_them())
