@@ -83,8 +83,12 @@ class Document:
         found = self.text.find(part, *span)
         if found < 0:
             return place
-        start = self.text.rfind("\n", 0, found) + 1
-        return Location(self.file, self.text.count("\n", 0, found) + 1, found - start + 1)
+        return self.at_index(found)
+
+    def at_index(self, index: int) -> Location:
+        """The line and column of a character of the text."""
+        start = self.text.rfind("\n", 0, index) + 1
+        return Location(self.file, self.text.count("\n", 0, index) + 1, index - start + 1)
 
     def written(self, path: Path, value: object) -> str:
         """A scalar as the file has it: ``1.10`` stays ``1.10``."""

@@ -23,7 +23,6 @@ _DEEPEST = 64
 #: Values of a document, each as often as aliases repeat it.
 _MOST = 500_000
 _CORE = "tag:yaml.org,2002:"
-_SEVERAL = "write one ensemble per file; remove the '---'"
 
 _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -72,20 +71,6 @@ def _fault(
     what: str, where: Location, hint: str | None = None, code: str = "bad-yaml"
 ) -> UsageError:
     return UsageError(what, where=where, hint=hint, code=code)
-
-
-def _unprintable(text: str, file: str) -> UsageError | None:
-    import yaml
-
-    bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    if bad is None:
-        return None
-    start = text.rfind("\n", 0, bad.start()) + 1
-    return _fault(
-        "the file has a character that YAML does not allow",
-        Location(file, text.count("\n", 0, bad.start()) + 1, bad.start() - start + 1),
-        f"remove it, or write {bad[0]!a} as an escape in double quotes",
-    )
 
 
 #: The name of a column with an index, as in ``c_msd[4]``.
@@ -154,9 +139,6 @@ class _Parser:
         size = len(document.text.encode(errors="surrogatepass"))
         if size > LARGEST:
             raise too_large(document.file, size)
-        error = _unprintable(document.text, document.file)
-        if error is not None:
-            raise error
         self._scan()
         first = self._events[0] if self._events else None
         if first is None or (getattr(first, "value", None) == "" and first.implicit[0]):
@@ -176,6 +158,13 @@ class _Parser:
 
         text, file = self._document.text, self._document.file
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        if bad is not None:
+            raise _fault(
+                "the file has a character that YAML does not allow",
+                self._document.at_index(bad.start()),
+                f"remove it, or write {bad[0]!a} as an escape in double quotes",
+            )
         anchors: dict[str, int] = {}
         open_: list[int] = []
         documents = 0
@@ -188,7 +177,7 @@ class _Parser:
                         raise _fault(
                             "the file has a second document",
                             self._place(event),
-                            _SEVERAL,
+                            "write one ensemble per file; remove the '---'",
                             "several-documents",
                         )
                     continue
