@@ -2,17 +2,19 @@
 
 ``/metrics`` reads what the service counts when it is asked, so that counting costs next to nothing;
 ``/healthz`` answers 200 while the service takes requests and 503 when it is stopping, for probes
-that do not speak TLS. Started by the server where ``--metrics-port`` is given.
+that do not speak TLS. Started by the server, on its event loop, where ``--metrics-port`` is given.
+Each request has a deadline as a whole, and where too many are slow the slowest gives way: health is
+answered whoever else asks.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
+from http import HTTPStatus
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_service.counters import Counters
@@ -20,56 +22,21 @@ from ensemble_service.router import Router
 
 __all__ = ["MetricsServer"]
 
-#: Seconds that who asks has to say what.
-_PATIENCE = 5.0
-#: Who may be answered at a time; more are turned away.
-_MOST = 16
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE
-    server_version, sys_version = "ensemble", ""
-
-    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the base's name
-        """Scrapes are not news."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def __init__(self, where: Any, handler: Any) -> None:
-        self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-        self._turns = threading.BoundedSemaphore(_MOST)
-        super().__init__(where, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._turns.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread to be had: nobody else gives the turn back
-            self._turns.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._turns.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who asked went away; that is no fault of ours."""
+#: Seconds that a request may take, from the connection to the last byte of its answer.
+_DEADLINE = 5.0
+#: Connections at a time; of more, the oldest is ended. Bytes of a request's head.
+_MOST, _HEAD = 256, 8 * 1024
 
 
 class MetricsServer:
-    """Listens on ``host:port`` until it is closed. ``port`` 0 takes any: see :attr:`port`."""
+    """Listens on ``host:port`` from :meth:`start` until it is closed. ``port`` 0 takes any: see
+    :attr:`port`."""
 
     def __init__(
         self, host: str, port: int, router: Router, counters: Counters, healthy: Callable[[], bool]
     ) -> None:
         try:
-            from prometheus_client import CollectorRegistry, make_wsgi_app
+            from prometheus_client import CollectorRegistry
         except ImportError as error:
             raise UsageError(
                 "metrics need the package 'prometheus-client'",
@@ -77,43 +44,90 @@ class MetricsServer:
                 hint="pip install 'ensemble-core[service]>=1.0'",
                 code="no-prometheus",
             ) from None
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(router, counters))
-        metrics = make_wsgi_app(registry)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collector(router, counters))
+        self._healthy = healthy
+        self._host, self.port = host, port
+        #: The connections there are, the oldest first.
+        self._asking: dict[asyncio.Task[Any], None] = {}
 
-        def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-            path = environ["PATH_INFO"]
-            if path == "/metrics":
-                answer: Iterable[bytes] = metrics(environ, start)
-                return answer
-            status, body = "404 Not Found", b"there are /metrics and /healthz\n"
-            if path in ("/healthz", "/readyz"):
-                well = healthy()
-                body = b"serving\n" if well else b"stopping\n"
-                status = "200 OK" if well else "503 Service Unavailable"
-            start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
-            return [body]
-
+    async def start(self) -> None:
+        """Listen. Raises :class:`EnsembleError`."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._server = make_server(host, port, app, _Server, _Handler)
+            self._server = await asyncio.start_server(
+                self._asked, self._host.strip("[]"), self.port, family=family, limit=_HEAD
+            )
         except OSError as error:
             raise EnsembleError(
-                f"cannot listen on {host}:{port} for metrics",
+                f"cannot listen on {self._host}:{self.port} for metrics",
                 cause=error.strerror or str(error),
                 hint="--metrics-port chooses another",
                 code="cannot-listen",
             ) from None
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="ensemble-metrics", daemon=True
-        )
-        self._thread.start()
+        self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(_PATIENCE)
+        self._server.close()
+        for task in self._asking:
+            task.cancel()
+
+    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._asking) >= _MOST:
+            oldest = next(iter(self._asking))
+            del self._asking[oldest]
+            oldest.cancel()
+        self._asking[task] = None
+        # Who asks may have gone away, or say what is no HTTP: that is no fault of ours.
+        with contextlib.suppress(OSError, ValueError, asyncio.CancelledError, asyncio.TimeoutError):
+            try:
+                await asyncio.wait_for(self._serve(reader, writer), _DEADLINE)
+            finally:
+                self._asking.pop(task, None)
+                writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            status, kind, body = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "text/plain", b""
+        else:
+            status, kind, body = self._answer(head)
+        lines = (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        bare = "\r\n".join(lines) + "\r\n\r\n"
+        writer.write(bare.encode("latin-1") + body)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    def _answer(self, head: str) -> tuple[HTTPStatus, str, bytes]:
+        request, *lines = head.split("\r\n")
+        method, _, target = request.partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
+        plain = "text/plain; charset=utf-8"
+        if method != "GET":
+            return HTTPStatus.METHOD_NOT_ALLOWED, plain, b"only GET is answered\n"
+        if path in ("/healthz", "/readyz"):
+            if self._healthy():
+                return HTTPStatus.OK, plain, b"serving\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, plain, b"stopping\n"
+        if path != "/metrics":
+            return HTTPStatus.NOT_FOUND, plain, b"there are /metrics and /healthz\n"
+        from prometheus_client.exposition import choose_encoder
+
+        accepted = [line[7:].strip() for line in lines if line.lower().startswith("accept:")]
+        encode, kind = choose_encoder(", ".join(accepted))
+        return HTTPStatus.OK, kind, encode(self._registry)
 
 
 class _Collector:

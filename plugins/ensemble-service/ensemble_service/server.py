@@ -96,6 +96,7 @@ class Service:
                     self.counters,
                     lambda: self._serving,
                 )
+                await metrics.start()
                 self._closing.append(metrics.close)
                 self.metrics_port = metrics.port
             await self._server.start()

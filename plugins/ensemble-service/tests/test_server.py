@@ -4,7 +4,6 @@ stops."""
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import itertools
 import json
@@ -21,12 +20,10 @@ from typing import Any
 
 import grpc
 import pytest
-from ensemble_service import logs, prometheus, tls
+from ensemble_service import logs, tls
 from ensemble_service.client import ServiceClient, open_channel
-from ensemble_service.counters import Counters
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.router import Router
 from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import EnsembleError, ExecutorError, Resized, Resizer
@@ -653,27 +650,6 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
         "PERMISSION_DENIED",
     }
     assert token.split("-", 2)[2][:-3] not in log.getvalue()
-
-
-def test_metrics_are_told_again_after_there_was_no_thread_to_be_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prometheus, "_MOST", 1)
-    metrics = prometheus.MetricsServer("127.0.0.1", 0, Router(), Counters(), lambda: True)
-    where = f"http://127.0.0.1:{metrics.port}/healthz"
-
-    def none(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", none)
-            with pytest.raises((OSError, http.client.HTTPException)):
-                urllib.request.urlopen(where, timeout=60)
-        with urllib.request.urlopen(where, timeout=60) as answer:
-            assert answer.status == 200
-    finally:
-        metrics.close()
 
 
 def test_metrics_count_what_happened(tmp_path: Path, certificates: Path) -> None:
