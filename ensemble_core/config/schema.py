@@ -148,24 +148,22 @@ def _with_options(
     return own
 
 
-def _plain(value: Any, key: str | None = None) -> Any:
-    """A plugin's schema as plain data; with ``key`` its own references are led to where its
-    definitions now are."""
+def _plain(value: Any, key: str) -> Any:
+    """A plugin's schema as plain data, its references led to where its definitions now are."""
     if isinstance(value, (list, tuple)):
         return [_plain(inner, key) for inner in value]
     if not isinstance(value, Mapping):
         return value
     moved = {name: _plain(inner, key) for name, inner in value.items()}
-    if key is not None:
-        reference = moved.get("$ref")
-        if isinstance(reference, str):
-            for word in ("#/$defs/", "#/definitions/"):
-                if reference.startswith(word):
-                    moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
-        if moved.get("x-ensemble") == "fields":
-            moved["$ref"] = "#/$defs/job-fields"
-        elif moved.get("x-ensemble") == "action":
-            moved["$ref"] = "#/$defs/nested-actions"
+    reference = moved.get("$ref")
+    if isinstance(reference, str):
+        for word in ("#/$defs/", "#/definitions/"):
+            if reference.startswith(word):
+                moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
+    if moved.get("x-ensemble") == "fields":
+        moved["$ref"] = "#/$defs/job-fields"
+    elif moved.get("x-ensemble") == "action":
+        moved["$ref"] = "#/$defs/nested-actions"
     return moved
 
 

@@ -15,7 +15,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -26,7 +26,6 @@ from typing import Any
 import pluggy
 
 from ensemble_core.errors import Location, PluginError
-from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
@@ -87,9 +86,8 @@ class _Loader:
     """Loads plugins one after another and remembers what was registered already."""
 
     def __init__(self) -> None:
-        self.manager = pluggy.PluginManager(PROJECT)
-        self.manager.add_hookspecs(hookspecs)
         self.warnings: list[str] = []
+        self._plugins: list[object] = []
         #: Hook functions that were asked, lest a module that imports one asks it again.
         self._asked: set[object] = set()
         self._files: set[Path] = set()
@@ -114,18 +112,11 @@ class _Loader:
             return done(error=found.error)
         try:
             plugin = found.load()
-        except KeyboardInterrupt:
-            raise
-        except PluginError as error:
-            return done(error=error.what)
+            if any(plugin is each for each in self._plugins):
+                return None
+            records = self._ask(plugin, str(done()))
         except BaseException as error:  # SystemExit and the panics of compiled modules included
-            return done(error=explain_failure(error))
-        if self.manager.is_registered(plugin):
-            return None
-        try:
-            records = self._register(plugin, f"{found.distribution}:{found.name}", str(done()))
-        except PluginError as error:
-            return done(error=error.what)
+            return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
         if file:
             self._files.add(_real(Path(file)))
@@ -146,11 +137,11 @@ class _Loader:
             return None
         module = _import_file(path)
         try:
-            records = self._register(module, f"{file} ({_real(path)})", f"plugin {file!r}")
-        except PluginError as error:
+            records = self._ask(module, f"plugin {file!r}")
+        except BaseException as error:  # whatever a plugin's code can raise
             sys.modules.pop(module.__name__, None)
             raise PluginError(
-                f"plugin {path.name!r} is broken: {error.what}",
+                f"plugin {path.name!r} is broken: {_reason(error)}",
                 where=Location(file),
                 code="plugin-broken",
             ) from error
@@ -161,32 +152,23 @@ class _Loader:
             name=path.stem, distribution=distribution, version="", module=file, records=records
         )
 
-    def _register(self, plugin: object, name: str, shown: str) -> dict[str, tuple[Named, ...]]:
-        """Register with pluggy and call the plugin's hooks. Raises :class:`PluginError`."""
-        try:
-            self.manager.register(plugin, name)
-            return self._ask(plugin, shown)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a plugin's code can raise
-            if self.manager.is_registered(plugin):
-                self.manager.unregister(plugin)
-            if isinstance(error, PluginError):
-                raise
-            if isinstance(error, pluggy.PluginValidationError):
-                raise PluginError(_signature_reason(error)) from error
-            raise PluginError(explain_failure(error)) from error
-
     def _ask(self, plugin: object, shown: str) -> dict[str, tuple[Named, ...]]:
-        callers = self.manager.get_hookcallers(plugin) or []
-        for caller in callers:
-            if not caller.has_spec() and not all(
-                impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is plugin
-            ):
-                raise PluginError(f"no hook {caller.name!r}{_near_hook(caller.name)}")
-        implemented = {caller.name for caller in callers if caller.has_spec()}
-        self._check_unmarked(plugin, implemented, shown)
-        if not implemented:
+        """Call the plugin's hooks; what they return, by kind. Raises :class:`PluginError`, and
+        what the plugin's own code raises while it is looked at."""
+        hooks: list[tuple[str, Any]] = []
+        for name in dir(plugin):
+            mark = _parse_mark(plugin, name)
+            if mark is None:
+                continue
+            hook = mark["specname"] or name
+            if hook in HOOKS:
+                if mark["wrapper"] or mark["hookwrapper"]:
+                    raise PluginError(f"{hook} is a hook wrapper, which is not supported")
+                hooks.append((hook, getattr(plugin, name)))
+            elif not mark["optionalhook"]:
+                raise PluginError(f"no hook {hook!r}{_near_hook(hook)}")
+        self._check_unmarked(plugin, {hook for hook, _ in hooks}, shown)
+        if not hooks:
             raise PluginError(
                 f"it has no hook: mark a function named {' or '.join(sorted(HOOKS))} with @hookimpl"
             )
@@ -194,34 +176,31 @@ class _Loader:
         thorough = not getattr(plugin, "__name__", "").startswith("ensemble_core.")
         records: dict[str, tuple[Named, ...]] = {}
         asked: set[object] = set()
-        for caller in sorted(
-            callers, key=lambda c: list(HOOKS).index(c.name) if c.has_spec() else -1
-        ):
-            if not caller.has_spec():
+        for hook, function in sorted(hooks, key=lambda each: list(HOOKS).index(each[0])):
+            if function in self._asked:
                 continue
-            for impl in caller.get_hookimpls():
-                if impl.plugin is not plugin or impl.function in self._asked:
-                    continue
-                if impl.wrapper or impl.hookwrapper:
-                    raise PluginError(f"{caller.name} is a hook wrapper, which is not supported")
-                try:
-                    returned = check_records(impl.function(), caller.name, thorough=thorough)
-                except PluginError:
-                    raise
-                except KeyboardInterrupt:
-                    raise
-                except BaseException as error:  # whatever a plugin's code can raise
-                    raise PluginError(f"{caller.name} raised {explain_failure(error)}") from error
-                kind = HOOKS[caller.name][0]
-                records[kind] = records.get(kind, ()) + returned
-                asked.add(impl.function)
+            if strange := _required_arguments(function):
+                raise PluginError(
+                    f"{hook} takes the arguments {strange}, which the hook does not have"
+                )
+            try:
+                returned = check_records(function(), hook, thorough=thorough)
+            except PluginError:
+                raise
+            except BaseException as error:  # whatever a plugin's code can raise
+                raise PluginError(f"{hook} raised {_reason(error)}") from error
+            kind = HOOKS[hook][0]
+            records[kind] = records.get(kind, ()) + returned
+            asked.add(function)
         self._asked |= asked
+        self._plugins.append(plugin)
         return records
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
         """A function that looks like a hook but is not marked would register nothing, silently."""
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
-        for name, value in _attributes(plugin):
+        for name in dir(plugin):
+            value = getattr(plugin, name, None) if "ensemble" in name else None
             if not inspect.isroutine(value) or name in implemented:
                 continue
             if hasattr(value, f"{PROJECT}_impl") or hasattr(value, f"{PROJECT}_spec"):
@@ -242,10 +221,17 @@ class _Loader:
                 )
 
 
-def _attributes(plugin: object) -> Iterable[tuple[str, Any]]:
-    for name in dir(plugin):
-        if "ensemble" in name:
-            yield name, getattr(plugin, name, None)
+#: The mark that ``@hookimpl`` left on an attribute of a plugin, if it did.
+_parse_mark = pluggy.PluginManager(PROJECT).parse_hookimpl_opts
+
+
+def _required_arguments(function: Callable[..., object]) -> set[str]:
+    return {
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    }
 
 
 def _near_hook(name: str) -> str:
@@ -276,11 +262,10 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look their module up
     try:
         spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        del sys.modules[name]
-        raise
     except BaseException as error:  # whatever a plugin's code can raise
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise _file_error(path, real, error) from error
     return module
 
@@ -326,6 +311,13 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
     )
 
 
+def _reason(error: BaseException) -> str:
+    """Why a plugin is broken, of whatever its code raised; Ctrl-C goes on."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return error.what if isinstance(error, PluginError) else explain_failure(error)
+
+
 def explain_failure(error: BaseException, *, place: bool = True) -> str:
     """What went wrong in a plugin's code, in one line, with the place in that code."""
     import traceback
@@ -344,12 +336,3 @@ def explain_failure(error: BaseException, *, place: bool = True) -> str:
         and Path(frame.filename).parent != Path(__file__).parent
     ]
     return f"{reason} ({frames[-1].filename}:{frames[-1].lineno})" if frames else reason
-
-
-def _signature_reason(error: pluggy.PluginValidationError) -> str:
-    text = str(error)
-    hook = re.search(r"hook '(\w+)'", text)
-    declared = re.search(r"Argument\(s\) (\{[^}]*\})", text)
-    if hook and declared:
-        return f"{hook[1]} takes the arguments {declared[1]}, which the hook does not have"
-    return " ".join(text.split())

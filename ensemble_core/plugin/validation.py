@@ -55,6 +55,16 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_resizers": ("resizer", ResizerPlugin),
 }
 
+#: The functions of each kind of record, with what each is called with.
+_FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "executor": {"build": ("options",), "available": ()},
+    "trigger": {"build": ("name", "options"), "needs_variables": ("options",)},
+    "action": {"run": ("context",), "plan": ("firing", "options")},
+    "statistic": {"build": ("options",), "timed_when": ("options",)},
+    "observer": {"build": ("job", "options"), "variables": ("options",), "unasked": ("options",)},
+    "resizer": {"build": ("options",)},
+}
+
 #: What the core itself reports. Plugins' own events have the names of the triggers they wake.
 OCCASIONS = frozenset(
     {
@@ -108,53 +118,32 @@ def check_records(returned: object, hook: str, *, thorough: bool = True) -> tupl
     return tuple(records)
 
 
-def check_record(record: object) -> None:
+def check_record(record: Any) -> None:
     """Check one record of any kind. Raises :class:`PluginError` with the reason."""
     kind = next((kind for kind, cls in HOOKS.values() if isinstance(record, cls)), None)
     if kind is None:
         raise PluginError(f"{_spoken(record)} is no record of a plugin")
-    shown = f"{kind} {record.name!r}"  # type: ignore[attr-defined]  # every record has a name
-    assert isinstance(
-        record,
-        (
-            ExecutorPlugin,
-            TriggerPlugin,
-            ActionPlugin,
-            StatisticPlugin,
-            ObserverPlugin,
-            ResizerPlugin,
-        ),
-    )
+    shown = f"{kind} {record.name!r}"
     _check_name(record.name, kind)
     summary: object = record.summary
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
         raise PluginError(f"{shown}: the summary must be one line of text")
     check_schema(record.options, shown)
-    if isinstance(record, ExecutorPlugin):
+    if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
+        count = "both" if record.run else "neither"
+        raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
+    for name, arguments in _FUNCTIONS[kind].items():
+        function: object = getattr(record, name)
+        if name == "build" and not callable(function):
+            raise PluginError(f"{shown}: 'build' is {_spoken(function)}, expected a function")
+        _check_call(function, arguments, f"{shown}: {name}")
+    if isinstance(record, ActionPlugin):
+        _check_capabilities(record.needs, f"{shown}: needs")
+    elif isinstance(record, ExecutorPlugin):
         _check_flags(record.options, shown)
         if record.job_options:
             check_schema(record.job_options, f"{shown}: job_options")
-    if isinstance(record, ActionPlugin):
-        if (record.run is None) == (record.plan is None):
-            count = "both" if record.run else "neither"
-            raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
-        _check_call(record.run, ("context",), f"{shown}: run")
-        _check_call(record.plan, ("firing", "options"), f"{shown}: plan")
-        _check_capabilities(record.needs, f"{shown}: needs")
-        return
-    arguments = {
-        ExecutorPlugin: ("options",),
-        TriggerPlugin: ("name", "options"),
-        StatisticPlugin: ("options",),
-        ObserverPlugin: ("job", "options"),
-        ResizerPlugin: ("options",),
-    }[type(record)]
-    if not callable(record.build):
-        raise PluginError(f"{shown}: 'build' is {_spoken(record.build)}, expected a function")
-    _check_call(record.build, arguments, f"{shown}: build")
-    if isinstance(record, ExecutorPlugin):
         _check_capabilities(record.capabilities, f"{shown}: capabilities")
-        _check_call(record.available, (), f"{shown}: available")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(f"{shown}: 'priority' is {_spoken(record.priority)}, not a number")
     elif isinstance(record, TriggerPlugin):
@@ -164,25 +153,20 @@ def check_record(record: object) -> None:
                 "None"
             )
         _check_names(record.fields, f"{shown}: fields")
-        _check_call(record.needs_variables, ("options",), f"{shown}: needs_variables")
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
             raise PluginError(f"{shown}: needs_observer: {_spoken(observer)}, expected a name")
         lacks: object = record.lacks
         if not isinstance(lacks, Mapping):
             raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
-    elif isinstance(record, StatisticPlugin):
+    elif isinstance(record, StatisticPlugin) and record.default:
         missing = required_options(record.options)
-        if record.default and missing:
+        if missing:
             raise PluginError(
                 f"{shown} is 'default', so it is kept in every run, and needs the option "
                 f"{missing[0]!r}, which only a file's 'statistics:' can give: leave out 'default', "
                 "or give the option a default"
             )
-        _check_call(record.timed_when, ("options",), f"{shown}: timed_when")
-    elif isinstance(record, ObserverPlugin):
-        _check_call(record.variables, ("options",), f"{shown}: variables")
-        _check_call(record.unasked, ("options",), f"{shown}: unasked")
 
 
 def meant_occasion(name: str) -> str | None:
@@ -241,12 +225,15 @@ def check_schema(schema: object, shown: str) -> None:
             f"{shown}: {strange[0]!r} is no keyword of a JSON Schema; options stand under "
             "'properties': {'type': 'object', 'properties': {'NAME': {…}}}"
         )
-    if _refers(copied):
+    parts = list(_mappings(copied))
+    references = [part.get(word) for part in parts for word in ("$ref", "$dynamicRef")]
+    if any(isinstance(each, str) and not each.startswith("#") for each in references):
         raise PluginError(
             f"{shown}: the schema of its options refers to another document; it must stand alone"
         )
-    for kind in _annotations(copied):
-        if kind not in ANNOTATIONS:
+    for kind in (part.get("x-ensemble") for part in parts):
+        # As a mapping it would be the schema of an option of this name.
+        if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
             known = ", ".join(sorted(ANNOTATIONS))
             raise PluginError(
                 f"{shown}: 'x-ensemble': {kind!r} is not known, so nothing would be checked; known "
@@ -298,26 +285,13 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _annotations(value: object) -> Iterator[object]:
+def _mappings(value: object) -> Iterator[dict[str, Any]]:
+    """Every mapping in a schema, the schema itself among them."""
     if isinstance(value, dict):
-        kind = value.get("x-ensemble")
-        if kind is not None and not isinstance(kind, dict):  # that would be an option's schema
-            yield kind
-        for inner in value.values():
-            yield from _annotations(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _annotations(inner)
-
-
-def _refers(value: object) -> bool:
-    if isinstance(value, dict):
-        for word in ("$ref", "$dynamicRef"):
-            target = value.get(word)
-            if isinstance(target, str) and not target.startswith("#"):
-                return True
-        return any(_refers(inner) for inner in value.values())
-    return isinstance(value, list) and any(_refers(inner) for inner in value)
+        yield value
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _mappings(inner)
 
 
 def _check_capabilities(value: object, shown: str) -> None:
