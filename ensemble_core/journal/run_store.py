@@ -26,6 +26,7 @@ from ensemble_core.journal.reader import NAME, Journal, JournalError
 
 __all__ = [
     "LEAVE",
+    "LOCK",
     "STOP",
     "Lock",
     "RunInfo",
@@ -39,7 +40,7 @@ __all__ = [
     "stop_asked",
 ]
 
-_LOCK = "lock"
+LOCK = "lock"
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
 #: And one of this name not to wait for what cannot be cancelled now.
@@ -121,7 +122,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / _LOCK
+        self.path = folder / LOCK
         self._descriptor: int | None = None
 
     def acquire(self, *, take_over: bool = False) -> None:

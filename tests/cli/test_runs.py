@@ -512,6 +512,68 @@ def test_a_run_whose_jobs_may_still_be_queued_goes_only_with_yes(tmp_path: Path)
     assert not told.folder.exists()
 
 
+@pytest.mark.parametrize("journal", [b"", b"my notes", b"SQLite format 3\0" + bytes(100)])
+def test_clean_leaves_a_folder_alone_that_only_looks_like_a_run(
+    tmp_path: Path, journal: bytes
+) -> None:
+    home = tmp_path / "home"
+    (home / "output").mkdir(parents=True)
+    (home / NAME).write_bytes(journal)
+    (home / "thesis.tex").write_text("four years")
+    (home / "output" / "sim.0.out").write_text("a figure of the thesis")
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    result = ensemble(tmp_path, "clean", f"{home}/", "--yes")
+
+    assert result.exit_code == 1
+    assert f"{home / NAME} is no journal that Ensemble wrote" in result.stderr
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "place", ["thesis.tex", "output/thesis.tex", "output/sim.0.out/thesis.tex"]
+)
+def test_clean_keeps_a_run_whole_in_whose_folder_is_something_else(
+    tmp_path: Path, place: str
+) -> None:
+    told = played(tmp_path).keep()
+    thesis = told.folder / place
+    thesis.parent.mkdir(parents=True, exist_ok=True)
+    thesis.write_text("four years")
+
+    result = ensemble(tmp_path, "clean", "last", "--yes")
+
+    assert result.exit_code == 1
+    assert f"Ensemble did not write {thesis}" in result.stderr
+    assert thesis.read_text() == "four years"
+    assert ensemble(tmp_path, "status", "last").exit_code == 0
+
+
+def test_clean_does_not_follow_a_link_out_of_a_run(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "sim.0.out").write_text("four years")
+    shutil.rmtree(told.folder / "output", ignore_errors=True)
+    (told.folder / "executor").symlink_to(home)
+    (told.folder / "output").symlink_to(home)
+    assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 1
+    assert (home / "sim.0.out").read_text() == "four years"
+
+
+def test_a_run_that_cannot_be_read_is_removed_only_with_yes(tmp_path: Path) -> None:
+    told = played(tmp_path).keep()
+    with (told.folder / NAME).open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 8000)
+    result = ensemble(tmp_path, "clean", "last")
+    assert result.exit_code == 2
+    assert f"cannot be read: {told.folder}" in result.stderr
+    assert told.folder.exists()
+    assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 0
+    assert not told.folder.exists()
+
+
 def test_only_old_runs_are_removed_by_age(tmp_path: Path) -> None:
     old = played(tmp_path, "a-20260101T120000-aaaaaa").keep(days_ago=40)
     new = played(tmp_path, "b-20260102T120000-bbbbbb").keep(days_ago=20)

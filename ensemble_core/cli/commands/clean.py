@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ensemble_core.cli.options import complete_runs, json_option, state_option
 from ensemble_core.cli.text_style import count_of, format_size, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import Lock, RunInfo, find, folders, look, state_folder
 
 __all__ = ["clean"]
@@ -85,7 +85,8 @@ def clean(
     """Remove the records of runs that are over.
 
     Say which: runs by name, --ended, --older-than or --all. Removed are the run's journal and what
-    its jobs wrote beside it; output that went elsewhere stays. A run that a controller has is never
+    its jobs wrote beside it, by name; where there is anything else in its folder, the run stays.
+    Output that went elsewhere stays. A run that a controller has is never
     removed; an interrupted one only by name or with --all. Exit code 1 if something that was named
     stays.
     """
@@ -135,6 +136,8 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
     if info.state == "running":
         who = info.controller or {}
         return f"process {who.get('pid')} on {who.get('host')} has it" if named else None
+    if not is_run(info.folder):
+        return f"{info.folder / NAME} is no journal that Ensemble wrote"
     return ""
 
 
@@ -177,7 +180,8 @@ def _queued(info: RunInfo) -> int:
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
-    """Whether these may go: asked for on a terminal, and off it where jobs may still be queued."""
+    """Whether these may go: asked for on a terminal; off it, refused where jobs may still be queued
+    or where that cannot be known."""
     if yes or not going:
         return True
 
@@ -194,7 +198,17 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
         number = count_of(len(going), "run")
         resumable = sum(case.info.state == "interrupted" for case in going)
         also = f", {resumable} of which could be resumed" if resumable else ""
+        for case in going:
+            click.echo(f"{case.info.folder}  {format_size(case.size)}", err=True)
         return click.confirm(f"remove {number} ({size}{also})?", err=True)
+    unreadable = [case.info.folder for case in going if case.info.state == "unreadable"]
+    if unreadable:
+        raise UsageError(
+            f"{len(unreadable)} of these runs cannot be read: {unreadable[0]}",
+            cause="whether their jobs are still there is not known",
+            hint="look at the folder, and say --yes to remove it all the same",
+            code="unreadable-run",
+        )
     if busy:
         raise UsageError(
             f"{len(busy)} of these runs may still have jobs in their queue",
@@ -212,18 +226,9 @@ def _remove(folder: Path) -> str:
     except EnsembleError as error:
         return error.what
     try:
-        # The journal last: what is left over half-way is still a run that can be cleaned.
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name.startswith(NAME)):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-        folder.rmdir()
-    except OSError as error:
-        return f"{error.filename or folder}: {error.strerror}"
+        return remove(folder)
     finally:
         lock.release()
-    return ""
 
 
 def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:

@@ -1,0 +1,77 @@
+"""Removal of kept runs: deletes the files that Ensemble wrote, by name, and nothing else.
+
+A run's folder is known by its journal's header. What else somebody put there makes the whole run
+stay. Called by ``ensemble clean``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ensemble_core.journal.reader import NAME, PERFORMED
+from ensemble_core.journal.run_store import LEAVE, LOCK, STOP
+
+__all__ = ["is_run", "remove"]
+
+#: Output of a job, as executors name it in the run's own folder.
+_OUTPUT = re.compile(r".+\.\d+\.(out|err)")
+_JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm")
+_NOTES = (PERFORMED, LOCK, STOP, LEAVE)
+#: The first bytes of a journal; and where, in them, is whose file it is.
+_SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's: its journal has our header, or is empty as a run leaves it that
+    was killed before it began."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            header = file.read(72)
+    except OSError:
+        return False
+    if not header:
+        return {entry.name for entry in folder.iterdir()} <= {*_JOURNAL, *_NOTES}
+    return header[:16] == _SQLITE and header[_APPLICATION] == b"Ense"
+
+
+def remove(folder: Path) -> str:
+    """Remove a run's files and folders; why it stays, or nothing. The journal goes last, so that
+    what is left over half-way is still a run."""
+    ours: list[Path] = []
+    strangers: list[Path] = []
+    for path in _walk(folder):
+        (ours if _is_ours(path.relative_to(folder)) else strangers).append(path)
+    if strangers:
+        others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        return f"Ensemble did not write {strangers[0]}{others}"
+    try:
+        for path in sorted(ours, key=lambda path: path.name in _JOURNAL):
+            path.unlink(missing_ok=True)
+        for where, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(where)
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    return ""
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Everything below a folder but real folders; links are not followed."""
+    for where, folders, files in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+        yield from (Path(where, name) for name in sorted((*files, *links)))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether Ensemble writes a file of this name, relative to the run's folder. Below ``executor``
+    each name is the executor's."""
+    match path.parts:
+        case ("executor", _, *_):
+            return True
+        case ("output", name):
+            return _OUTPUT.fullmatch(name) is not None
+        case (name,):
+            return name in (*_JOURNAL, *_NOTES)
+    return False
