@@ -240,7 +240,7 @@ def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
     if elsewhere:
         others = ", ".join(f"{group} {count}" for group, count in elsewhere.most_common(_NAMED))
         return f"{said}, only of other groups: {others}"
-    if trigger.group is not None and trigger.group not in tracer.state.groups:
+    if trigger.group is not None and trigger.group not in tracer.state.table.groups:
         return f"{said}: there is no such group"
     if trigger.group is not None and not here:
         return f"{said}: nothing happened to any job of {trigger.group}"

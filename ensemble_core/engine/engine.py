@@ -243,24 +243,14 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if rules.observer is not None:
-            rules.observer.occurred(occasions, record.job.group, stranger=False)
         index = state.rules.index
         if state.ended is not None:
+            rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
             return
-        if index.touched:
-            satisfied = rules.satisfied()
-            if satisfied:
-                rules.consider_each(satisfied, Occasion(event, record))
-        by_name = index.occasions.by_name
-        if by_name:
-            for occasion in occasions:
-                if occasion in by_name:
-                    rules.event_rules(occasions, record.job.group, Occasion(event, record))
-                    break
-        if index.touched or state.withdrawn:
-            rules.settle(event)
+        # Most events concern no rule, and are to cost no call.
+        if index.touched or index.occasions.by_name or rules.observer is not None:
+            rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
             state.look_for_end = state.look_for_end or not state.table.records
             if (
@@ -271,18 +261,12 @@ class Engine:
                 state.unhandled_failures += 1
 
     def _on_stranger(self, event: JobEvent) -> None:
-        state, rules = self.state, self._rules
+        state = self.state
         if event.ours or state.ended is not None:
             return  # late news of a job that is over, or of a run that is
-        if not state.rules.strangers:
-            return
-        names, fields = state.strangers.take(event)
-        if rules.observer is not None:
-            rules.observer.occurred(names, None, stranger=True)
-        occasions = state.rules.index.occasions
-        if any(name in occasions for name in names):
-            rules.event_rules(names, None, Occasion(event, None, fields), stranger=True)
-            rules.settle(event)
+        if state.rules.strangers:
+            names, fields = state.strangers.take(event)
+            self._rules.react(names, None, event, None, fields, stranger=True)
 
     def _on_observed(self, event: Observed) -> None:
         record = self.state.table.records.get(event.job)
@@ -298,7 +282,7 @@ class Engine:
         fields["observer"] = event.observer
         # How many more rows come of a job that a rule cancelled is chance.
         names = () if record.cancelling and not record.refused else ("observed",)
-        self._rules.react(names, record.job.group, Occasion(event, record, fields))
+        self._rules.react(names, record.job.group, event, record, fields)
 
     # -- the run and its queue -----------------------------------------------------------------
 
@@ -311,7 +295,7 @@ class Engine:
         for rule_state in state.rules.intervals():
             state.schedule(rule_state, event.timestamp)
         state.set_gauges(event.resources)
-        self._rules.react(("start",), None, Occasion(event))
+        self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> None:
         """Say again what may not have been carried out: nobody knows how far that had got."""
@@ -343,7 +327,7 @@ class Engine:
         for request in list(state.resizes):
             self._ask_again(request)
         state.withdrawn += cancelled
-        self._rules.react((), None, Occasion(event))
+        self._rules.react((), None, event)
 
     def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
@@ -367,7 +351,7 @@ class Engine:
 
     def _on_resources(self, event: Resources) -> None:
         self.state.set_gauges(event.values)
-        self._rules.react((), None, Occasion(event))
+        self._rules.react((), None, event)
 
     def _on_stop(self, event: StopRequested) -> None:
         state = self.state
@@ -399,8 +383,7 @@ class Engine:
         record = self.state.table.records.get(event.job) if event.job is not None else None
         if self.state.ended is None:
             group = record.job.group if record else None
-            occasion = Occasion(event, record, dict(event.data))
-            self._rules.react((event.name,), group, occasion)
+            self._rules.react((event.name,), group, event, record, dict(event.data))
 
     # -- timers --------------------------------------------------------------------------------
 
@@ -413,11 +396,10 @@ class Engine:
             state.beating = True
             state.look_for_end = True
             state.rules.touch_what_moves()
-            self._rules.react(("heartbeat",), None, Occasion(event))
+            self._rules.react(("heartbeat",), None, event)
             state.beating = False
         elif event.timer == "interval":
             rule_state = state.rules.states[event.key]
-            rule_state.woken += 1
             self._rules.consider(rule_state, Occasion(event))
             self._rules.settle(event)
             if not rule_state.live:
@@ -464,8 +446,7 @@ class Engine:
             fields: dict[str, Any] = {"delta": delta, "reason": event.reason}
             if event.size is not None:
                 fields["size"] = event.size
-            occasion = Occasion(event, None, fields)
-            self._rules.react((f"resize-{event.outcome}",), None, occasion)
+            self._rules.react((f"resize-{event.outcome}",), None, event, None, fields)
             return
         state.retries[event.request] = asked
         delay = min(_LONGEST_RETRY, 2.0 ** min(attempt - 1, 6))

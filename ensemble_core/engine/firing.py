@@ -26,7 +26,7 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.events import Event
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.rules import Action, BoundSpec
+from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
 __all__ = ["EngineFiring"]
 
@@ -67,10 +67,11 @@ class EngineFiring:
 
     @property
     def groups(self) -> Sequence[str]:
-        return tuple(self._state.groups)
+        return tuple(self._state.table.groups)
 
     def group(self, name: str) -> JobGroup | None:
-        return self._state.group(name)
+        state = self._state.table.groups.get(name)
+        return None if state is None else state.group
 
     def metric(self, path: str) -> float | None:
         return self._state.metric(path)
@@ -121,10 +122,6 @@ class EngineFiring:
             raise EnsembleError(f"there is no function {function!r}", code="no-such-function")
         return self.call_off_thread("custom", function, {})
 
-    def knowing(self, fields: Mapping[str, Any]) -> EngineFiring:
-        """The same firing, with these fields beside those of the event."""
-        return EngineFiring(self._state, self.origin.knowing(fields)) if fields else self
-
     def act(
         self,
         spec: Mapping[str, Any] | Action | Sequence[Mapping[str, Any] | Action],
@@ -132,16 +129,20 @@ class EngineFiring:
     ) -> Iterable[Decision]:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
-            firing = self.knowing({**(fields or {}), **own})
+            known = {**(fields or {}), **own}
+            firing = EngineFiring(self._state, self.origin.knowing(known)) if known else self
             if isinstance(one, BoundSpec):
                 bound = one.bound  # checked when the file was
             else:
                 plain = one.spec if isinstance(one, Action) else one
                 bound = self._state.ensemble.binder.action(plain)
-            if bound.plan is None:
-                yield firing.call_off_thread("action", bound.name, bound.options)
-            else:
-                yield from bound.plan(firing, bound.options)
+            yield from firing.perform(bound)
+
+    def perform(self, action: BoundAction) -> Iterable[Decision]:
+        """The decisions of a checked action. One without a plan runs off the engine's thread."""
+        if action.plan is None:
+            return [self.call_off_thread("action", action.name, action.options)]
+        return action.plan(self, action.options)
 
     def call_off_thread(
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]

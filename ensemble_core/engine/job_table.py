@@ -7,6 +7,7 @@ nothing is kept but the counts. Written by the engine alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ensemble_core.engine.rule_index import RuleIndex
@@ -106,70 +107,46 @@ class Link(NamedTuple):
         return found[::-1]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class JobRecord:
     """A job that is not over yet."""
 
-    __slots__ = (
-        "cancelling",
-        "concern",
-        "exception",
-        "files",
-        "finished",
-        "job",
-        "link",
-        "newest",
-        "note",
-        "outcome",
-        "queue_id",
-        "refused",
-        "rows",
-        "seen",
-        "started",
-        "state",
-        "status",
-        "submitted",
-    )
-
-    def __init__(self, job: Job, submitted: float, link: Link | None) -> None:
-        self.job = job
-        self.state: int = JobState.NEW.value
-        self.submitted = submitted
-        self.started: float | None = None
-        self.finished: float | None = None
-        self.status: int | None = None
-        self.exception: str | None = None
-        self.note = ""
-        self.outcome: Outcome | None = None
-        self.queue_id: object = None
-        self.seen = 0
-        self.link = link
-        #: Whether a rule that concerns itself with failure matched an event of this job.
-        self.concern = False
-        #: Whether the executor was told to cancel it.
-        self.cancelling = False
-        #: Whether it then could not be.
-        self.refused = False
-        #: When its newest event was; 0 before the first.
-        self.newest = 0.0
-        #: The context of its ``start``, which says where its output is, and, of an observed job,
-        #: the rows read so far by observer.
-        self.files: Mapping[str, Any] | None = None
-        self.rows: dict[str, int] | None = None
+    job: Job
+    submitted: float
+    link: Link | None
+    state: int = JobState.NEW.value
+    started: float | None = None
+    finished: float | None = None
+    status: int | None = None
+    exception: str | None = None
+    note: str = ""
+    outcome: Outcome | None = None
+    queue_id: object = None
+    seen: int = 0
+    #: Whether a rule that concerns itself with failure matched an event of this job.
+    concern: bool = False
+    #: Whether the executor was told to cancel it.
+    cancelling: bool = False
+    #: Whether it then could not be.
+    refused: bool = False
+    #: When its newest event was; 0 before the first.
+    newest: float = 0.0
+    #: The context of its ``start``, which says where its output is, and, of an observed job,
+    #: the rows read so far by observer.
+    files: Mapping[str, Any] | None = None
+    rows: dict[str, int] | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GroupState:
     """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
     are the metric store's own."""
 
-    __slots__ = ("counts", "group", "name", "next_index", "running", "waiting")
-
-    def __init__(self, group: JobGroup, counts: dict[str, int]) -> None:
-        self.name = group.name
-        self.group = group
-        self.counts = counts
-        self.next_index = 0
-        self.waiting: dict[str, JobRecord] = {}
-        self.running = 0
+    group: JobGroup
+    counts: dict[str, int]
+    next_index: int = 0
+    waiting: dict[str, JobRecord] = field(default_factory=dict)
+    running: int = 0
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""
@@ -186,18 +163,16 @@ class JobTable:
     def __init__(
         self, groups: Mapping[str, JobGroup], metrics: MetricStore, index: RuleIndex
     ) -> None:
-        self.groups = {
-            name: GroupState(group, metrics.counts[name]) for name, group in groups.items()
-        }
+        self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
         self.submitted = 0
         self.finishes = 0
         #: Whether the executor itself reports the gauges ``queue.*`` and ``waiting.nodes``.
         self.queue_reported = False
         self._metrics = metrics
-        self._index = index
         self._states = [0] * len(JobState)
         self._waiting_nodes = 0
+        self.adopt({}, groups, index)
 
     def adopt(
         self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
@@ -321,7 +296,7 @@ class JobTable:
         group.counts[counter] += 1
         watches = self._index.counts
         if watches:
-            watch = watches.get((group.name, counter))
+            watch = watches.get((group.group.name, counter))
             if watch is not None:
                 self._index.touched.append(watch)
 
@@ -420,16 +395,14 @@ class JobTable:
         return known
 
 
+@dataclass(slots=True)
 class _Stranger:
     """A job of somebody else's that is not over yet."""
 
-    __slots__ = ("ended", "exception", "state", "status")
-
-    def __init__(self) -> None:
-        self.state = JobState.NEW.value
-        self.exception: str | None = None
-        self.status: int | None = None
-        self.ended = False
+    state: int = JobState.NEW.value
+    exception: str | None = None
+    status: int | None = None
+    ended: bool = False
 
 
 class Strangers:

@@ -6,9 +6,10 @@ Made by the engine on request; read by the console and whoever shows a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from ensemble_core.model.codec import NOTHING, Record
 
 __all__ = ["GroupReport", "Report", "RuleReport", "Standing"]
 
@@ -17,7 +18,7 @@ Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
+class GroupReport(Record):
     """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
 
     ``submitted`` is the sum of ``waiting``, ``running``, ``success``, ``failed`` and
@@ -36,7 +37,7 @@ class GroupReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleReport:
+class RuleReport(Record):
     """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
     ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
@@ -56,11 +57,11 @@ class RuleReport:
     enabled: bool = True
     state: Standing = "never woken"
     cut: str = ""
-    spec: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Record):
     """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did."""
 
     groups: tuple[GroupReport, ...] = ()
@@ -69,15 +70,3 @@ class Report:
     firings: int = 0
     errors: int = 0
     unhandled_failures: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
-        data: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        data["groups"] = [asdict(group) for group in self.groups]
-        # Not asdict: it copies deeply, which a rule's read-only specification does not allow.
-        data["rules"] = [
-            {item.name: getattr(rule, item.name) for item in fields(rule)}
-            | {"spec": dict(rule.spec)}
-            for rule in self.rules
-        ]
-        return data

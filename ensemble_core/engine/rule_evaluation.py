@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.job_table import JobRecord
 from ensemble_core.engine.rule_index import RuleState, Watch, in_order
 from ensemble_core.engine.state import Occasion, Origin, State
 from ensemble_core.errors import EnsembleError, raised_at
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import AddRule, Fired
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction
@@ -61,13 +63,31 @@ class RuleEvaluation:
 
     # -- which rules ---------------------------------------------------------------------------
 
-    def react(self, names: Sequence[str], group: str | None, occasion: Occasion) -> None:
-        """Work in an event that touched metrics and makes an occasion of these names."""
-        self.consider_each(self.satisfied(), occasion)
+    def react(
+        self,
+        names: Sequence[str],
+        group: str | None,
+        event: Event,
+        record: JobRecord | None = None,
+        fields: Mapping[str, Any] = NOTHING,
+        *,
+        stranger: bool = False,
+    ) -> None:
+        """Work in an event that touched metrics and makes occasions of these names: of the job in
+        ``record``, of a ``stranger``'s, or of none."""
         if names:
-            self._report_occasion(names, group)
-            self.event_rules(names, group, occasion)
-        self.settle(occasion.event)
+            self.report_occasions(names, group, stranger=stranger)
+        index = self.state.rules.index
+        if index.touched:
+            satisfied = self.satisfied()
+            if satisfied:
+                self.consider_each(satisfied, Occasion(event, record, fields))
+        by_name = index.occasions.by_name
+        if by_name and not by_name.keys().isdisjoint(names):
+            occasion = Occasion(event, record, fields)
+            self.event_rules(names, group, occasion, stranger=stranger)
+        if index.touched or self.state.withdrawn:
+            self.settle(event)
 
     def settle(self, event: Event) -> None:
         """The rules that wait for what the firings themselves did, until there is nothing more:
@@ -79,12 +99,15 @@ class RuleEvaluation:
             withdrawn, state.withdrawn = state.withdrawn, []
             for record, link in withdrawn:
                 state.link = link
-                self._report_occasion(("job-cancel",), record.job.group)
+                self.report_occasions(("job-cancel",), record.job.group)
                 self.event_rules(("job-cancel",), record.job.group, Occasion(event, record))
 
-    def _report_occasion(self, names: Sequence[str], group: str | None) -> None:
+    def report_occasions(
+        self, names: Sequence[str], group: str | None, *, stranger: bool = False
+    ) -> None:
+        """Tell the observer that these arose."""
         if self.observer is not None:
-            self.observer.occurred(names, group, stranger=False)
+            self.observer.occurred(names, group, stranger=stranger)
 
     def satisfied(self) -> list[RuleState]:
         """The rules that metrics which were updated satisfy now, or may satisfy, in order."""
@@ -125,21 +148,18 @@ class RuleEvaluation:
         self, names: Iterable[str], group: str | None, occasion: Occasion, *, stranger: bool = False
     ) -> None:
         """Consider the rules that wait for an occasion of one of these names."""
-        state = self.state
         found: list[RuleState] = []
         for name in names:
-            state.rules.index.occasions.find(name, group, found)
-        for rule_state in in_order(found):
-            if state.ended is not None:
-                return
-            if not stranger or rule_state.rule.queue_scope:
-                rule_state.woken += 1
-                self.consider(rule_state, occasion)
+            self.state.rules.index.occasions.find(name, group, found)
+        if stranger:
+            found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
+        self.consider_each(in_order(found), occasion)
 
     # -- one rule ------------------------------------------------------------------------------
 
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
         """Fire the rule if its condition holds and its backoff lets it."""
+        rule_state.woken += 1
         if not rule_state.live:
             self._refuse(rule_state, "asleep", None)
             return
@@ -238,12 +258,9 @@ class RuleEvaluation:
     # -- what it does --------------------------------------------------------------------------
 
     def _act(self, origin: Origin, action: BoundAction) -> None:
-        state, firing = self.state, EngineFiring(self.state, origin)
-        if action.plan is None:
-            state.apply(origin, firing.call_off_thread("action", action.name, action.options))
-            return
+        state = self.state
         try:
-            for decision in action.plan(firing, action.options):
+            for decision in EngineFiring(state, origin).perform(action):
                 if state.ended is not None:
                     return
                 state.apply(origin, decision)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from ensemble_core.metrics.series import Series
@@ -19,6 +20,7 @@ from ensemble_core.model.rules import BoundRule
 __all__ = ["Occasions", "RuleIndex", "RuleState", "Watch", "in_order"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RuleState:
     """State of one rule: how often it fired, and what it waits for.
 
@@ -27,37 +29,23 @@ class RuleState:
     did not hold, and ``refused`` how often the trigger's own ``match`` said no.
     """
 
-    __slots__ = (
-        "cut",
-        "enabled",
-        "fired",
-        "first_update",
-        "not_before",
-        "order",
-        "refused",
-        "rule",
-        "seen",
-        "skip",
-        "watch",
-        "why_cut",
-        "woken",
-    )
+    rule: BoundRule
+    order: int
+    enabled: bool = field(init=False)
+    fired: int = 0
+    skip: int = 0
+    not_before: float = float("-inf")
+    woken: int = 0
+    refused: int = 0
+    seen: str = ""
+    cut: bool = False
+    #: Why, as people are told.
+    why_cut: str = ""
+    watch: Watch | None = None
+    first_update: int = 0
 
-    def __init__(self, rule: BoundRule, order: int) -> None:
-        self.rule = rule
-        self.order = order
-        self.enabled = rule.enabled
-        self.fired = 0
-        self.skip = 0
-        self.not_before = float("-inf")
-        self.woken = 0
-        self.refused = 0
-        self.seen = ""
-        self.cut = False
-        #: Why, as people are told.
-        self.why_cut = ""
-        self.watch: Watch | None = None
-        self.first_update = 0
+    def __post_init__(self) -> None:
+        self.enabled = self.rule.enabled
 
     def carry(self, earlier: RuleState) -> None:
         """Go on where the same rule stood in an earlier version of the file."""
@@ -127,6 +115,7 @@ class _Thresholds:
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Watch:
     """The rules that wait for one metric.
 
@@ -136,42 +125,20 @@ class Watch:
     below ``ceiling`` and above ``floor``; it is then ``unread``.
     """
 
-    __slots__ = (
-        "_above",
-        "_below",
-        "_equal",
-        "_other",
-        "bounds",
-        "ceiling",
-        "floor",
-        "last",
-        "path",
-        "read",
-        "size",
-        "unread",
-        "updates",
-    )
-
-    def __init__(
-        self,
-        path: MetricPath,
-        read: Callable[[float], float | None],
-        bounds: Series | None = None,
-    ) -> None:
-        self.path = path
-        self.read = read
-        self.bounds = bounds
-        self.ceiling = float("inf")
-        self.floor = float("-inf")
-        self.unread = False
-        self.updates = 0
-        self.last: float | None = None
-        self.size = 0
-        self._above = _Thresholds()
-        self._below = _Thresholds()
-        self._equal: dict[float, list[RuleState]] = {}
-        #: Rules whose condition is more than one comparison, or none.
-        self._other: list[RuleState] = []
+    path: MetricPath
+    read: Callable[[float], float | None]
+    bounds: Series | None = None
+    ceiling: float = float("inf")
+    floor: float = float("-inf")
+    unread: bool = False
+    updates: int = 0
+    last: float | None = None
+    size: int = 0
+    _above: _Thresholds = field(default_factory=_Thresholds)
+    _below: _Thresholds = field(default_factory=_Thresholds)
+    _equal: dict[float, list[RuleState]] = field(default_factory=dict)
+    #: Rules whose condition is more than one comparison, or none.
+    _other: list[RuleState] = field(default_factory=list)
 
     def add(self, state: RuleState) -> None:
         self.size += 1

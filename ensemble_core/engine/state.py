@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ensemble_core.engine.job_table import GroupState, JobRecord, JobTable, Link, Strangers
+from ensemble_core.engine.job_table import JobRecord, JobTable, Link, Strangers
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import (
     Call,
     Cancel,
@@ -33,11 +33,9 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.jobs import Job
 
-__all__ = ["NOTHING", "Occasion", "Origin", "Pending", "State"]
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+__all__ = ["Occasion", "Origin", "Pending", "State"]
 
 Asked = TypeVar("Asked", Call, Resize)
 
@@ -51,6 +49,7 @@ class Occasion(NamedTuple):
     fields: Mapping[str, Any] = NOTHING
 
 
+@dataclass(slots=True, eq=False)
 class Origin:
     """The firing that a decision comes from; plain data. Plans see it as an ``EngineFiring``.
 
@@ -58,21 +57,11 @@ class Origin:
     ``fields`` is what conditions and messages may speak of.
     """
 
-    __slots__ = ("fields", "link", "number", "occasion", "rule_state")
-
-    def __init__(
-        self,
-        rule_state: RuleState,
-        number: int,
-        link: Link,
-        occasion: Occasion,
-        fields: Mapping[str, Any],
-    ) -> None:
-        self.rule_state = rule_state
-        self.number = number
-        self.link = link
-        self.occasion = occasion
-        self.fields = fields
+    rule_state: RuleState
+    number: int
+    link: Link
+    occasion: Occasion
+    fields: Mapping[str, Any]
 
     @property
     def rule(self) -> str:
@@ -87,8 +76,7 @@ class Origin:
 
     def knowing(self, fields: Mapping[str, Any]) -> Origin:
         """The same firing, with these fields beside those that it has."""
-        known = {**self.fields, **fields}
-        return Origin(self.rule_state, self.number, self.link, self.occasion, known)
+        return replace(self, fields={**self.fields, **fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +203,6 @@ class State:
         return dropped
 
     # -- what may be asked ---------------------------------------------------------------------
-
-    @property
-    def groups(self) -> Mapping[str, GroupState]:
-        """The job groups by name."""
-        return self.table.groups
-
-    def group(self, name: str) -> JobGroup | None:
-        """A job group as it is now; ``None`` if there is none."""
-        state = self.table.groups.get(name)
-        return None if state is None else state.group
 
     def active(self, group: str | None = None) -> list[str]:
         """Our ids of the jobs that are not over yet, oldest first."""

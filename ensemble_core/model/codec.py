@@ -19,9 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["Record", "dumps", "layout"]
+__all__ = ["NOTHING", "Record", "dumps", "layout"]
+
+#: The default of fields that are mappings.
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _Some = TypeVar("_Some", bound="Record")
 
@@ -76,7 +80,8 @@ class Record:
     """A frozen dataclass that goes to plain data and back; see the module."""
 
     __slots__ = ()
-    #: Of the base of several classes: each by its ``type``.
+    #: Of the base of several classes: each by its ``type``. (``slots=True`` makes every class a
+    #: second time, so that of two subclasses of one ``type`` the later is meant.)
     kinds: ClassVar[Mapping[str, type[Any]]]
 
     def to_dict(self) -> dict[str, Any]:

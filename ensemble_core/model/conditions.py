@@ -45,7 +45,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Condition(Formula):
     """A checked ``when``.
 
@@ -54,9 +54,6 @@ class Condition(Formula):
     """
 
     comparison: tuple[str, float] | None = None
-
-    def __reduce__(self) -> tuple[type[Condition], tuple[Any, ...]]:
-        return Condition, (self.text, self.tree, self.names, self.metrics, self.comparison)
 
     @property
     def asks_metric_for_nan(self) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from ensemble_core.model.codec import Record
+from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.jobs import Job
 
 __all__ = [
@@ -33,8 +32,6 @@ __all__ = [
 
 #: What becomes of nodes that are to be given back while jobs run on them.
 WhenBusy = Literal["wait", "skip", "force"]
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,7 @@ class AddRule(Decision):
 
     type: ClassVar[str] = "add-rule"
     id: str
-    spec: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +142,8 @@ class Call(Decision):
     call: str
     kind: Literal["custom", "action"]
     name: str
-    options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    event: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     job: Mapping[str, Any] | None = None
     attempt: int = 1
 
@@ -175,19 +172,4 @@ class Terminate(Decision):
     natural: bool = False
 
 
-Decision.kinds = {
-    cls.type: cls
-    for cls in (
-        Fired,
-        Submit,
-        Cancel,
-        Resize,
-        AddRule,
-        EnableRule,
-        DisableRule,
-        SetGroup,
-        Call,
-        Log,
-        Terminate,
-    )
-}
+Decision.kinds = {cls.type: cls for cls in Decision.__subclasses__()}

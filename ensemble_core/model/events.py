@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from ensemble_core.model.codec import Record
+from ensemble_core.model.codec import NOTHING, Record
 
 __all__ = [
     "CallFailed",
@@ -32,8 +31,6 @@ __all__ = [
     "TimerElapsed",
 ]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Event(Record):
@@ -48,7 +45,7 @@ class Started(Event):
     """The run begins. ``resources`` are the queue's gauges at that moment (see Resources)."""
 
     type: ClassVar[str] = "start"
-    resources: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class Resumed(Event):
     """
 
     type: ClassVar[str] = "resume"
-    resources: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     absent: tuple[str, ...] = ()
 
 
@@ -78,7 +75,7 @@ class JobEvent(Event):
     type: ClassVar[str] = "job"
     job: str
     name: str
-    context: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    context: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     ours: bool = True
 
 
@@ -200,25 +197,8 @@ class PluginEvent(Event):
 
     type: ClassVar[str] = "plugin"
     name: str
-    data: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     job: str | None = None
 
 
-Event.kinds = {
-    cls.type: cls
-    for cls in (
-        Started,
-        Resumed,
-        JobEvent,
-        Observed,
-        Resources,
-        TimerElapsed,
-        ResizeOutcome,
-        CallReturned,
-        CallFailed,
-        StopRequested,
-        ExecutorLost,
-        PluginEvent,
-        Problem,
-    )
-}
+Event.kinds = {cls.type: cls for cls in Event.__subclasses__()}

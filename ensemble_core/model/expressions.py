@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ensemble_core.errors import EnsembleError
@@ -63,11 +63,7 @@ _DEEPEST = 150
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
 
 
-def _undecided(*_: object) -> None:
-    """What a formula without ``and`` and ``or`` is where something has no value."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Formula:
     """A checked formula. ``names`` and ``metrics`` are the fields and metrics that it speaks of.
 
@@ -78,11 +74,9 @@ class Formula:
     tree: ast.expr | None = None
     names: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
-    _quick: Compiled | None = field(default=None, init=False, repr=False, compare=False)
-    _three_valued: Compiled | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __reduce__(self) -> tuple[type[Formula], tuple[Any, ...]]:
-        return type(self), (self.text, self.tree, self.names, self.metrics)
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def evaluate(
         self,
@@ -92,27 +86,29 @@ class Formula:
     ) -> Any:
         """The result; ``None`` where something that it needs has no value, or makes no sense."""
         try:
-            return (self._quick or self._compile("_quick"))(value, fields.get, metric)
+            return self._quick(value, fields.get, metric)
         except NO_VALUE:
             pass
         # A part without a value may not matter to the whole.
         try:
-            return (self._three_valued or self._compile("_three_valued"))(value, fields.get, metric)
+            return self._three_valued(value, fields.get, metric)
         except NO_VALUE:
             return None
 
-    def _compile(self, way: str) -> Compiled:
+    @cached_property
+    def _quick(self) -> Compiled:
         assert self.tree is not None
-        three_valued = way == "_three_valued"
-        if three_valued and not any(isinstance(node, ast.BoolOp) for node in ast.walk(self.tree)):
-            function: Compiled = _undecided
-        else:
-            function = compiled(self.tree, three_valued=three_valued)
-        object.__setattr__(self, way, function)
-        return function
+        return compiled(self.tree, three_valued=False)
+
+    @cached_property
+    def _three_valued(self) -> Compiled:
+        assert self.tree is not None
+        if any(isinstance(node, ast.BoolOp) for node in ast.walk(self.tree)):
+            return compiled(self.tree, three_valued=True)
+        return lambda value, get, metric: None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Expression(Formula):
     """A checked expression whose result is a number; see :func:`expression`."""
 

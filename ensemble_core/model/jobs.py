@@ -11,10 +11,9 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from ensemble_core.model.codec import Record
+from ensemble_core.model.codec import NOTHING, Record
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
@@ -71,8 +70,6 @@ FIELD_PLACEHOLDER = re.compile(
 #: Names that a placeholder may have in any group; a sweep's parameters come beside them. ``here``
 #: is the folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class JobState(enum.IntEnum):
@@ -132,14 +129,14 @@ class Job(Record):
     gpus_per_task: int = 0
     duration: float = 0.0
     workdir: str | None = None
-    environment: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
-    parameters: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
-    observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    parameters: Mapping[str, object] = field(default_factory=lambda: NOTHING)
+    observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
 
     @property
     def cores(self) -> int:
@@ -180,14 +177,14 @@ class JobGroup:
     gpus_per_task: int = 0
     duration: float = 0.0
     workdir: str | None = None
-    environment: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
-    parameters: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: _NOTHING)
-    observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    parameters: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: NOTHING)
+    observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     #: The command as the file has it, for display.
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.
@@ -229,11 +226,11 @@ class JobGroup:
                     workdir=None if self.workdir is None else fill(self.workdir, values),
                     environment={k: fill(v, values) for k, v in self.environment.items()}
                     if self.environment
-                    else _NOTHING,
+                    else NOTHING,
                     stdout=None if self.stdout is None else fill(self.stdout, values),
                     stderr=None if self.stderr is None else fill(self.stderr, values),
                     urgency=self.urgency,
-                    parameters=chosen or _NOTHING,
+                    parameters=chosen or NOTHING,
                     observe=self.observe,
                     executor=self.executor,
                     options=self.options,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ensemble_core.errors import Location
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
@@ -22,10 +22,28 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
 
 __all__ = ["Action", "BoundAction", "BoundRule", "BoundSpec", "Firing", "Plan", "Rule", "Trigger"]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+class _Spec:
+    """What a custom function returns, as data."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self.spec: dict[str, Any] = {**(spec or {}), **options}
+
+    def __getitem__(self, key: str) -> Any:
+        return self.spec[key]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other.spec == self.spec
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
 
 
-class Action:
+class Action(_Spec):
     """An action as data: what a custom function returns. ``fields`` are what it may speak of beside
     the event's own; see :meth:`knowing`.
 
@@ -33,11 +51,11 @@ class Action:
     'submit'
     """
 
-    __slots__ = ("fields", "spec")
+    __slots__ = ("fields",)
 
     def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
-        self.spec: dict[str, Any] = {**(spec or {}), **options}
-        self.fields: Mapping[str, Any] = _NOTHING
+        super().__init__(spec, **options)
+        self.fields: Mapping[str, Any] = NOTHING
 
     def knowing(self, fields: Mapping[str, Any]) -> Action:
         """The same action with these fields (numbers, strings, booleans) beside the event's own,
@@ -60,30 +78,24 @@ class Action:
         """The job group or function that the action refers to, if it does."""
         return self.spec.get("label")
 
-    def __getitem__(self, key: str) -> Any:
-        return self.spec[key]
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Action) and other.spec == self.spec and other.fields == self.fields
+        return super().__eq__(other) and other.fields == self.fields  # type: ignore[attr-defined]
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         known = f".knowing({dict(self.fields)!r})" if self.fields else ""
-        return f"Action({self.spec!r}){known}"
+        return super().__repr__() + known
 
 
-class Rule:
+class Rule(_Spec):
     """A rule as data: what a custom function returns to add a rule.
 
     >>> Rule({"trigger": "job-fail", "action": {"name": "terminate"}}).action.name
     'terminate'
     """
 
-    __slots__ = ("spec",)
-
-    def __init__(self, spec: Mapping[str, Any] | None = None, /, **options: Any) -> None:
-        self.spec: dict[str, Any] = {**(spec or {}), **options}
+    __slots__ = ()
 
     @property
     def trigger(self) -> str:
@@ -104,17 +116,6 @@ class Rule:
         """The rule's action (the first, where it has a list)."""
         action = self.spec.get("action") or {}
         return Action(action[0] if isinstance(action, list) else action)
-
-    def __getitem__(self, key: str) -> Any:
-        return self.spec[key]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rule) and other.spec == self.spec
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Rule({self.spec!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +240,7 @@ class BoundAction:
     ``metrics`` are paths that its options speak of, ``nested`` the actions that they hold."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     plan: Plan | None = None
     metrics: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()
@@ -289,5 +290,5 @@ class BoundRule:
     label: str = ""
     concerns_failure: bool = False
     failure_group: str | None = None
-    spec: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     location: Location | None = None

@@ -314,7 +314,7 @@ rules:
     (one,) = told.submitted(told.start())
     record = told.engine.state.table.records[one]
     assert record.job.tasks == 3
-    group = told.engine.state.group("sim")
+    group = told.engine.state.table.groups["sim"].group
     assert group is not None
     assert group.tasks == 3
 
