@@ -107,7 +107,7 @@ class Counter(Watcher):
 class CutOff(Runtime):
     """A run that is killed: no snapshot is made on leaving."""
 
-    def _last_snapshot(self) -> None:
+    def _last_snapshot(self, journal: JournalWriter) -> None:
         return
 
 

@@ -7,6 +7,7 @@ whoever watches. Nothing slow happens here. Called by the command line and by pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import secrets
@@ -41,7 +42,7 @@ from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
-__all__ = ["Outcome", "Runtime", "Watcher", "new_tag", "run"]
+__all__ = ["Outcome", "Runtime", "Watcher", "new_tag"]
 
 _TICK = 0.2
 #: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
@@ -208,15 +209,14 @@ class Runtime:
         try:
             self._begin()
             if self.engine.state.rules.strangers and not self._executor.sees_strangers:
-                message = (
+                self._warn(
                     f"executor {self._name} does not hear of other users' jobs here: rules with "
                     "'scope: queue' see this run's jobs only"
                 )
-                self.emit((Problem(self.clock(), message),))
             self._loop()
         finally:
             if self._journal is not None:
-                self._last_snapshot()
+                self._last_snapshot(self._journal)
                 self._wait_for_journal(self._journal)
             self._performer.close()
             self._wait_for_orders()
@@ -276,11 +276,10 @@ class Runtime:
                 self.emit((JobEvent(self.clock(), name, "exception", context),))
             self.emit((JobEvent(self.clock(), name, "clean"),))
         if self._behind > _CLOCK_SLACK:
-            message = (
+            self._warn(
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
                 "run; its time goes on from that event"
             )
-            self.emit((Problem(self.clock(), message),))
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
         """Flushes the journal so that pending decisions are carried out. A second Ctrl-C skips the
@@ -295,11 +294,10 @@ class Runtime:
         if not jobs:
             return {}
         if "reattach" not in self._executor.capabilities:
-            message = (
+            self._warn(
                 f"executor {self._name} cannot find jobs again: {len(jobs)} jobs that were in its "
                 "queue are taken for lost"
             )
-            self.emit((Problem(self.clock(), message),))
             return {}
         return self._executor.reattach(jobs)
 
@@ -309,11 +307,12 @@ class Runtime:
             # Nothing more would be performed: better an end that can be resumed.
             hint = "'ensemble resume' goes on from what is on record"
             self.emit((ExecutorLost(self.clock(), self._name, str(error), hint),))
-            return
-        if error is None:
-            message = "the journal can be written again: the run goes on"
+        elif error is None:
+            self._warn("the journal can be written again: the run goes on")
         else:
-            message = f"{error}\n  until then nothing is submitted or cancelled"
+            self._warn(f"{error}\n  until then nothing is submitted or cancelled")
+
+    def _warn(self, message: str) -> None:
         self.emit((Problem(self.clock(), message),))
 
     def _wait_for_orders(self) -> None:
@@ -387,12 +386,11 @@ class Runtime:
             # again when it is on record: jobs that wait for the disk too come to the queue first.
             for order in orders:
                 self._performer.perform(order)
-        if journal is None:
-            return
-        journal.append(event, decisions, orders)
-        self._since_snapshot += 1
-        if self._since_snapshot >= self._next_snapshot:
-            self._snapshot()
+        if journal is not None:
+            journal.append(event, decisions, orders)
+            self._since_snapshot += 1
+            if self._since_snapshot >= self._next_snapshot:
+                self._snapshot_in_time(journal)
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
         """What carries these decisions out, once they are on record."""
@@ -400,8 +398,7 @@ class Runtime:
         for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
-            order = self._order(decision)
-            if order is not None:
+            if (order := self._order(decision)) is not None:
                 orders.append(order)
         return orders
 
@@ -412,26 +409,24 @@ class Runtime:
             jobs, self._forgotten = tuple(self._forgotten), []
             orders.append(Forget(jobs))
 
-    def _snapshot(self) -> None:
+    def _snapshot_in_time(self, journal: JournalWriter) -> None:
         """Keep the engine's state, where that is not more work than the events since the last."""
-        assert self._journal is not None
         least = _SNAPSHOT_SHARE * self.engine.busy
         if self._since_snapshot < least:
             self._next_snapshot = least
             return
-        state = dump(self.engine)
-        if state is not None:
-            self._journal.snapshot(self._maker, state)
+        self._snapshot(journal)
         self._since_snapshot, self._next_snapshot = 0, _SNAPSHOT_EVERY
 
-    def _last_snapshot(self) -> None:
+    def _last_snapshot(self, journal: JournalWriter) -> None:
         """At the end, so that looking at a run that is over needs no history."""
-        assert self._journal is not None
         # An event that broke off may be in the state, but is not on record.
-        if self._since_snapshot and self.engine.state.events == self._journal.seq:
-            state = dump(self.engine)
-            if state is not None:
-                self._journal.snapshot(self._maker, state)
+        if self._since_snapshot and self.engine.state.events == journal.seq:
+            self._snapshot(journal)
+
+    def _snapshot(self, journal: JournalWriter) -> None:
+        if (state := dump(self.engine)) is not None:
+            journal.snapshot(self._maker, state)
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -464,29 +459,5 @@ class Runtime:
 
     def _remove_folder(self) -> None:
         """An empty folder is of no use to anybody."""
-        try:
+        with contextlib.suppress(OSError):
             self._folder.rmdir()
-        except OSError:
-            return
-
-
-def run(
-    ensemble: Ensemble,
-    executor: Executor,
-    *,
-    actions: Mapping[str, ActionPlugin],
-    observers: Mapping[str, ObserverPlugin],
-    watchers: Sequence[Watcher] = (),
-    folder: Path,
-    tag: str | None = None,
-) -> Outcome:
-    """Run an ensemble to its end: :class:`Runtime` in one call."""
-    return Runtime(
-        ensemble,
-        executor,
-        actions=actions,
-        observers=observers,
-        watchers=watchers,
-        folder=folder,
-        tag=tag,
-    ).run()

@@ -73,7 +73,7 @@ def with_records(**records: tuple[Named, ...]) -> Registry:
         distribution="ensemble-odd",
         version="1.0",
         module="odd",
-        records=records,  # type: ignore[arg-type]  # its keys are kinds
+        records=records,
     )
     return Registry([*INSTALLED.plugins, plugin])
 

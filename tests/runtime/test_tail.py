@@ -175,7 +175,7 @@ def test_the_end_of_a_job_without_files_is_told_at_once(watched: Watched) -> Non
     told: list[str] = []
     watched.follower.finish("j.0", lambda: told.append(threading.current_thread().name))
     assert told == [threading.current_thread().name]
-    watched.follower.finish("j.0", None)
+    watched.follower.finish("j.0")
 
 
 def test_the_end_is_told_although_the_file_never_came(watched: Watched, tmp_path: Path) -> None:

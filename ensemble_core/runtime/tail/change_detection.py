@@ -139,7 +139,7 @@ class ChangeDetector:
             return False
         known = file in watches
         try:
-            if file.there:
+            if file.identity is not None:
                 if known and file.watched == file.identity:
                     return False
                 file.watched = file.identity
@@ -168,7 +168,7 @@ class ChangeDetector:
         return self._told if self._watches is not None and file in self._watches else self._here
 
     def _device(self, file: File) -> int | None:
-        if file.there and file.identity is not None:
+        if file.identity is not None:
             return file.identity[0]
         if file.device is not None:
             return file.device

@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ensemble_core.errors import raised_at, written_at
@@ -39,15 +40,14 @@ class _Wrong(Exception):
     """What an observer gave that is no row, in words that follow the name of its method."""
 
 
-def _wrong(row: object) -> str | None:
-    """What is wrong with something that an observer gave for a row."""
+def _check(row: object) -> None:
+    """Raises :class:`_Wrong` for something that an observer gave for a row and is none."""
     if not isinstance(row, Row):
-        return f"gave {_shown(row)}, which is no Row"
+        raise _Wrong(f"gave {_shown(row)}, which is no Row")
     values: Mapping[str, object] = row.values
     for name, value in values.items():
         if not isinstance(value, (float, int)):
-            return f"gave a Row in which {name!r} is {_shown(value)}, no float"
-    return None
+            raise _Wrong(f"gave a Row in which {name!r} is {_shown(value)}, no float")
 
 
 def _shown(value: object) -> str:
@@ -82,8 +82,7 @@ class File:
         self.name = name
         self.path = str(path)
         self.dropped = False
-        #: Whether it was there at the last look; and which file that was.
-        self.there = False
+        #: Which file was there at the last look, if one was.
         self.identity: tuple[int, int] | None = None
         #: Whether what the system remembers of files here may be old, and opening one asks anew.
         self.remembered = False
@@ -118,7 +117,7 @@ class File:
         """Whether the file is there and differs from what was seen of it last."""
         if self.dropped:
             return False
-        self.there = False
+        self.identity = None
         try:
             status = self._status()
         except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +132,6 @@ class File:
         if not stat.S_ISREG(status.st_mode):
             self._refuse()
             return False
-        self.there = True
         self.identity = (status.st_dev, status.st_ino)
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen is None and self._since is not None and status.st_mtime < self._since - _TICK:
@@ -166,7 +164,7 @@ class File:
         if self._end is None:
             # A last look: a short job may be over before its file was looked at once.
             self.look()
-            if not self.there and self.remembered:
+            if self.identity is None and self.remembered:
                 self._list_folder()
                 self.look()
             if self._seen is None or self._stale is not None:
@@ -215,11 +213,9 @@ class File:
     def _list_folder(self) -> None:
         """Have the system ask the server anew what is in the folder: that a file is not there is
         remembered, too."""
-        try:
-            with os.scandir(os.path.dirname(self.path)) as entries:
-                next(entries, None)
-        except (OSError, ValueError):  # then the file is not there either
-            return
+        # Where it cannot be listed, the file is not there either.
+        with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
+            next(entries, None)
 
     def _piece(self, ended: bool) -> tuple[bool, bytes]:
         # A FIFO that took the file's place meanwhile must not block us.
@@ -273,9 +269,7 @@ class File:
             if given is None:
                 raise _Wrong("returned None and not a list of Row")
             for row in given:
-                wrong = _wrong(row)
-                if wrong is not None:
-                    raise _Wrong(wrong)
+                _check(row)
                 if row.values and self._taken:
                     self._taken -= 1
                 elif row.values:
@@ -299,7 +293,6 @@ class File:
         self._warn(f"{self.path} is not a regular file and cannot be followed")
 
     def _warn(self, message: str) -> None:
-        if message in self._warned:
-            return
-        self._warned.add(message)
-        self._warn_user(f"job {self.job}: {message}")
+        if message not in self._warned:
+            self._warned.add(message)
+            self._warn_user(f"job {self.job}: {message}")

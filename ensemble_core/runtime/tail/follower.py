@@ -14,7 +14,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +47,7 @@ _log = logging.getLogger(__name__)
 class _Ending:
     """A job that is over, and the files of it that are still to be read to their ends."""
 
-    job: str
-    then: Callable[[], None] | None
+    then: Callable[[], None]
     files: list[File]
     expected: bool
 
@@ -92,7 +92,7 @@ class Follower:
         self._emit = emit
         self._clock = clock
         self._warn_user = warn or _log.warning
-        self._fail_user = fail
+        self._fail_user = fail or self._warn_user
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
@@ -147,7 +147,7 @@ class Follower:
             self._wakeup.set()
 
     def finish(
-        self, job_id: str, then: Callable[[], None] | None = None, *, expected: bool = False
+        self, job_id: str, then: Callable[[], None] = lambda: None, *, expected: bool = False
     ) -> None:
         """The job ended: read its files to their ends, emit the last rows, then call ``then``.
 
@@ -159,10 +159,10 @@ class Follower:
         with self._lock:
             files = self._jobs.pop(job_id, None)
             if files is not None:
-                self._ended.append(_Ending(job_id, then, files, expected))
+                self._ended.append(_Ending(then, files, expected))
                 if self._wakeup is not None:
                     self._wakeup.set()
-        if files is None and then is not None:
+        if files is None:
             then()
 
     def close(self, timeout: float = 10.0) -> None:
@@ -280,13 +280,9 @@ class Follower:
         for ending in left:
             self._call(ending.then)
 
-    def _call(self, then: Callable[[], None] | None) -> None:
-        if then is None:
-            return
-        try:
+    def _call(self, then: Callable[[], None]) -> None:
+        with _logged("what should follow a job's last rows failed"):
             then()
-        except Exception:  # whoever gave it, the other files must be followed on
-            _log.exception("what should follow a job's last rows failed")
 
     # Reading
 
@@ -322,24 +318,24 @@ class Follower:
             return
         self._flushed = time.monotonic()
         batch, self._batch = self._batch, []
-        try:
+        with _logged("%d rows could not be handed on", len(batch)):
             self._emit(batch)
-        except Exception:  # whoever takes them, the other files must be followed on
-            _log.exception("%d rows could not be handed on", len(batch))
 
     def _warn(self, message: str) -> None:
-        try:
+        with _logged("a warning could not be given: %s", message):
             self._warn_user(message)
-        except Exception:  # whoever gave it, the other files must be followed on
-            _log.exception("a warning could not be given: %s", message)
 
     def _fail(self, message: str) -> None:
-        if self._fail_user is None:
-            self._warn(message)
-            return
         # The rows that came before it are told before it.
         self._flush()
-        try:
+        with _logged("an error could not be told of: %s", message):
             self._fail_user(message)
-        except Exception:  # whoever gave it, the other files must be followed on
-            _log.exception("an error could not be told of: %s", message)
+
+
+@contextmanager
+def _logged(message: str, *args: object) -> Iterator[None]:
+    """Log what somebody else's function raises: the other files must be followed on."""
+    try:
+        yield
+    except Exception:
+        _log.exception(message, *args)

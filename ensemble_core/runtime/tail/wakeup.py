@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -21,41 +22,37 @@ class Wakeup:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._set = False
-        self._ends: tuple[int, int] | None
-        try:
-            self._ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            self._ends = None
+        self._fd: int | None = None
+        with contextlib.suppress(OSError):
+            self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
         """Wake the sleeper, or have its next sleep end at once."""
         with self._lock:
             if not self._set:
                 self._set = True
-                if self._ends is not None:
-                    os.write(self._ends[1], b"\0")
+                if self._fd is not None:
+                    os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """The sleeper has woken; it looks at what it was woken for after this."""
         with self._lock:
             if self._set:
                 self._set = False
-                if self._ends is not None:
-                    os.read(self._ends[0], 1)
+                if self._fd is not None:
+                    os.eventfd_read(self._fd)
 
     def sleep(self, until: float, ear: int | None) -> None:
         """Sleep until it is set, ``ear`` is readable, or it is ``until`` (``time.monotonic``)."""
-        ears = [] if ear is None else [ear]
-        if self._ends is not None:
-            ears.append(self._ends[0])
         poll = select.poll()
-        for fd in ears:
-            poll.register(fd, select.POLLIN)
+        for fd in (ear, self._fd):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
         while not self._set:
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if self._ends is None:
+            if self._fd is None:
                 left = min(left, self._SHORT)
             # In milliseconds, rounded up: a sleep that ends too early is another round.
             if poll.poll(None if left == float("inf") else left * 1000 + 1):
@@ -65,6 +62,6 @@ class Wakeup:
         """Nobody sleeps any more."""
         with self._lock:
             self._set = True
-            ends, self._ends = self._ends, None
-            for fd in ends or ():
+            fd, self._fd = self._fd, None
+            if fd is not None:
                 os.close(fd)
