@@ -41,7 +41,12 @@ _MOST_RUNS = 1_000
 #: Seconds for an executor to be closed in when the agent ends.
 _LEAVING = 20.0
 #: Codes of errors that end an agent that was never connected.
-_LASTING = MISMATCHED | {"unauthenticated", "permission-denied", "unimplemented"}
+_LASTING = MISMATCHED | {
+    "foreign-listener",
+    "permission-denied",
+    "unauthenticated",
+    "unimplemented",
+}
 
 _log = logging.getLogger("ensemble.member")
 

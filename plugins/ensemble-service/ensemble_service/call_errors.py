@@ -42,6 +42,9 @@ def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> Ensemb
     """
     import grpc
 
+    refusal = getattr(error, "refusal", None)
+    if isinstance(refusal, EnsembleError):
+        return refusal  # it was not even made
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else "") or str(error)
     words, hint, transient = _FAULTS.get(code.name, ("did not answer as it should", None, False))

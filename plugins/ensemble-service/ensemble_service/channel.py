@@ -11,11 +11,13 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
+from ensemble_service.listeners import foreign_owner, nobody_listens
 
 if TYPE_CHECKING:
     import grpc
@@ -109,7 +111,8 @@ def open_channel(
         Where there is none, a service on this machine is spoken to in plaintext, and any other by
         the authorities that this machine trusts.
     insecure:
-        Plaintext, also to another machine: everyone on the way may read the token.
+        Plaintext, also to another machine: everyone on the way may read the token. Without it, a
+        token goes in plaintext only to who listens on this machine as this user or root.
     max_message:
         The largest message that is taken, in bytes.
 
@@ -151,7 +154,9 @@ def open_channel(
     else:
         channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
     if token:
-        channel = grpc.intercept_channel(channel, _bearer(token))
+        plain = not trusted and not insecure and is_loopback(host)
+        check = partial(_check_listener, host, port) if plain else None
+        channel = grpc.intercept_channel(channel, _bearer(token, check))
     return channel
 
 
@@ -258,9 +263,42 @@ def tls_context(authority: bytes | None) -> ssl.SSLContext:
     return context
 
 
-def _bearer(token: str) -> Any:
-    """An interceptor that puts the token on every call. (gRPC's own call credentials refuse
-    plaintext, which a service on this machine may speak.)"""
+def _check_listener(host: str, port: int) -> None:
+    """Raise a ``grpc.RpcError`` where a token would go to somebody else."""
+    import grpc
+
+    class NotSent(grpc.RpcError):
+        """A call that was not made; ``refusal`` is the error that the user gets, if it is not that
+        nobody is there."""
+
+        refusal: UsageError | None = None
+
+        def code(self) -> grpc.StatusCode:
+            if self.refusal is None:
+                return grpc.StatusCode.UNAVAILABLE
+            return grpc.StatusCode.FAILED_PRECONDITION
+
+        def details(self) -> str:
+            return str(self)
+
+    if nobody_listens(host, port):
+        raise NotSent(f"nobody listens on port {port} of this machine")
+    cause = foreign_owner(host, port)
+    if cause is not None:
+        error = NotSent(cause)
+        error.refusal = UsageError(
+            f"the token is not sent in plaintext to {address(host, port)}",
+            cause=cause,
+            hint="give the service TLS ('ensemble-server init-tls') and its ca.crt with --ca; "
+            "--insecure sends it all the same",
+            code="foreign-listener",
+        )
+        raise error
+
+
+def _bearer(token: str, check: Callable[[], None] | None = None) -> Any:
+    """An interceptor that puts the token on every call, after a check. (gRPC's own call credentials
+    refuse plaintext, which a service on this machine may speak.)"""
     import grpc
 
     extra = authorization(token)
@@ -275,6 +313,8 @@ def _bearer(token: str) -> Any:
             self.compression = details.compression
 
     def go_on(self: Any, continuation: Any, details: Any, request: Any) -> Any:
+        if check is not None:
+            check()
         return continuation(Details(details), request)
 
     kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")

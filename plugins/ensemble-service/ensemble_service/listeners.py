@@ -1,0 +1,74 @@
+"""Owners of listening sockets on this machine: to whom a token would go in plaintext.
+
+Any user may listen on a loopback port that is free, and wait for tokens. On Linux the kernel says
+whose a listening socket is (``/proc/net/tcp``, ``tcp6``); ``channel`` asks before each call that
+carries a token in plaintext.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+__all__ = ["foreign_owner", "nobody_listens"]
+
+#: The kernel's tables, and its number for a socket that listens.
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
+
+
+def foreign_owner(host: str, port: int) -> str | None:
+    """Who else than this user or root takes connections to this loopback address, in words for an
+    error; ``None`` where nobody does."""
+    for address, owner in _listeners(host, port):
+        if owner not in (os.geteuid(), 0):
+            return f"user {owner} listens on {address}, port {port}"
+    return None
+
+
+def nobody_listens(host: str, port: int) -> bool:
+    """Whether nobody does: it may be anybody, soon. ``False`` where the system does not say."""
+    return not _listeners(host, port) and any(table.exists() for table in _TABLES)
+
+
+def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, int]]:
+    """The addresses that are listened on, each with whose the socket is."""
+    wanted = _addresses(host)
+    found = []
+    for table in _TABLES:
+        try:
+            lines = table.read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            where, _, number = fields[1].partition(":")
+            if fields[3] == _LISTENS and int(number, 16) == port:
+                address = _parsed(where)
+                if address in wanted or not int(address):
+                    found.append((address, int(fields[7])))
+    return found
+
+
+def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
+    """The addresses that a connection to this host may go to."""
+    bare = host.strip("[]").partition("%")[0]
+    found: set[IPv4Address | IPv6Address] = set()
+    for kind in (IPv4Address, IPv6Address):
+        try:
+            found.add(kind(bare))
+        except ValueError:
+            continue
+    found = found or {IPv4Address("127.0.0.1"), IPv6Address("::1")}
+    return found | {IPv6Address(f"::ffff:{each}") for each in found if each.version == 4}
+
+
+def _parsed(where: str) -> IPv4Address | IPv6Address:
+    """An address as the kernel writes it: words of four bytes in the machine's own order."""
+    words = [int(where[at : at + 8], 16) for at in range(0, len(where), 8)]
+    data = struct.pack(f"={len(words)}I", *words)
+    if len(words) == 1:
+        return IPv4Address(data)
+    return IPv6Address(data)
