@@ -158,8 +158,15 @@ class ServiceClient:
 
     def status(self, member: str = "") -> list[MemberStatus]:
         """How a member stands, or every member that the credential may see, by name."""
-        reply = self._ask(self._stub.GetStatus, self._wire.StatusRequest(member=member), again=True)
-        return [read_status(each) for each in reply.members]
+        found: list[MemberStatus] = []
+        after = ""
+        while True:
+            message = self._wire.StatusRequest(member=member, after=after)
+            reply = self._ask(self._stub.GetStatus, message, again=True)
+            found += map(read_status, reply.members)
+            if reply.next <= after:  # there is no other, or none that gets any further
+                return found
+            after = reply.next
 
     def _ask(self, call: Callable[..., _R], message: Any, *, again: bool) -> _R:
         """Make a call; ask again, within the time, while it cannot have been delivered."""

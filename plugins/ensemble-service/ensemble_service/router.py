@@ -12,17 +12,22 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from ensemble_service.access import is_tag
+from ensemble_service.logs import tell
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
 from ensemble_service.send_queue import RunSendQueue, SendQueue
+from ensemble_service.wire import clean
 
 __all__ = ["SILENCE", "Link", "MemberLink", "MemberState", "Router", "RunLink", "RunState", "Who"]
 
 #: Seconds without a word after which a member counts as gone.
 SILENCE = 10.0
+#: What is kept of a beat: gauges and metrics, groups, characters of a name.
+_MOST_VALUES, _MOST_GROUPS, _LONGEST_NAME = 1_000, 200, 200
 #: Runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
@@ -61,11 +66,12 @@ class MemberState:
     executor: str = ""
     host: str = ""
     version: str = ""
-    capabilities: tuple[str, ...] = ()
     last_beat: float = 0.0
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[pb.Group] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: How much its last beat had in it that is not kept.
+    left_out: int = 0
     #: Tags of the runs that steer it, as far as they are connected.
     runs: set[str] = field(default_factory=set)
     link: MemberLink | None = None
@@ -127,8 +133,9 @@ class Router:
             self.leave(state.link)
         link: MemberLink = Link(name, who, SendQueue())
         state.link = link
-        state.executor, state.host, state.version = hello.executor, hello.host, hello.version
-        state.capabilities = tuple(hello.capabilities)
+        state.executor = clean(hello.executor, _LONGEST_NAME)
+        state.host = clean(hello.host, _LONGEST_NAME)
+        state.version = clean(hello.version, _LONGEST_NAME)
         state.last_beat = now
         link.send_queue.put(pb.ToMember(welcome=pb.Welcome(service=self.version)))
         self._tell_presence(name, True)
@@ -166,9 +173,15 @@ class Router:
             if run is not None and run.link is not None and run.epoch == answer.epoch:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
-            state.gauges = dict(message.beat.gauges)
-            state.groups = tuple(message.beat.groups)
-            state.metrics = dict(message.beat.metrics)
+            beat = message.beat
+            groups = [group for group in beat.groups if _is_name(group.name)][:_MOST_GROUPS]
+            state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
+            state.groups = tuple(groups)
+            left = len(beat.gauges) - len(state.gauges) + len(beat.metrics) - len(state.metrics)
+            left += len(beat.groups) - len(groups)
+            if left and not state.left_out:
+                tell("beat is too large", "warning", member=link.name, left_out=left)
+            state.left_out = left
             self._changed(link.name)
         elif what == "hello":
             raise Refused("INVALID_ARGUMENT", "hello comes first, and once")
@@ -347,6 +360,16 @@ class Router:
     def _changed(self, name: str) -> None:
         for watch in self._watchers:
             watch.put(name)
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+def _some(values: Mapping[str, float]) -> dict[str, float]:
+    """As many of these as are kept of one member."""
+    named = ((path, value) for path, value in values.items() if _is_name(path))
+    return dict(islice(named, _MOST_VALUES))
 
 
 class _Watch:

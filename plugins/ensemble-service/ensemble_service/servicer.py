@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,8 @@ from ensemble_service.rpc_guard import caller
 __all__ = ["EnsembleServicer"]
 
 _LONGEST_NAME = 200
+#: Bytes of a reply that tells of many members.
+_PAGE = 1_000_000
 
 #: The same few members are asked for again and again.
 member_name = lru_cache(4096)(_spelt)
@@ -94,9 +96,22 @@ class EnsembleServicer(api.EnsembleServicer):
         """How one member stands, or all that may be seen."""
         who = caller()
         if not request.member:
-            states = self._router.statuses(who.may_see)
-            return pb.StatusReply(members=[self._status(state) for state in states])
+            return self._page(self._router.statuses(who.may_see), request.after)
         return pb.StatusReply(members=[await self.one(who, member_name(request.member))])
+
+    def _page(self, states: Sequence[MemberState], after: str) -> pb.StatusReply:
+        """As many of these members, by name, as fit into a message."""
+        reply, size = pb.StatusReply(), 0
+        for state in states:
+            if state.name <= after:
+                continue
+            status = self._status(state)
+            size += status.ByteSize()
+            if reply.members and size > _PAGE:
+                reply.next = reply.members[-1].member
+                break
+            reply.members.append(status)
+        return reply
 
     async def one(self, who: Identity, member: str) -> pb.MemberStatus:
         """How a member stands. Raises :class:`Refused` where nothing is known of it."""

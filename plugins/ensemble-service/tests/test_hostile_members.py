@@ -19,6 +19,7 @@ import pytest
 from ensemble_service.access import Identity
 from ensemble_service.agent import Agent
 from ensemble_service.channel import open_channel
+from ensemble_service.client import ServiceClient
 from ensemble_service.member_proxy import MemberProxy, RunContext
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
@@ -509,3 +510,45 @@ def test_only_a_member_speaks_for_itself_and_only_to_runs_that_steer_it() -> Non
     assert "run-2" not in router.members["default/a"].runs
     with pytest.raises(Refused):
         router.from_run(stranger, pb.FromRun(call=pb.Call(run="run-1", epoch=1)))
+
+
+# -- how members stand ----------------------------------------------------------------------------
+
+
+def test_a_member_forges_no_rows_of_the_status() -> None:
+    router = Router()
+    mine = Identity("member", "default", "default/a")
+    forged = "local\ndefault/b  alive  1 s ago\x1b[2J"
+    link = router.join(
+        mine, pb.Hello(member="default/a", executor=forged, host=forged, version="9" * 999), 0.0
+    )
+    state = router.members["default/a"]
+    for told in (state.executor, state.host, state.version):
+        assert told.isprintable()
+        assert len(told) <= 200
+    beat = pb.Beat(groups=[pb.Group(name=forged), pb.Group(name="sim")])
+    beat.gauges[forged] = beat.metrics[forged] = 1.0
+    router.from_member(link, pb.FromMember(beat=beat), 0.0)
+    assert [group.name for group in state.groups] == ["sim"]
+    assert not {**state.gauges, **state.metrics}
+
+
+def test_a_large_beat_of_one_member_leaves_the_status_of_all_readable(tmp_path: Path) -> None:
+    chosen = Settings(state=tmp_path, port=0, grace=1)
+    file = TokenFile(chosen.token_path)
+    token, _ = file.add("admin")
+    with serving(chosen) as service:
+        for number in range(60):
+            name = f"default/m{number:02}"
+            who = Identity("member", "default", name)
+            link = service.router.join(who, pb.Hello(member=name), time.time())
+            beat = pb.Beat()
+            for at in range(20_000 if number < 2 else 900):
+                beat.gauges[f"{at:050}"] = beat.metrics[f"{at:050}"] = 1.0
+            service.router.from_member(link, pb.FromMember(beat=beat), time.time())
+            state = service.router.members[name]
+            assert len(state.gauges) <= 1_000
+            assert state.left_out == (38_000 if number < 2 else 0)
+        with ServiceClient(port=service.port, token=token, timeout=30) as client:
+            names = [each.member for each in client.status()]
+    assert names == [f"default/m{number:02}" for number in range(60)]
