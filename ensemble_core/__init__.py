@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.executor import Emit as Emit
     from ensemble_core.plugin.executor import Executor as Executor
     from ensemble_core.plugin.executor import Run as Run
+    from ensemble_core.plugin.executor import job_environment as job_environment
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
@@ -74,7 +75,7 @@ else:
         "model.jobs": "Job JobGroup JobState",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record",
-        "plugin.executor": "Emit Executor Run",
+        "plugin.executor": "Emit Executor Run job_environment",
         "plugin.hookspecs": (
             "ActionPlugin CallContext ExecutorPlugin ObserverPlugin ResizerPlugin "
             "StatisticPlugin TriggerPlugin hookimpl"

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.plugin.executor import Emit, Executor, Run, job_environment
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
@@ -159,9 +159,7 @@ class LocalExecutor(Executor):
             "job_fields": JOB_FIELDS,
             "tag": run.tag,
             "clock": [run.clock(), time.monotonic()],
-            "environment": {
-                os.fsdecode(key): os.fsdecode(value) for key, value in os.environb.items()
-            },
+            "environment": job_environment(),
             "folder": folder,
             "output": os.path.join(folder, run.folder),
             "state": None if run.state is None else os.path.realpath(run.state),

@@ -24,7 +24,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Run
+from ensemble_core.plugin.executor import Emit, Run, job_environment
 
 __all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 
@@ -311,7 +311,7 @@ class StartedSupervisor:
                 self._child = os.posix_spawn(
                     sys.executable,
                     _command(tag),
-                    os.environ,
+                    job_environment(),
                     file_actions=(
                         (os.POSIX_SPAWN_DUP2, theirs, 0),
                         (os.POSIX_SPAWN_DUP2, null, 1),

@@ -6,6 +6,7 @@ checks it. The runtime calls executors; executors call nobody but ``emit``.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,16 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
 
-__all__ = ["Emit", "Executor", "Run"]
+__all__ = ["Emit", "Executor", "Run", "job_environment"]
 
 #: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
 Emit = Callable[["Sequence[Event]"], None]
+
+
+def job_environment() -> dict[str, str]:
+    """The environment that jobs start from: this process's, without the token of the service, with
+    which a job could steer other members."""
+    return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -513,6 +513,19 @@ class ExecutorContract:
         assert session.context(job, "finish")["status"] == 0
         assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
 
+    def test_a_job_does_not_inherit_the_token_of_the_service(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What jobs start from is ``ensemble_core.job_environment()``."""
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        monkeypatch.setenv("ENSEMBLE_TOKEN", "secret")
+        script = 'echo "token: ${ENSEMBLE_TOKEN-none}"'
+        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
+            session.run(job)
+        assert (tmp_path / "told.txt").read_text() == "token: none\n"
+
 
 def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait for something that no event tells of. Fails after ``timeout`` seconds."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ensemble_core import Emit, Executor, ExecutorError, Job, Run
+from ensemble_core import Emit, Executor, ExecutorError, Job, Run, job_environment
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.loop import FluxLoop
@@ -61,7 +61,7 @@ class FluxExecutor(Executor):
             ) from None
         jobspecs = Jobspecs(
             run.tag,
-            dict(os.environ),
+            job_environment(),
             folder,
             rlimits=limits(),
             queue=self._queue,

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ensemble_core import Emit, Executor, ExecutorError, Job, Run, UsageError
+from ensemble_core import Emit, Executor, ExecutorError, Job, Run, UsageError, job_environment
 from ensemble_slurm.commands import query_environment
 from ensemble_slurm.commands import run as run_command
 from ensemble_slurm.gauges import sinfo
@@ -99,7 +99,7 @@ class SlurmExecutor(Executor):
                 hint="choose a folder that this machine and the nodes can write",
                 code="no-folder",
             ) from None
-        environment = {os.fsdecode(k): os.fsdecode(v) for k, v in os.environb.items()}
+        environment = job_environment()
         scripts = Scripts(
             run.tag,
             spool.token,
