@@ -38,10 +38,6 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
 __all__ = ["ensemble_actions"]
 
 
-def _submit(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.submit(options["label"], options.get("with"))]
-
-
 def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     label = options.get("label")
     if label is not None:
@@ -53,41 +49,9 @@ def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     return [firing.cancel(jobs)] if jobs else []
 
 
-def _terminate(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [
-        firing.terminate(int(options.get("exit_code", 0)), cancel=bool(options.get("cancel", True)))
-    ]
-
-
-def _custom(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.call(options["label"])]
-
-
-def _grow(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.resize(int(options.get("value", 1)))]
-
-
-def _shrink(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [
-        firing.resize(-int(options.get("value", 1)), when_busy=options.get("when_busy", "wait"))
-    ]
-
-
-def _set(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.set_group(options["label"], options["with"])]
-
-
 def _rules(options: Mapping[str, Any]) -> list[str]:
     rules = options["rules"]
     return [rules] if isinstance(rules, str) else list(rules)
-
-
-def _enable(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.enable(_rules(options))]
-
-
-def _disable(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    return [firing.disable(_rules(options))]
 
 
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
@@ -129,17 +93,6 @@ def _nodes(what: str, **more: Any) -> dict[str, Any]:
     )
 
 
-#: For ``shrink``.
-_WHEN_BUSY = {
-    "when_busy": {
-        "description": "What becomes of nodes that jobs run on: they go when they are idle (wait), "
-        "stay (skip), or go at once, so that their jobs fail (force, where the queue can do that).",
-        "enum": ["wait", "skip", "force"],
-        "default": "wait",
-    }
-}
-
-
 _RULES = _options(
     ["rules"],
     rules={
@@ -158,7 +111,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="submit",
         summary="submit a job group",
-        plan=_submit,
+        plan=lambda firing, options: [firing.submit(options["label"], options.get("with"))],
         options=_options(
             ["label"],
             label=_GROUP,
@@ -176,7 +129,11 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="terminate",
         summary="end the run",
-        plan=_terminate,
+        plan=lambda firing, options: [
+            firing.terminate(
+                int(options.get("exit_code", 0)), cancel=bool(options.get("cancel", True))
+            )
+        ],
         options=_options(
             exit_code={
                 "description": "The run's exit code.",
@@ -195,7 +152,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="custom",
         summary="call a function of the file's custom part",
-        plan=_custom,
+        plan=lambda firing, options: [firing.call(options["label"])],
         options=_options(
             ["label"],
             label={
@@ -208,30 +165,49 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="grow",
         summary="ask for more nodes",
-        plan=_grow,
+        plan=lambda firing, options: [firing.resize(int(options.get("value", 1)))],
         options=_nodes("to ask for"),
         needs=frozenset({"resize"}),
     )
     yield ActionPlugin(
         name="shrink",
         summary="give nodes back",
-        plan=_shrink,
-        options=_nodes("to give back", **_WHEN_BUSY),
+        plan=lambda firing, options: [
+            firing.resize(-int(options.get("value", 1)), when_busy=options.get("when_busy", "wait"))
+        ],
+        options=_nodes(
+            "to give back",
+            when_busy={
+                "description": "What becomes of nodes that jobs run on: they go when they are idle "
+                "(wait), stay (skip), or go at once, so that their jobs fail (force, where the "
+                "queue can do that).",
+                "enum": ["wait", "skip", "force"],
+                "default": "wait",
+            },
+        ),
         needs=frozenset({"resize"}),
     )
     yield ActionPlugin(
         name="set",
         summary="change a job group for its later submits",
-        plan=_set,
+        plan=lambda firing, options: [firing.set_group(options["label"], options["with"])],
         options=_options(
             ["label", "with"],
             label=_GROUP,
             **{"with": _fields("The group's fields that change, with their new values.")},
         ),
     )
-    yield ActionPlugin(name="enable", summary="let rules fire again", plan=_enable, options=_RULES)
     yield ActionPlugin(
-        name="disable", summary="keep rules from firing", plan=_disable, options=_RULES
+        name="enable",
+        summary="let rules fire again",
+        plan=lambda firing, options: [firing.enable(_rules(options))],
+        options=_RULES,
+    )
+    yield ActionPlugin(
+        name="disable",
+        summary="keep rules from firing",
+        plan=lambda firing, options: [firing.disable(_rules(options))],
+        options=_RULES,
     )
     yield ActionPlugin(
         name="log",

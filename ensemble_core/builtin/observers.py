@@ -55,37 +55,30 @@ class JsonLines(Observer):
         return self._path
 
     def feed(self, data: bytes) -> Iterable[Row]:
-        return list(self._rows(data))
+        *ends, begun = data.split(b"\n")
+        rows: list[Row] = []
+        for end in ends:
+            self._take(end)
+            rows += self.finish()
+        self._take(begun)
+        return rows
+
+    def _take(self, piece: bytes) -> None:
+        """Take more of a line."""
+        if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
+            self._line.clear()
+            self._skipping = True
+        else:
+            self._line += piece
 
     def truncated(self) -> None:
         self._line.clear()
         self._skipping = False
 
     def finish(self) -> Iterable[Row]:
-        line, skipped = bytes(self._line), self._skipping
+        row = None if self._skipping else self._parse(bytes(self._line))
         self.truncated()
-        row = None if skipped else self._parse(line)
         return () if row is None else (row,)
-
-    def _rows(self, data: bytes) -> Iterator[Row]:
-        start = 0
-        while True:
-            end = data.find(b"\n", start)
-            piece = data[start:] if end < 0 else data[start:end]
-            if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
-                self._line.clear()
-                self._skipping = True
-            else:
-                self._line += piece
-            if end < 0:
-                return
-            if not self._skipping:
-                row = self._parse(bytes(self._line))
-                if row is not None:
-                    yield row
-            self._line.clear()
-            self._skipping = False
-            start = end + 1
 
     def _parse(self, line: bytes) -> Row | None:
         line = line.removeprefix(b"\xef\xbb\xbf").strip()

@@ -18,9 +18,9 @@ from typing import Any
 from ensemble_core.metrics.series import Statistic
 
 __all__ = [
-    "EXACT", "LONGEST", "CountWindow", "Ewma", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
+    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
     "Reduce", "TimeWindow", "in_order", "in_turn", "iqr", "mad", "mean", "quantile", "river",
-    "variance",
+    "smoothed", "variance",
 ]  # fmt: skip
 
 #: Values up to which quantiles without a window are exact.
@@ -66,6 +66,15 @@ def in_turn(values: Sequence[float]) -> float:
     return functools.reduce(operator.add, values)
 
 
+def smoothed(alpha: float, values: Sequence[float]) -> float | None:
+    """Exponentially weighted moving average: the one so far (``None`` for none), and more values.
+    With ``alpha`` 1 it is the latest value."""
+    mean, rest = None, 1.0 - alpha
+    for value in values:
+        mean = value if mean is None else alpha * value + rest * mean
+    return mean
+
+
 def in_order(reduce: Reduce, values: Sequence[float]) -> float:
     """A reduction that needs ordered values, of values in any order."""
     return reduce(sorted(values))
@@ -103,11 +112,12 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
 
 
 class Fold:
-    """Sum, largest or smallest of all values: a function of the result so far and more values."""
+    """Sum, largest, smallest or moving average of all values: a function of the result so far and
+    more values."""
 
     __slots__ = ("_function", "_result")
 
-    def __init__(self, function: Reduce, start: float) -> None:
+    def __init__(self, function: Callable[[Sequence[Any]], Any], start: float | None) -> None:
         self._function = function
         self._result = start
 
@@ -117,7 +127,7 @@ class Fold:
     def update_all(self, values: Sequence[float]) -> None:
         self._result = self._function((self._result, *values))
 
-    def get(self) -> float:
+    def get(self) -> float | None:
         return self._result
 
 
@@ -269,28 +279,6 @@ class TimeWindow:
         twin._values = self._values.copy()
         twin._stamps = self._stamps.copy()
         return twin
-
-
-class Ewma:
-    """Exponentially weighted moving average; with ``alpha`` 1 it is the latest value."""
-
-    __slots__ = ("_alpha", "_mean")
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self._mean: float | None = None
-
-    def update(self, value: float) -> None:
-        self.update_all((value,))
-
-    def update_all(self, values: Sequence[float]) -> None:
-        mean, alpha, rest = self._mean, self._alpha, 1.0 - self._alpha
-        for value in values:
-            mean = value if mean is None else alpha * value + rest * mean
-        self._mean = mean
-
-    def get(self) -> float | None:
-        return self._mean
 
 
 class Rate:

@@ -87,14 +87,14 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: reducers.Ewma(1.0),
+        build=lambda options: _smoothed(1.0),
         options=_schema(),
         within=True,
     )
     yield StatisticPlugin(
         name="ewma",
         summary="Exponentially weighted moving average",
-        build=lambda options: reducers.Ewma(options.get("alpha", 0.3)),
+        build=lambda options: _smoothed(options.get("alpha", 0.3)),
         options=_schema(
             alpha={
                 "description": "Weight of the newest value; higher forgets faster.",
@@ -168,6 +168,10 @@ def _build(
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     q = options.get("q", 0.5)
     return _build(partial(river, "Quantile", q), partial(reducers.quantile, q=q), True, options)
+
+
+def _smoothed(alpha: float) -> Statistic:
+    return reducers.Fold(partial(reducers.smoothed, alpha), None)
 
 
 def _by_time(options: Mapping[str, Any]) -> bool:

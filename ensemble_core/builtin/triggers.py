@@ -63,14 +63,6 @@ def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     return build
 
 
-def _metric(name: str | None, options: Mapping[str, Any]) -> Trigger:
-    return Trigger(metric=name)
-
-
-def _interval(name: str | None, options: Mapping[str, Any]) -> Trigger:
-    return Trigger(every=float(options["seconds"]))
-
-
 _INTERVAL_OPTIONS = {
     "type": "object",
     "required": ["seconds"],
@@ -90,12 +82,15 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     """Start, metrics, time, what happens to jobs, what observers read, and resizes."""
     yield TriggerPlugin(name="start", summary="the run begins (once)", build=_on("start"))
     yield TriggerPlugin(
-        name="metric", summary="a metric was updated", build=_metric, name_means="metric"
+        name="metric",
+        summary="a metric was updated",
+        build=lambda path, options: Trigger(metric=path),
+        name_means="metric",
     )
     yield TriggerPlugin(
         name="interval",
         summary="every so many seconds",
-        build=_interval,
+        build=lambda name, options: Trigger(every=float(options["seconds"])),
         options=_INTERVAL_OPTIONS,
     )
     yield TriggerPlugin(

@@ -37,12 +37,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.job_table import JobRecord, Link
+from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.state import Occasion, State
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
-from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Submit, Terminate
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
@@ -60,7 +61,6 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import Job
 
 __all__ = ["Engine"]
 
@@ -249,7 +249,7 @@ class Engine:
             index.touched.clear()
             return
         # Most events concern no rule, and are to cost no call.
-        if index.touched or index.occasions.by_name or rules.observer is not None:
+        if index.touched or index.occasions or rules.observer is not None:
             rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
             state.look_for_end = state.look_for_end or not state.table.records
@@ -333,7 +333,7 @@ class Engine:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
         state = self.state
         cancelled: list[tuple[JobRecord, Link]] = []
-        batches: dict[str, list[Job]] = {}
+        absent_jobs: list[HeldJob] = []
         for name in absent:
             record = state.table.records.get(name)
             if record is None or record.seen:
@@ -344,9 +344,8 @@ class Engine:
                 if record.link is not None:
                     cancelled.append((record, record.link))
             else:
-                batches.setdefault(record.job.group, []).append(record.job)
-        for group, jobs in batches.items():
-            state.out.append(Submit(group=group, jobs=tuple(jobs)))
+                absent_jobs.append((record.job, None, 0))
+        state.submit_each(absent_jobs)
         return cancelled
 
     def _on_resources(self, event: Resources) -> None:

@@ -402,7 +402,6 @@ class _Stranger:
     state: int = JobState.NEW.value
     exception: str | None = None
     status: int | None = None
-    ended: bool = False
 
 
 class Strangers:
@@ -422,6 +421,7 @@ class Strangers:
         name, context = event.name, event.context
         step = _STEPS.get(name) or _step(name)
         occasions = list(step.occasions)
+        ended = job.state >= JobState.CLEANUP
         if step.state > job.state:
             job.state = step.state
             occasions = list(step.moving)
@@ -430,8 +430,7 @@ class Strangers:
         elif name == "finish":
             status = context.get("status")
             job.status = status if isinstance(status, int) else None
-        if name in ("finish", "clean") and not job.ended:
-            job.ended = True
+        if name in ("finish", "clean") and not ended:
             if job.exception == "cancel":
                 occasions.append("job-cancel")
             else:

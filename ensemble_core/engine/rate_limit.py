@@ -12,7 +12,10 @@ from collections.abc import Collection, Sequence
 
 from ensemble_core.model.jobs import Job
 
-__all__ = ["RateLimit"]
+__all__ = ["HeldJob", "RateLimit"]
+
+#: A job, with the rule and firing that submitted it.
+HeldJob = tuple[Job, str | None, int]
 
 
 class RateLimit:
@@ -21,12 +24,11 @@ class RateLimit:
     __slots__ = ("_last", "_rate", "_size", "_tokens", "held")
 
     def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-        self._size = max(1.0, rate or 1.0)
-        self._tokens = self._size
+        self._tokens = math.inf
+        self.adopt(rate)
         self._last: float | None = None
-        #: Jobs that wait for their turn, with the rule and firing that submitted them.
-        self.held: deque[tuple[Job, str | None, int]] = deque()
+        #: Jobs that wait for their turn.
+        self.held: deque[HeldJob] = deque()
 
     def adopt(self, rate: float | None) -> None:
         """Go on at another rate."""
@@ -52,7 +54,7 @@ class RateLimit:
         self.held.extend((job, rule, firing) for job in jobs[free:])
         return tuple(jobs[:free])
 
-    def release(self, now: float) -> list[tuple[Job, str | None, int]]:
+    def release(self, now: float) -> list[HeldJob]:
         """The held jobs whose turn has come."""
         self._refill(now)
         count = min(len(self.held), int(self._tokens + 1e-9))

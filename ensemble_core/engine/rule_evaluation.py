@@ -82,8 +82,7 @@ class RuleEvaluation:
             satisfied = self.satisfied()
             if satisfied:
                 self.consider_each(satisfied, Occasion(event, record, fields))
-        by_name = index.occasions.by_name
-        if by_name and not by_name.keys().isdisjoint(names):
+        if index.occasions and not index.occasions.keys().isdisjoint(names):
             occasion = Occasion(event, record, fields)
             self.event_rules(names, group, occasion, stranger=stranger)
         if index.touched or self.state.withdrawn:
@@ -148,9 +147,8 @@ class RuleEvaluation:
         self, names: Iterable[str], group: str | None, occasion: Occasion, *, stranger: bool = False
     ) -> None:
         """Consider the rules that wait for an occasion of one of these names."""
-        found: list[RuleState] = []
-        for name in names:
-            self.state.rules.index.occasions.find(name, group, found)
+        index = self.state.rules.index
+        found = [rule_state for name in names for rule_state in index.waiting(name, group)]
         if stranger:
             found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
         self.consider_each(in_order(found), occasion)
@@ -181,7 +179,10 @@ class RuleEvaluation:
                     if known is not None and (
                         verdict is False or not rule_state.seen or _UNKNOWN in rule_state.seen
                     ):
-                        rule_state.seen = self._seen(condition.names, condition.metrics, known)
+                        rule_state.seen = ", ".join(
+                            f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
+                            for name, value in state.spoken_of(condition, known).items()
+                        )
                     self._refuse(rule_state, "no value" if verdict is None else "condition", known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
@@ -212,14 +213,6 @@ class RuleEvaluation:
         if rule_state.value is not None:
             known["value"] = rule_state.value
         return known
-
-    def _seen(self, names: Iterable[str], metrics: Iterable[str], known: Mapping[str, Any]) -> str:
-        found = {name: known.get(name) for name in sorted(names)}
-        found.update((path, self.state.metric(path)) for path in sorted(metrics))
-        return ", ".join(
-            f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
-            for name, value in found.items()
-        )
 
     def _fire(
         self, rule_state: RuleState, occasion: Occasion, known: dict[str, Any] | None

@@ -9,7 +9,7 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -17,7 +17,7 @@ from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["Occasions", "RuleIndex", "RuleState", "Watch", "in_order"]
+__all__ = ["RuleIndex", "RuleState", "Watch", "in_order"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -198,53 +198,18 @@ def _comparison(state: RuleState) -> tuple[str, float]:
     return condition.comparison
 
 
-class Occasions:
-    """The rules that wait for an occasion, by its name and the job's group."""
-
-    __slots__ = ("by_name",)
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, dict[str | None, list[RuleState]]] = {}
-
-    def add(self, state: RuleState) -> None:
-        for name in state.rule.trigger.wakes:
-            by_group = self.by_name.setdefault(name, {})
-            insort(by_group.setdefault(state.rule.trigger.group, []), state, key=_order)
-
-    def discard(self, state: RuleState) -> None:
-        for name in state.rule.trigger.wakes:
-            by_group = self.by_name[name]
-            group = state.rule.trigger.group
-            by_group[group].remove(state)
-            if not by_group[group]:
-                del by_group[group]
-            if not by_group:
-                del self.by_name[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.by_name
-
-    def find(self, name: str, group: str | None, found: list[RuleState]) -> None:
-        """Add the rules that wait for this occasion to ``found``."""
-        by_group = self.by_name.get(name)
-        if by_group:
-            if None in by_group:
-                found += by_group[None]
-            if group is not None and group in by_group:
-                found += by_group[group]
-
-
 class RuleIndex:
     """All live rules, by what can wake them.
 
-    ``touched`` are the watches whose metric was updated since the engine last looked, in order.
+    ``occasions`` has those that wait for one, by its name and the job's group. ``touched`` are the
+    watches whose metric was updated since the engine last looked, in order.
     """
 
     __slots__ = ("_metrics", "counts", "gauges", "occasions", "series", "touched", "watches")
 
     def __init__(self, metrics: MetricStore) -> None:
         self._metrics = metrics
-        self.occasions = Occasions()
+        self.occasions: dict[str, dict[str | None, list[RuleState]]] = {}
         self.watches: dict[str, Watch] = {}
         self.counts: dict[tuple[str, str], Watch] = {}
         self.series: dict[tuple[str, str], list[Watch]] = {}
@@ -270,12 +235,30 @@ class RuleIndex:
         """Put a live rule in; ``path`` is its metric's, if it waits for one."""
         if path is not None:
             self.watch(path).add(state)
-        else:
-            self.occasions.add(state)
+            return
+        trigger = state.rule.trigger
+        for name in trigger.wakes:
+            by_group = self.occasions.setdefault(name, {})
+            insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
     def discard(self, state: RuleState) -> None:
         """Take a rule out that is exhausted or switched off."""
         if state.watch is not None:
             state.watch.discard(state)
-        else:
-            self.occasions.discard(state)
+            return
+        trigger = state.rule.trigger
+        for name in trigger.wakes:
+            by_group = self.occasions[name]
+            by_group[trigger.group].remove(state)
+            if not by_group[trigger.group]:
+                del by_group[trigger.group]
+            if not by_group:
+                del self.occasions[name]
+
+    def waiting(self, name: str, group: str | None) -> Iterator[RuleState]:
+        """The rules that wait for an occasion of this name, of a job of this group."""
+        by_group = self.occasions.get(name)
+        if by_group:
+            yield from by_group.get(None, ())
+            if group is not None:
+                yield from by_group.get(group, ())

@@ -182,8 +182,8 @@ class RuleTracer:
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
             return ""
-        seen = {name: known.get(name) for name in sorted(condition.names) if name != "value"}
-        seen.update((path, self.state.metric(path)) for path in sorted(condition.metrics))
+        seen = self.state.spoken_of(condition, known)
+        seen.pop("value", None)
         return ", ".join(_spelled(seen.items()))
 
     def _metric(self) -> float | None:

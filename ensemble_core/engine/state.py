@@ -7,18 +7,19 @@ all stand at the top of ``engine.py``. A snapshot of a run is this object, pickl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ensemble_core.engine.job_table import JobRecord, JobTable, Link, Strangers
-from ensemble_core.engine.rate_limit import RateLimit
+from ensemble_core.engine.rate_limit import HeldJob, RateLimit
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import (
     Call,
     Cancel,
@@ -227,6 +228,12 @@ class State:
             self.table.fill_gauges()
         return self.metrics.get(path, self.now)
 
+    def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields and metrics that a condition speaks of, with the values they have now."""
+        found = {name: known.get(name) for name in sorted(condition.names)}
+        found.update((path, self.metric(path)) for path in sorted(condition.metrics))
+        return found
+
     def fields(self, occasion: Occasion) -> dict[str, Any]:
         """What a condition may speak of: fields of the job, of its event, and of the occasion."""
         event, record, own = occasion
@@ -369,25 +376,32 @@ class State:
 
     def release(self) -> None:
         """Submit the jobs that the rate limit held and whose turn has come."""
-        batch: dict[tuple[str, str | None, int], list[Job]] = {}
-        for job, rule, firing in self.rate_limit.release(self.now):
-            batch.setdefault((job.group, rule, firing), []).append(job)
-        for (group, rule, firing), jobs in batch.items():
-            self.out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
+        self.submit_each(self.rate_limit.release(self.now))
         self._await_release()
+
+    def submit_each(self, held: Iterable[HeldJob]) -> None:
+        """Hand these jobs on, those of one group and firing together."""
+        batches: dict[tuple[str, str | None, int], list[Job]] = {}
+        for job, rule, firing in held:
+            batches.setdefault((job.group, rule, firing), []).append(job)
+        for (group, rule, firing), jobs in batches.items():
+            self.out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
 
     def _cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
-        held = self.rate_limit.drop(decision.jobs)
-        for job in held:
-            record = self.table.records[job]
-            self.table.forget(record)
-            self.look_for_end = True
-            self.withdrawn.append((record, origin.link))
-        if not held:
+        records = self._forget_held(decision.jobs)
+        if not records:
             return decision
-        gone = set(held)
-        return replace(decision, jobs=tuple(job for job in decision.jobs if job not in gone))
+        self.look_for_end = True
+        self.withdrawn += [(record, origin.link) for record in records.values()]
+        return replace(decision, jobs=tuple(job for job in decision.jobs if job not in records))
+
+    def _forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
+        """Those of these jobs that the rate limit holds are over; their records by id."""
+        records = {job: self.table.records[job] for job in self.rate_limit.drop(jobs)}
+        for record in records.values():
+            self.table.forget(record)
+        return records
 
     def _cancelling(self, jobs: Iterable[str]) -> None:
         """Remember that the executor is told to cancel these."""
@@ -400,15 +414,10 @@ class State:
 
     def end(self, decision: Terminate) -> None:
         """End the run by this decision."""
-        held = [job.id for job, _, _ in self.rate_limit.held]
-        self.rate_limit.drop(held)
-        for job in held:
-            self.table.forget(self.table.records[job])
+        held = self._forget_held([job.id for job, _, _ in self.rate_limit.held])
         if held:
-            gone = set(held)
-            decision = replace(
-                decision, cancel=tuple(job for job in decision.cancel if job not in gone)
-            )
+            left = tuple(job for job in decision.cancel if job not in held)
+            decision = replace(decision, cancel=left)
         self._cancelling(decision.cancel)
         self._end(decision)
 
@@ -448,9 +457,5 @@ class State:
     def error(self, message: str, origin: Origin | None = None) -> None:
         """Tell of an error, which turns the exit code of a natural end to 1."""
         self.errors += 1
-        if origin is None:
-            self.out.append(Log(message=message, level="error"))
-        else:
-            self.out.append(
-                Log(rule=origin.rule, firing=origin.number, message=message, level="error")
-            )
+        rule, firing = (None, 0) if origin is None else (origin.rule, origin.number)
+        self.out.append(Log(rule=rule, firing=firing, message=message, level="error"))

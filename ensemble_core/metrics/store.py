@@ -132,11 +132,9 @@ class MetricStore:
         *,
         everything: bool = False,
     ) -> None:
-        self.statistics = statistics
-        self.everything = everything
-        self.counts: dict[str, dict[str, int]] = {
-            group: dict.fromkeys(COUNTS, 0) for group in groups
-        }
+        self.statistics: Mapping[str, StatisticSpec] = {}
+        self.everything = False
+        self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
         #: What went wrong in plugins' statistics, for the engine to tell: with those that a rule
         #: asks for, and with those that are kept beside them.
@@ -147,13 +145,7 @@ class MetricStore:
         #: The statistics of which it was told that they are at fault.
         self._told: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
-        self._kept = self._to_keep()
-        for group in self.counts:
-            for variable in VARIABLES:
-                self.add(group, variable)
-            if everything:
-                for outcome in OUTCOMES:
-                    self.add(group, f"duration.{outcome}")
+        self.adopt(groups, statistics, everything=everything)
 
     def adopt(
         self,
@@ -167,10 +159,12 @@ class MetricStore:
         self.everything = self.everything or everything
         self._kept = self._to_keep()
         for group in groups:
-            if group not in self.counts:
-                self.counts[group] = dict.fromkeys(COUNTS, 0)
+            self.counts.setdefault(group, dict.fromkeys(COUNTS, 0))
             for variable in VARIABLES:
                 self.add(group, variable)
+            if self.everything:
+                for outcome in OUTCOMES:
+                    self.add(group, f"duration.{outcome}")
 
     def add(self, group: str, variable: str) -> Series:
         """The series of this variable, made if there is none yet."""
@@ -234,9 +228,7 @@ class MetricStore:
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
-        if path.kind == "count":
-            return partial(_count, self.counts[path.group], path.variable)
-        return partial(_gauge, self.gauges, path.text)
+        return partial(self.get, path)
 
     def bounds(self, path: MetricPath) -> Series | None:
         """The series whose smallest and largest value this metric always lies between."""
@@ -261,14 +253,6 @@ class MetricStore:
                 if value is not None:
                     values[f"{name}.{group}-{variable}"] = value
         return MetricsView(values)
-
-
-def _count(counts: Mapping[str, int], counter: str, now: float) -> float:
-    return counts[counter]
-
-
-def _gauge(gauges: Mapping[str, float], name: str, now: float) -> float | None:
-    return gauges.get(name)
 
 
 def _spoken(error: Exception) -> str:

@@ -233,7 +233,7 @@ def test_repetitions_end_and_the_rule_leaves_the_index() -> None:
     for number in range(4):
         told.play(f"lammps.{number}")
     assert told.fired().count("twice") == 2
-    assert "job-finish" not in told.engine.state.rules.index.occasions.by_name
+    assert "job-finish" not in told.engine.state.rules.index.occasions
 
 
 def test_backoff_skips_that_many_further_matches() -> None:

@@ -146,7 +146,7 @@ rules:
     told.start()
     told.play("a.0")
     assert told.fired().count("end") == 1
-    assert not told.engine.state.rules.index.occasions.by_name
+    assert not told.engine.state.rules.index.occasions
 
 
 def test_a_slow_action_behind_terminate_is_not_called() -> None:
