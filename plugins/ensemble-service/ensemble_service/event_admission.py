@@ -71,7 +71,7 @@ class EventAdmission:
         self._known_strangers: set[str] = set()
         #: Whole seconds by which the member's clock was ahead at least, and is ahead now: whole, so
         #: that a time that was corrected can be turned back into the member's own without loss.
-        self._least, self._offset = offsets
+        self._least, self.offset = offsets
         self._corrections = 0
         self._paths: set[str] = set()
         self._problems, self._rows = RateLimiter(*_PROBLEMS), RateLimiter(*_ROWS)
@@ -87,7 +87,7 @@ class EventAdmission:
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             self._drop("what is no event", clean(str(error), 200))
             return None
-        if event.timestamp - self._offset > now + _SLACK:
+        if event.timestamp - self.offset > now + _SLACK:
             self._correct(event.timestamp, now)
         if isinstance(event, JobEvent):
             return event if self._job(event) else None
@@ -116,10 +116,11 @@ class EventAdmission:
             if job is not None or self._elsewhere(event.job):
                 self._drop("an event of a job that was not submitted to it", clean(event.job, 100))
             return False
-        most = _MOST_EVENTS + (_MOST_ENDS if event.name in _ENDS else 0)
-        if job.events >= most and event.name != "clean":
-            self._drop(f"more than {_MOST_EVENTS} events of one job", clean(event.job, 100))
-            return False
+        if job.events >= _MOST_EVENTS and event.name != "clean":
+            most = _MOST_EVENTS + (_MOST_ENDS if event.name in _ENDS else 0)
+            if job.events >= most:
+                self._drop(f"more than {_MOST_EVENTS} events of one job", clean(event.job, 100))
+                return False
         job.events += 1
         return True
 
@@ -184,7 +185,7 @@ class EventAdmission:
 
     def at(self, timestamp: float, now: float) -> float:
         """A time of the member's as the controller's clock has it."""
-        when = timestamp - self._offset if self._offset else timestamp
+        when = timestamp - self.offset if self.offset else timestamp
         return when if when <= now + _SLACK else now
 
     def theirs(self, timestamp: float) -> float:
@@ -196,16 +197,16 @@ class EventAdmission:
         """The member's clock is further ahead than was known."""
         if self._corrections >= _CORRECTIONS:
             return
-        first = not self._offset and not any(job.newest for job in self._jobs.values())
+        first = not self.offset and not any(job.newest for job in self._jobs.values())
         self._corrections += 1
-        self._offset = math.ceil(timestamp - now)
+        self.offset = math.ceil(timestamp - now)
         if first:
-            self._least = self._offset
-        self._keep(self._least, self._offset)
+            self._least = self.offset
+        self._keep(self._least, self.offset)
         if "clock" not in self._told:
             self._told.add("clock")
             self._tell(
-                f"the clock of member {self._member} is {self._offset} s ahead of this one: times "
+                f"the clock of member {self._member} is {self.offset} s ahead of this one: times "
                 "of its events are corrected by that\n  hint: let both machines keep time by NTP"
             )
 

@@ -535,16 +535,17 @@ class MemberProxy:
                 self.ask_to_open()
             return
         events: list[Event] = []
-        now = self._run.clock()
+        now, admission = self._run.clock(), self._admission
         for message in batch.events[skip:]:
             self._next += 1
-            event = self._admission.take(message, now)
+            event = admission.take(message, now)
             if event is None or (
                 isinstance(event, JobEvent) and event.ours and not self._news_of(event)
             ):
                 continue
-            when = self._admission.at(event.timestamp, now)
-            if when != event.timestamp:
+            when = event.timestamp
+            if when > now or admission.offset:
+                when = admission.at(when, now)
                 event = replace(event, timestamp=when)
             if isinstance(event, (Resources, ExecutorLost)):
                 if events:

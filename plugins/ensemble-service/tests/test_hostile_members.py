@@ -259,7 +259,7 @@ def test_whatever_a_member_sends_the_run_gets_only_what_its_journal_can_hold(
 @pytest.mark.parametrize(
     "message",
     [
-        raw('{"type":"job","job":"t.1","name":"x","context":{"a":' + "[" * 50 + "]" * 50 + "}}"),
+        raw('{"type":"job","job":"t.1","name":"x","context":{"a":' + "[" * 150 + "]" * 150 + "}}"),
         raw("[" * 100_000),
         raw('{"type":"job","job":"t.1","name":"start","context":{"x":"' + "x" * 1_100_000 + '"}}'),
         raw({"type": "job", "job": MINE, "name": "finish", "context": {"status": "0"}}),
