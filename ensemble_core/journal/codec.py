@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple
 
 from ensemble_core.model.codec import dumps, layout
@@ -103,14 +104,6 @@ def decisions_text(decisions: Sequence[Decision]) -> str | None:
     return dumps(decisions) if decisions else None
 
 
-def _fits(job: object, name: object, data: object) -> bool:
-    return (
-        (job is None or type(job) is str)
-        and (name is None or type(name) is str)
-        and (data is None or type(data) is dict)
-    )
-
-
 def rows_of(first: int, last: int, text: str) -> list[Row]:
     """The rows of one list. Raises ``ValueError`` where it is damaged."""
     found = json.loads(text)
@@ -119,7 +112,13 @@ def rows_of(first: int, last: int, text: str) -> list[Row]:
     rows = []
     for seq, item in enumerate(found, start=first):
         time, kind, job, name, data, decisions, more = (*item, None, None, None)[:7]
-        if type(time) not in (float, int) or type(kind) is not str or not _fits(job, name, data):
+        if not (
+            type(time) in (float, int)
+            and type(kind) is str
+            and type(job) in (str, NoneType)
+            and type(name) in (str, NoneType)
+            and type(data) in (dict, NoneType)
+        ):
             raise ValueError(f"event {seq} is not what was written")
         decided = dumps(decisions) if decisions else None
         rows.append(Row(seq, time, kind, job, name, data, decided, more))

@@ -164,13 +164,8 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
 
 def _in_use(path: Path) -> bool:
     """Whether what was written last may not be in the file itself yet, or only half of it."""
-    for ending in ("-wal", "-journal"):
-        try:
-            if path.with_name(path.name + ending).stat().st_size > 0:
-                return True
-        except OSError:
-            continue
-    return False
+    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
+    return any(file.exists() and file.stat().st_size for file in beside)
 
 
 def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:

@@ -76,9 +76,8 @@ class JournalWriter:
         self.path = path
         self.perform: Callable[[Any], object] | None = None
         self.trouble: Callable[[JournalError | None], None] | None = None
-        self.in_trouble = False
-        #: Why the journal could not be written when that was tried last and failed.
-        self._failed: JournalError | None = None
+        #: Why the journal cannot be written now, if it cannot.
+        self.in_trouble: JournalError | None = None
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
@@ -159,7 +158,7 @@ class JournalWriter:
         :class:`JournalError` where that is not possible: then the run has no end yet, for the
         journal does not have what led to it."""
         if not self.stop(None):
-            raise self._failed or JournalError(
+            raise self.in_trouble or JournalError(
                 f"the newest events are not in the journal: {self.path}", code="journal"
             )
         self._execute(
@@ -235,15 +234,15 @@ class JournalWriter:
             while self._write_next():
                 pass
         except Exception as error:  # ours or an order's: nobody must wait for a thread that is gone
-            self._failed = JournalError(
-                f"the journal's writer broke down: {self.path}",
-                cause=repr(error),
-                hint="this is a fault of Ensemble or a plugin; please report it",
-                code="broken",
-            )
-            self.in_trouble = True
             self._given_up.set()
-            self._tell(self._failed)
+            self._tell(
+                JournalError(
+                    f"the journal's writer broke down: {self.path}",
+                    cause=repr(error),
+                    hint="this is a fault of Ensemble or a plugin; please report it",
+                    code="broken",
+                )
+            )
 
     def _write_next(self) -> bool:
         """Wait for something to write, write it with all that has come meanwhile, and hand its
@@ -288,20 +287,18 @@ class JournalWriter:
                 self._write(self._written + 1, batch, snapshot)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
-                    self._failed = words(error, self.path)
-                    self.in_trouble = True
-                    self._tell(self._failed)
+                    self._tell(words(error, self.path))
                 snapshot = None  # what it is good for is not worth the room that events need
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
             if self.in_trouble:
-                self.in_trouble = False
                 self._tell(None)
             return True
         return False
 
     def _tell(self, error: JournalError | None) -> None:
+        self.in_trouble = error
         if self.trouble is not None:
             self.trouble(error)
 
@@ -328,14 +325,10 @@ class JournalWriter:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that a file's name outlives a power cut."""
-    try:
+    """Make sure that a file's name outlives a power cut, where the file system can do that."""
+    with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        return  # a file system that knows no such thing
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -271,44 +271,29 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
-    import traceback
-
-    where = Location(str(path))
-    hint = None
     if isinstance(error, OSError) and error.filename == str(real):
         return PluginError(
             f"plugin file {str(path)!r} cannot be read: {error.strerror}", code="plugin-file"
         )
+    import traceback
+
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((frame.lineno or 0 for frame in frames if frame.filename == str(real)), 0)
+    where = Location(str(path), line, 1) if line else Location(str(path))
+    what = f"cannot be loaded: {explain_failure(error, place=False)}"
+    hint = None
     if isinstance(error, SyntaxError) and error.filename in (str(real), None):
-        what = f"plugin {path.name!r} does not parse: {error.msg}"
+        what = f"does not parse: {error.msg}"
         where = Location(str(path), error.lineno or 0, error.offset or 0)
-        return PluginError(what, where=where, code="plugin-broken")
-    line = next(
-        (
-            frame.lineno or 0
-            for frame in reversed(traceback.extract_tb(error.__traceback__))
-            if frame.filename == str(real)
-        ),
-        0,
-    )
-    if line:
-        where = Location(str(path), line, 1)
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    elif isinstance(error, ModuleNotFoundError) and error.name:
         neighbour = real.parent / error.name.partition(".")[0]
         if neighbour.is_dir() or neighbour.with_suffix(".py").exists():
             hint = "a single file cannot import its neighbours: make them a package and install it"
         else:
             hint = f"install what provides the module {error.name!r}"
     elif isinstance(error, ValueError) and not line:
-        return PluginError(
-            f"plugin {path.name!r} does not parse: {error}", where=where, code="plugin-broken"
-        )
-    return PluginError(
-        f"plugin {path.name!r} cannot be loaded: {explain_failure(error, place=False)}",
-        where=where,
-        hint=hint,
-        code="plugin-broken",
-    )
+        what = f"does not parse: {error}"
+    return PluginError(f"plugin {path.name!r} {what}", where=where, hint=hint, code="plugin-broken")
 
 
 def _reason(error: BaseException) -> str:

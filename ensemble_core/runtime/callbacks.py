@@ -77,7 +77,7 @@ class Caller:
                 self._slow_threads += 1
         except RuntimeError as error:  # the machine gives no more threads
             if not (self._custom_threads if call.kind == "custom" else self._slow_threads):
-                self._emit(CallFailed(self._clock(), call.call, f"{call.name}: {error}"))
+                self._fail(call, f": {error}")
                 return
         (self._custom if call.kind == "custom" else self._slow).put(task)
 
@@ -98,28 +98,24 @@ class Caller:
                 result = self._checked(call, self._perform(task))
                 self._emit(CallReturned(self._clock(), call.call, result))
             except EnsembleError as error:
-                self._emit(CallFailed(self._clock(), call.call, f"{call.name}: {error}"))
+                self._fail(call, f": {error}")
             except BaseException as error:  # whatever a user's function raises, the run goes on
-                self._emit(
-                    CallFailed(
-                        self._clock(),
-                        call.call,
-                        f"{call.name} raised {_one_line(error)}",
-                        _traceback(error),
-                    )
-                )
+                self._fail(call, f" raised {_one_line(error)}", _traceback(error))
+
+    def _fail(self, call: Call, why: str, *traceback: str) -> None:
+        self._emit(CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback))
 
     def _perform(self, task: MakeCall) -> object:
         call = task.call
-        action = Action({"name": "custom", "label": call.name})
+        event = {**call.event, "attempt": call.attempt}
         if call.kind == "custom":
             if call.name not in self._functions:
                 raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
             return self._functions[call.name](
                 metrics=task.metrics,
-                event={**call.event, "attempt": call.attempt},
+                event=event,
                 rule=task.rule,
-                action=action,
+                action=Action({"name": "custom", "label": call.name}),
                 handle=self._handle(),
                 job=None if call.job is None else dict(call.job),
                 ensemble=self._ensemble.name,
@@ -130,7 +126,7 @@ class Caller:
         return run(
             CallContext(
                 options=call.options,
-                event={**call.event, "attempt": call.attempt},
+                event=event,
                 rule=task.rule,
                 action=Action({"name": call.name, **call.options}),
                 metrics=task.metrics,

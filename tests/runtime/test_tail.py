@@ -461,7 +461,7 @@ def test_closing_completes_what_has_ended(tmp_path: Path) -> None:
         path = tmp_path / f"{job}.txt"
         path.write_text("1\n" * 10)
         watched.follower.watch(f"j.{job}", "lines", Lines(), path)
-        watched.follower.finish(f"j.{job}", over.set if job == 49 else None)
+        watched.follower.finish(f"j.{job}", over.set if job == 49 else lambda: None)
     watched.follower.close()
     assert over.is_set()
     assert len(watched.events) == 500
