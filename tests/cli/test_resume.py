@@ -58,22 +58,24 @@ class Place:
         return [*args, "--state", str(self.state)]
 
     def killed(self, kind: str, number: int, executor: str = "disk", **options: str) -> Place:
-        """A run whose controller was killed at this place."""
-        done = subprocess.run(
-            [
-                sys.executable,
-                str(CRASH / "one.py"),
-                kind,
-                str(number),
-                *self.run_args(executor, **options),
-            ],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-        return self
+        """A run whose controller was killed at this place, or before it where the run is over by
+        then: a slow machine tells of more events at once."""
+        command = [sys.executable, str(CRASH / "one.py"), kind]
+        while True:
+            done = subprocess.run(
+                [*command, str(number), *self.run_args(executor, **options)],
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode == -signal.SIGKILL:
+                return self
+            assert number > 1, done.stdout + done.stderr
+            assert done.returncode in (0, 1), done.stdout + done.stderr
+            number -= 1
+            shutil.rmtree(self.state)
+            (self.folder / "queue.jsonl").unlink()
 
     def ensemble(self, *args: str) -> Result:
         """A command; it never ends with a traceback."""
@@ -505,10 +507,11 @@ def test_a_queue_that_forgot_jobs_that_are_over(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed when each had been heard of; over when it is asked."""
-    for attempt in range(40):
+    for attempt in range(24):
         (tmp_path / str(attempt)).mkdir()
         monkeypatch.chdir(tmp_path / str(attempt))
-        place = Place(Path.cwd()).killed("told", 12 - attempt % 9, forgets="true")
+        # Earlier or later in its life: how many it has told of by then is not the same everywhere.
+        place = Place(Path.cwd()).killed("told", 9 + attempt % 6, forgets="true")
         before = place.submitted()
         if before.keys() <= place.heard_of():
             break
