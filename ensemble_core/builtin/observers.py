@@ -9,10 +9,8 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from ensemble_core.metrics.store import VARIABLES
-from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin, hookimpl
 from ensemble_core.plugin.observer import Observer, Row
 
@@ -127,15 +125,6 @@ def _finite(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _build(job: Job, options: Mapping[str, Any]) -> Observer:
-    return JsonLines(options.get("path"), options.get("fields"), options.get("clock"))
-
-
-def _variables(options: Mapping[str, Any]) -> frozenset[str] | None:
-    fields = options.get("fields")
-    return None if fields is None else frozenset(fields)
-
-
 class _Unasked(Mapping[str, str]):
     """Fields that are not among those to take, each with what to add: there is no end of them. One
     that is spelt much like one of those is rather meant to be that."""
@@ -157,11 +146,6 @@ class _Unasked(Mapping[str, str]):
         return 0
 
 
-def _unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
-    fields = options.get("fields")
-    return {} if fields is None else _Unasked(fields)
-
-
 @hookimpl
 def ensemble_observers() -> Iterable[ObserverPlugin]:
     """The observer that comes with Ensemble."""
@@ -169,9 +153,11 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="json-lines",
             summary="Numbers from lines that are JSON objects",
-            build=_build,
-            variables=_variables,
-            unasked=_unasked,
+            build=lambda job, options: JsonLines(
+                options.get("path"), options.get("fields"), options.get("clock")
+            ),
+            variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
+            unasked=lambda options: _Unasked(options["fields"]) if "fields" in options else {},
             options={
                 "type": "object",
                 "properties": {

@@ -136,13 +136,10 @@ def _windowed(
     """``streaming`` makes what reduces all values; of an ``exact`` one the first are kept, and it
     is an estimate from then on. ``reduce`` is over values that are kept."""
 
-    def build(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
-        return _build(streaming, reduce, exact, options)
-
     return StatisticPlugin(
         name=name,
         summary=summary,
-        build=build,
+        build=partial(_build, streaming, reduce, exact),
         options=_schema(window=_WINDOW),
         default=default,
         within=within,

@@ -63,20 +63,6 @@ def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     return build
 
 
-_INTERVAL_OPTIONS = {
-    "type": "object",
-    "required": ["seconds"],
-    "properties": {
-        "seconds": {
-            "description": 'Time between occasions: seconds, or a duration such as "5m".',
-            "type": ["number", "string"],
-            "exclusiveMinimum": 0,
-            "x-ensemble": "duration",
-        }
-    },
-}
-
-
 @hookimpl
 def ensemble_triggers() -> Iterable[TriggerPlugin]:
     """Start, metrics, time, what happens to jobs, what observers read, and resizes."""
@@ -91,7 +77,18 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name="interval",
         summary="every so many seconds",
         build=lambda name, options: Trigger(every=float(options["seconds"])),
-        options=_INTERVAL_OPTIONS,
+        options={
+            "type": "object",
+            "required": ["seconds"],
+            "properties": {
+                "seconds": {
+                    "description": 'Time between occasions: seconds, or a duration such as "5m".',
+                    "type": ["number", "string"],
+                    "exclusiveMinimum": 0,
+                    "x-ensemble": "duration",
+                }
+            },
+        },
     )
     yield TriggerPlugin(
         name="heartbeat", summary="at each heartbeat of the run", build=_on("heartbeat")

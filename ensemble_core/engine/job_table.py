@@ -31,13 +31,8 @@ _STATE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that a job has at most once, as bits: a second one is an echo and changes nothing.
-_ONCE: dict[str, int] = {
-    name: 1 << bit
-    for bit, name in enumerate(
-        ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
-    )
-}
+#: Events that a job has at most once: a second one is an echo and changes nothing.
+_ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
 
 
 def exit_code(status: int) -> int:
@@ -79,7 +74,8 @@ def _step(name: str) -> _Step:
     changes = name in ("submit", "start", "exception", "finish", "clean")
     own = (f"job-{name}",)
     moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
-    return _Step(_ONCE.get(name, 0), changes, state.value, own, moving)
+    once = 1 << _ONCE.index(name) if name in _ONCE else 0
+    return _Step(once, changes, state.value, own, moving)
 
 
 _STEPS = {name: _step(name) for name in RFC21_EVENTS}

@@ -86,15 +86,13 @@ def in_order(states: list[RuleState]) -> list[RuleState]:
     return sorted(dict.fromkeys(states), key=_order)
 
 
+@dataclass(slots=True, eq=False)
 class _Thresholds:
     """States by the number they compare with, sorted; of equal numbers those with ``tie`` 0 come
     before those with 1."""
 
-    __slots__ = ("numbers", "states")
-
-    def __init__(self) -> None:
-        self.numbers: list[tuple[float, int]] = []
-        self.states: list[RuleState] = []
+    numbers: list[tuple[float, int]] = field(default_factory=list)
+    states: list[RuleState] = field(default_factory=list)
 
     def add(self, number: float, tie: int, state: RuleState) -> None:
         at = bisect_right(self.numbers, (number, tie))
@@ -198,6 +196,7 @@ def _comparison(state: RuleState) -> tuple[str, float]:
     return condition.comparison
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RuleIndex:
     """All live rules, by what can wake them.
 
@@ -205,16 +204,13 @@ class RuleIndex:
     watches whose metric was updated since the engine last looked, in order.
     """
 
-    __slots__ = ("_metrics", "counts", "gauges", "occasions", "series", "touched", "watches")
-
-    def __init__(self, metrics: MetricStore) -> None:
-        self._metrics = metrics
-        self.occasions: dict[str, dict[str | None, list[RuleState]]] = {}
-        self.watches: dict[str, Watch] = {}
-        self.counts: dict[tuple[str, str], Watch] = {}
-        self.series: dict[tuple[str, str], list[Watch]] = {}
-        self.gauges: dict[str, Watch] = {}
-        self.touched: list[Watch] = []
+    _metrics: MetricStore
+    occasions: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    counts: dict[tuple[str, str], Watch] = field(default_factory=dict)
+    series: dict[tuple[str, str], list[Watch]] = field(default_factory=dict)
+    gauges: dict[str, Watch] = field(default_factory=dict)
+    touched: list[Watch] = field(default_factory=list)
 
     def watch(self, path: MetricPath) -> Watch:
         """The watch of this metric, made if there is none yet."""

@@ -8,6 +8,7 @@ jumped) is skipped, not made up for.
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 __all__ = ["Kind", "Timer", "Timers"]
@@ -23,15 +24,13 @@ class Timer(NamedTuple):
     key: str
 
 
+@dataclass(slots=True, eq=False)
 class Timers:
     """Times to come, by what they are for. One of each ``(kind, key)``."""
 
-    __slots__ = ("_due", "_heap", "_periods")
-
-    def __init__(self) -> None:
-        self._heap: list[Timer] = []
-        self._due: dict[tuple[Kind, str], float] = {}
-        self._periods: dict[tuple[Kind, str], float] = {}
+    _heap: list[Timer] = field(default_factory=list)
+    _due: dict[tuple[Kind, str], float] = field(default_factory=dict)
+    _periods: dict[tuple[Kind, str], float] = field(default_factory=dict)
 
     def once(self, when: float, kind: Kind, key: str) -> None:
         """Tell of this time, once."""
