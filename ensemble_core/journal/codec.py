@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from types import NoneType
 from typing import Any, NamedTuple
 
 from ensemble_core.model.codec import dumps, layout
@@ -115,9 +114,9 @@ def rows_of(first: int, last: int, text: str) -> list[Row]:
         if not (
             type(time) in (float, int)
             and type(kind) is str
-            and type(job) in (str, NoneType)
-            and type(name) in (str, NoneType)
-            and type(data) in (dict, NoneType)
+            and (job is None or type(job) is str)
+            and (name is None or type(name) is str)
+            and (data is None or type(data) is dict)
         ):
             raise ValueError(f"event {seq} is not what was written")
         decided = dumps(decisions) if decisions else None
