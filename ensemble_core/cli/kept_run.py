@@ -1,7 +1,8 @@
 """A kept run, opened for reading: its journal, plugins, executor and ensemble.
 
 A run's journal says which plugins and which executor it was made with; the ensemble is bound anew
-from the text that the journal has, never from the file, which may have changed since.
+from the text that the journal has, never from the file, which may have changed since. Of another
+user's run no plugin file is loaded and no snapshot: both can run code of theirs.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class KeptRun:
 
     def __init__(self, state: str | None, run: str, *, salvage: bool = False) -> None:
         from ensemble_core.journal.reader import NAME, Journal
-        from ensemble_core.journal.run_store import find, state_folder
+        from ensemble_core.journal.run_store import find, is_own, state_folder
 
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
+        self._own = is_own(self.folder)
         self._registry: Registry | None = None
 
     def __enter__(self) -> KeptRun:
@@ -70,9 +72,16 @@ class KeptRun:
     def registry(self) -> Registry:
         """The plugins that are installed now, with those files that the run named."""
         if self._registry is None:
+            from ensemble_core.cli.error_format import print_warning
             from ensemble_core.cli.options import load_plugins
 
-            self._registry = load_plugins(tuple(self.journal.about.get("plugins", ())))
+            files = tuple(self.journal.about.get("plugins", ()))
+            if files and not self._own:
+                print_warning(
+                    f"run {self.tag} is another user's: the plugins that it names are not loaded "
+                    f"({', '.join(map(str, files))})"
+                )
+            self._registry = load_plugins(files if self._own else ())
         return self._registry
 
     @property
@@ -100,11 +109,11 @@ class KeptRun:
         return load
 
     @property
-    def maker(self) -> str:
-        """What this installation can read of snapshots."""
+    def maker(self) -> str | None:
+        """What this installation can read of snapshots; ``None`` if it is to read none."""
         from ensemble_core.journal.replay import maker_of
 
-        return maker_of(versions(self.registry))
+        return maker_of(versions(self.registry)) if self._own else None
 
     def recover(self, *, compare: bool = True, pending: bool = True) -> Replay:
         """The engine as it was left; see ``replay.recover``."""

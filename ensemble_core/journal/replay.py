@@ -116,12 +116,13 @@ def _versions_at(journal: Journal, seq: int) -> str:
 def recover(
     journal: Journal,
     loading: Loading,
-    maker: str,
+    maker: str | None,
     *,
     compare: bool = True,
     pending: bool = True,
 ) -> Replay:
-    """The engine as the journal left it: from the newest snapshot that ``maker`` can read.
+    """The engine as the journal left it: from the newest snapshot that ``maker`` can read;
+    ``None`` reads none.
 
     ``pending`` false leaves out a change of the file that no event came after, for whoever puts
     another in its place: it was never in force, and the journal will not have it any more.
@@ -133,7 +134,7 @@ def recover(
     replay = None
     for snapshot in journal.snapshots():
         held = [text for text in texts if text.seq < snapshot.seq]
-        if snapshot.maker != maker or not held:
+        if maker is None or snapshot.maker != maker or not held:
             continue
         try:
             engine = load(snapshot.state, loading(held[-1]))

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import socket
+import stat
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ __all__ = [
     "find",
     "fit",
     "folders",
+    "is_own",
     "leave_asked",
     "look",
     "new_folder",
@@ -69,7 +71,10 @@ def new_folder(state: Path, tag: str) -> Path:
     """Make the folder of a new run. Raises :class:`JournalError` where that cannot be done."""
     folder = state / "runs" / tag
     try:
-        folder.mkdir(parents=True, mode=0o700)
+        # Nobody else may write where we read what to run, whatever the umask is.
+        for made in (state, state / "runs"):
+            made.mkdir(parents=True, mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
     except OSError as error:
         raise JournalError(
             f"no folder can be made for this run: {folder}",
@@ -79,6 +84,13 @@ def new_folder(state: Path, tag: str) -> Path:
             code="no-state",
         ) from error
     return folder
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a run is the caller's, so that nobody else can have written what is run when it is
+    read: plugins that it names, and its snapshots."""
+    found = [os.stat(path) for path in (folder, folder / NAME)]
+    return all(s.st_uid == os.geteuid() and not s.st_mode & stat.S_IWOTH for s in found)
 
 
 # -- who controls a run ----------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,11 +20,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core.cli.kept_run import versions
+from ensemble_core.cli.kept_run import KeptRun, versions
 from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_size
-from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import Lock
+from ensemble_core.journal.reader import NAME, digest
+from ensemble_core.journal.run_store import Lock, new_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -611,6 +613,57 @@ def test_a_run_in_a_folder_that_only_others_may_write_can_be_looked_at() -> None
         shutil.rmtree(home)
     assert [run["state"] for run in rows(result.stdout)] == ["ended"]
     assert len(rows(events.stdout)) == len(told.events)
+
+
+class _Bomb:
+    """Runs a command of its author when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return os.system, (f"touch {self.trace}",)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+@pytest.mark.parametrize("command", ["status", "events", "replay", "why"])
+def test_looking_at_another_users_run_does_not_run_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, foreign: bool
+) -> None:
+    told = played(tmp_path).keep()
+    plugin, ran = tmp_path / "theirs.py", tmp_path / "ran"
+    plugin.write_text(f"open({str(ran)!r}, 'w')")
+    with KeptRun(str(tmp_path), "last") as own:
+        maker = own.maker
+    with sqlite3.connect(told.folder / NAME) as journal:
+        state = pickle.dumps(_Bomb(ran))
+        journal.execute("INSERT OR REPLACE INTO about VALUES ('plugins', ?)", (json.dumps([str(plugin)]),))
+        journal.execute("INSERT INTO snapshots VALUES (3, ?, ?, ?)", (maker, digest(state), state))
+    journal.close()
+    if foreign:
+        somebody = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: somebody)
+
+    result = ensemble(tmp_path, command, "last", *(["begin"] if command == "why" else []))
+
+    assert ran.exists() != foreign  # the trap works: our own runs are trusted
+    if foreign:
+        assert result.exit_code == 0, result.output
+        assert "another user's" in result.stderr or command in ("status", "events")
+        refused = ensemble(tmp_path, "resume", "last")
+        assert refused.exit_code == 2
+        assert "another user's" in refused.stderr
+        assert not ran.exists()
+
+
+def test_nobody_else_may_write_where_runs_are_kept_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = new_folder(tmp_path / "state", "run-1")
+    finally:
+        os.umask(before)
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
 # -- pipes -----------------------------------------------------------------------------------------

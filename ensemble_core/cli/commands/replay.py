@@ -82,7 +82,7 @@ class _Check:
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
         """Whether a snapshot holds the state that the events led to, and decides the same."""
         kept, seq = self._kept, snapshot.seq
-        if snapshot.maker != kept.maker:
+        if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)
             return
         held = [text for text in kept.journal.texts() if text.seq < seq]

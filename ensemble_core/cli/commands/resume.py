@@ -20,7 +20,7 @@ from ensemble_core.config.source import read
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
-from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, state_folder
+from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, is_own, state_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
 
@@ -71,6 +71,12 @@ def take_up(
 ) -> int:
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
     folder = find(state_folder(state), run)
+    if not is_own(folder):
+        raise UsageError(
+            f"run {folder.name} is another user's, or others may write in its folder: {folder}",
+            hint="the user who began it can go on with it",
+            code="not-yours",
+        )
     lock = Lock(folder)
     lock.acquire(take_over=take_over)
     try:
