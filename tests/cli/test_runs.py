@@ -637,7 +637,9 @@ def test_looking_at_another_users_run_does_not_run_their_code(
         maker = own.maker
     with sqlite3.connect(told.folder / NAME) as journal:
         state = pickle.dumps(_Bomb(ran))
-        journal.execute("INSERT OR REPLACE INTO about VALUES ('plugins', ?)", (json.dumps([str(plugin)]),))
+        journal.execute(
+            "INSERT OR REPLACE INTO about VALUES ('plugins', ?)", (json.dumps([str(plugin)]),)
+        )
         journal.execute("INSERT INTO snapshots VALUES (3, ?, ?, ?)", (maker, digest(state), state))
     journal.close()
     if foreign:

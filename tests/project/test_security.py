@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.checkout
 def test_each_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     named = re.findall(r"`([\w./-]+\.py)::(\w+)`", text)
