@@ -309,7 +309,7 @@ def slurm() -> str:
     return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
 
 
-def last_section(seconds: float) -> None:
+def last_section(whole: float) -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
         word = "FAILED" if name in RESULTS.failed else "passed"
@@ -328,7 +328,7 @@ def last_section(seconds: float) -> None:
     if RESULTS.failed:
         print(f"FAILED: {', '.join(RESULTS.failed)} (of {len(RESULTS.took)} parts)")
     else:
-        print(f"all {len(RESULTS.took)} parts passed in {seconds:.0f} s")
+        print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s")
     if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
         print(flux())
     if RESULTS.closing.keys() & {"checkout", "ensemble-slurm"}:
