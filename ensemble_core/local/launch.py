@@ -9,7 +9,6 @@ descriptor left) as :class:`Busy`, and the same launch may be tried again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -32,8 +31,6 @@ LINEAGE = b"ENSEMBLE_LINEAGE"
 _SKEW = 60.0
 #: Programs that are remembered: jobs may each have one of their own.
 _MOST_FOUND = 1000
-#: Empty output files that may wait to be removed.
-_MOST_EMPTY = 50_000
 #: Errors of a system that is short of something for now.
 _SHORT = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 #: What Python changes for itself and what a job must find as it was.
@@ -94,13 +91,6 @@ def _above_standard(fd: int) -> int:
         os.close(fd)
 
 
-def _is_empty(path: str) -> bool:
-    try:
-        return os.stat(path).st_size == 0
-    except OSError:
-        return False
-
-
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
@@ -121,10 +111,6 @@ class Launcher:
     ) -> None:
         self._began = began
         self._written: set[int] = set()
-        #: Empty output files of jobs that are over, to be removed when no job runs. To make a file
-        #: where many were just removed is slow (ext4 passes over each inode that was freed of
-        #: late): it cost more than to start a process.
-        self._empty: list[str] = []
         self._found: dict[tuple[str, bytes], bytes] = {}
         self.serve(run, environment, folder)
         self._null = _above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -144,7 +130,6 @@ class Launcher:
         self._here: str | None = None
 
     def close(self) -> None:
-        self.remove_empty()
         os.close(self._null)
 
     def prepare(self, job: Job, gpus_configured: bool) -> Prepared:
@@ -353,24 +338,6 @@ class Launcher:
                 ) from error
             self._kept = folder
         return folder
-
-    def release(self, prepared: Prepared) -> None:
-        """The job is over: close its files; those that are empty will be removed."""
-        prepared.close()
-        for path in prepared.kept:
-            if _is_empty(path):
-                self._empty.append(path)
-        if len(self._empty) > _MOST_EMPTY:
-            self.remove_empty()
-
-    def remove_empty(self) -> None:
-        """Remove the files that the run kept for jobs which wrote nothing, so that a run of a
-        million silent jobs does not leave two million empty files."""
-        while self._empty:
-            path = self._empty.pop()
-            if _is_empty(path):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
 
     def _open(self, path: str, kept: bool) -> int:
         """Open an output file for appending; the first time in this run it is emptied.

@@ -69,9 +69,7 @@ class SupervisorLoop:
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )
-        self._lifecycle = JobLifecycle(
-            self.active, slots, self.log, self.poller, self._tree, self._launcher, grace
-        )
+        self._lifecycle = JobLifecycle(self.active, slots, self.log, self.poller, self._tree, grace)
         self._terminator = self._lifecycle.terminator
         self._starter = Starter(
             self._launcher,
@@ -164,8 +162,6 @@ class SupervisorLoop:
         self._lifecycle.look_behind()
         self._terminator.turn()
         self._starter.turn()
-        if not self.active.running:
-            self._launcher.remove_empty()
         self.log.tell_gauges()
         self._publish()
         self._requests.let_go()
