@@ -1,4 +1,4 @@
-"""The runs that are kept: where they are, how one is found by name, and who controls it.
+"""Run store: the folders of kept runs, how one is found by name, and the lock of its controller.
 
 Each run has a folder of its own below ``STATE/runs``, named by its tag: the journal, the lock of
 its controller, what the executor keeps, and the output of jobs that said nothing of where theirs
@@ -127,7 +127,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 class Lock:
-    """That one controller at a time has a run. Held until :meth:`release` or the process's end.
+    """The lease of a run: one controller at a time has it, until :meth:`release` or its end.
 
     The file names its holder, so that who is refused knows where to look. Where the file system
     knows no locks (Lustre without ``flock``), what it says of the holder decides.

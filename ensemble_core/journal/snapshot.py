@@ -1,4 +1,4 @@
-"""Snapshots: the engine's state as bytes, so that a resume need not handle every event again.
+"""Snapshots (checkpoints) of the engine as bytes, so that a resume need not handle every event.
 
 What the ensemble file and the plugins define (rules, groups' bindings, statistics) is named, not
 copied: it is looked up in the ensemble that the state is read for. Everything else is pickled. A

@@ -1,4 +1,4 @@
-"""Rules: what wakes them, what they ask, what they do.
+"""Rules: triggers, conditions, actions, and the rules made of them, with repetitions and backoff.
 
 :class:`Rule` and :class:`Action` are specifications, as a user's function returns them or the file
 has them. A :class:`BoundRule` is a rule after checking: its trigger, condition and actions are
