@@ -128,8 +128,11 @@ def plain(printed: str) -> str:
 
 
 def fits(told: str, printed: str) -> bool:
-    """Whether the page's text is what was printed."""
+    """Whether the page's text is what was printed. Of a run, the same lines: what a function answers
+    and how another job ends meanwhile come in either order."""
     lines = plain(told).splitlines()
+    if lines and lines[0].startswith("executor local") and "…" not in lines:
+        return sorted(lines) == sorted(plain(printed).splitlines())
     pattern = "".join(r"(?:.*\n)*?" if line == "…" else re.escape(line) + r"\n" for line in lines)
     return re.fullmatch(pattern, plain(printed)) is not None
 
