@@ -33,7 +33,8 @@ def is_run(folder: Path) -> bool:
     except OSError:
         return False
     if not header:
-        return {entry.name for entry in folder.iterdir()} <= {*_JOURNAL, *_NOTES}
+        known = {*_JOURNAL, *_NOTES, "executor", "output"}
+        return {entry.name for entry in folder.iterdir()} <= known
     return header[:16] == _SQLITE and header[_APPLICATION] == b"Ense"
 
 

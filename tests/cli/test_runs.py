@@ -551,6 +551,15 @@ def test_clean_keeps_a_run_whole_in_whose_folder_is_something_else(
     assert ensemble(tmp_path, "status", "last").exit_code == 0
 
 
+def test_clean_removes_what_a_run_left_that_was_killed_before_it_began(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "study-20260101T120000-aaaaaa"
+    (folder / "executor").mkdir(parents=True)
+    for name in (NAME, "lock", "executor/keeper.log"):
+        (folder / name).touch()
+    assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 0
+    assert not folder.exists()
+
+
 def test_clean_does_not_follow_a_link_out_of_a_run(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     home = tmp_path / "home"

@@ -22,6 +22,7 @@ from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.protocol import encode_event, encode_job
+from ensemble_core.local.supervisor_client import StartedSupervisor
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
@@ -698,3 +699,23 @@ def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> 
         executor.open(
             Run("nowhere", tmp_path, time.time, tmp_path / "file" / "state"), lambda events: None
         )
+
+
+def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:
+    """As where the file turns out to be wrong after the executor began to prepare itself."""
+    started = StartedSupervisor("prepared-1", tmp_path / "executor")
+    assert supervisors_of("prepared-1")
+    started.sock.close()
+    assert started.last_words() == ""  # it waits for the process that was started
+    wait_until(lambda: not supervisors_of("prepared-1"))
+
+
+def supervisors_of(tag: str) -> list[str]:
+    """Processes of this machine that have a run's tag in their command line."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = process.read_bytes().split(b"\0")
+            if tag.encode() in words:
+                found.append(process.parent.name)
+    return found
