@@ -1,4 +1,4 @@
-"""What a condition costs: its verdict against ``eval`` of the same text as bare Python.
+"""Cost of a condition: its verdict against ``eval`` of the same text as bare Python.
 
 Bare Python has its names in a dictionary and does without bounds, without a third truth value and
 without a lookup that may find nothing: it is the floor. Prints microseconds and the ratio of both,

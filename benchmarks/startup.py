@@ -50,7 +50,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 
 
 class Cost(NamedTuple):
-    """What one process took, in milliseconds; ``cpu`` without processes that outlive it."""
+    """Times of one process, in milliseconds; ``cpu`` without processes that outlive it."""
 
     wall: float
     cpu: float

@@ -41,7 +41,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def hint(self, name: str, known: Sequence[str]) -> str:
-        """What to say to somebody who asked for a command that is not there."""
+        """The error for a command that does not exist, with a suggestion."""
         from difflib import get_close_matches
 
         near = get_close_matches(name, known, 1)

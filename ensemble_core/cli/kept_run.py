@@ -21,7 +21,7 @@ __all__ = ["KeptRun", "versions"]
 
 
 def versions(registry: Registry) -> dict[str, str]:
-    """What decides how an engine behaves: versions of Ensemble, Python, river and the plugins."""
+    """Versions of Ensemble, Python, river and the plugins: they decide how an engine behaves."""
     import platform
 
     from ensemble_core.plugin.entry_points import version_of
@@ -110,7 +110,7 @@ class KeptRun:
 
     @property
     def maker(self) -> str | None:
-        """What this installation can read of snapshots; ``None`` if it is to read none."""
+        """The maker of the snapshots that may be read; ``None`` if none may be."""
         from ensemble_core.journal.replay import maker_of
 
         return maker_of(versions(self.registry)) if self._own else None

@@ -33,7 +33,7 @@ _MANY = 50
 
 @dataclass(slots=True)
 class Known:
-    """What names may refer to. A group that is ``None`` is there, but has errors of its own.
+    """The names that exist. A group that is ``None`` is there, but has errors of its own.
 
     ``functions`` and ``rules`` ``None`` mean that any name may be right. Of ``unfit`` statistics
     the cause says what is wrong; ``NAME`` in the hint stands for the path without its first word.
@@ -49,7 +49,7 @@ class Known:
 
 
 def cannot_be_built(what: str, error: Exception) -> EnsembleError:
-    """What to tell of something of a plugin's that is asked for and raises when it is built."""
+    """The error for something of a plugin's that raises when it is built."""
     if isinstance(error, EnsembleError):
         return EnsembleError(
             f"{what} cannot be built: {error.what}", cause=error.cause, hint=error.hint
@@ -105,7 +105,7 @@ class Context:
         self.errors.append(told)
 
     def intact(self, path: Path) -> bool:
-        """Whether the schema had nothing to say of the value at this path."""
+        """True if the schema accepted the value at this path."""
         return path not in self._broken
 
     def unknown(self, path: Path, noun: str, name: str, names: Collection[str]) -> None:
@@ -149,7 +149,7 @@ class Context:
     # -- what is known -------------------------------------------------------------------------
 
     def group(self, name: object, path: Path) -> bool:
-        """Whether there is such a job group; reported if not."""
+        """True if there is such a job group; reported if not."""
         if not isinstance(name, str):
             return False
         if name not in self.known.groups:
@@ -162,7 +162,7 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.parameters}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
-        """What observers of the group (or of any) can yield; ``None``: it cannot be known."""
+        """The fields that observers of the group (or of any) can yield; ``None``: not known."""
         found: set[str] = set()
         for observer in self._observers(group):
             names = observer and self._yields(*observer)
@@ -219,7 +219,7 @@ class Context:
             return None
 
     def _yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
-        """What an observer can yield with these options; ``None``: it cannot be known."""
+        """The fields that an observer can yield with these options; ``None``: not known."""
         if record.variables is None:
             return None
         shown = self.named(record, record.name)

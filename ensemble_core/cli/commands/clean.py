@@ -180,8 +180,8 @@ def _queued(info: RunInfo) -> int:
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
-    """Whether these may go: asked for on a terminal; off it, refused where jobs may still be queued
-    or where that cannot be known."""
+    """True if these may be removed: confirmed on a terminal; off it, refused where jobs may be
+    queued still or where that cannot be known."""
     if yes or not going:
         return True
 
