@@ -2,7 +2,7 @@
 the event's fields and metrics can happen. The one pure module that calls ``eval``.
 
 What is compiled is never the parsed tree itself: a new one is built from it, node by node, by a
-whitelist (:func:`_build`). Names become lookups of constant strings, calls go to ``FUNCTIONS``,
+whitelist (:class:`_Builder`). Names become lookups of constant strings, calls go to ``FUNCTIONS``,
 arithmetic takes numbers of bounded size. Whatever is not listed cannot be built, so the code
 reaches its three arguments and ``_NAMESPACE``, and its cost is bounded by the length of its text.
 """
@@ -10,9 +10,10 @@ reaches its three arguments and ``_NAMESPACE``, and its cost is bounded by the l
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 __all__ = ["FUNCTIONS", "NO_VALUE", "Compiled", "compiled"]
@@ -28,7 +29,7 @@ class _NoValue(Exception):
     """Something the formula speaks of has no value now."""
 
 
-#: What compiled code raises where something has no value, or makes no sense.
+#: What compiled code raises where something makes no sense, or has no value in a branch.
 NO_VALUE = (_NoValue, TypeError, ValueError, ArithmeticError)
 
 
@@ -57,23 +58,12 @@ def _round(number: object, digits: Any = None) -> float:
     return round(_number(number), None if digits is None else max(operator.index(digits), -_BITS))
 
 
-def _decided(decides: bool) -> Callable[..., Any]:
-    """``or`` (decided by what is true) or ``and`` (by what is false) over parts that may have no
-    value: one part that decides is enough."""
-
-    def several(*parts: Callable[[], Any]) -> Any:
-        unknown, result = False, None
-        for part in parts:
-            try:
-                result = part()
-            except NO_VALUE:
-                unknown = True
-            else:
-                if bool(result) is decides:
-                    return result
-        return _nothing() if unknown else result
-
-    return several
+def _attempt(part: Callable[[], Any]) -> Any:
+    """What a part of a formula gives; ``...`` where it raises."""
+    try:
+        return part()
+    except NO_VALUE:
+        return ...
 
 
 #: Functions that a formula may call, beside ``metric``. Each bounds its arguments.
@@ -92,8 +82,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _NAMESPACE: dict[str, Any] = {
     "__builtins__": {},
     **FUNCTIONS,
-    "_and": _decided(False),
-    "_or": _decided(True),
+    "_attempt": _attempt,
     "_float": float,
     "_nothing": _nothing,
     "_number": _number,
@@ -105,78 +94,127 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 #: Where every node stands: of compiled formulas nobody sees a traceback.
 _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
+_UNKNOWN = ast.Constant(..., **_AT)
 
 
-def compiled(tree: ast.expr, *, three_valued: bool) -> Compiled:
-    """The function that a formula is. It raises one of ``NO_VALUE`` where something has no value.
+def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
+    """The function that a formula is. It gives ``...`` where something has no value.
 
-    With ``three_valued``, ``A or B`` holds as soon as either does, and ``A and B`` is false as soon
-    as either is, whatever is known of the other. Without it they are evaluated as Python does, in
-    a fraction of the time: if nothing is raised, the result is the same.
+    ``A or B`` holds as soon as either does, and ``A and B`` is false as soon as either is, whatever
+    is known of the other. Where something makes no sense it raises one of ``NO_VALUE``; with
+    ``careful``, which takes longer, the part of ``and`` or ``or`` that raised has no value.
     """
-    whole = ast.Expression(_lambda(_build(tree, three_valued), "value", "get", "metric"))
+    whole = ast.Expression(_lambda(_Builder(careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
     return function
 
 
-def _build(node: ast.expr, three_valued: bool) -> ast.expr:
-    """The expression that this part of a formula becomes."""
+class _Builder:
+    """Builds the code of one formula. What may have no value is looked up once, and kept as a local
+    variable of a name of its own."""
 
-    def build(part: ast.expr) -> ast.expr:
-        return _build(part, three_valued)
+    def __init__(self, careful: bool) -> None:
+        self._careful = careful
+        self._names = (f"_{number}" for number in itertools.count())
+        #: What was looked up already, by the ``id`` of its node.
+        self._found: dict[int, ast.expr] = {}
 
-    def number(part: ast.expr) -> ast.expr:
-        """What is an operand of arithmetic."""
-        if _is_small(part) or (
-            isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Div, ast.Pow))
+    def truth(self, node: ast.expr) -> ast.expr:
+        """The expression for the whole formula or a part that ``and``, ``or`` or ``not`` takes;
+        it gives ``...`` where it has no value."""
+        match node:
+            case ast.BoolOp(op, parts):
+                kept = [self._kept(self.truth(part)) for part in parts]
+                unknown = _any([_is(name, ...) for _, name in kept])
+                decides = [part for part, _ in kept]
+                if isinstance(op, ast.Or):  # ``...`` is true, which decides here
+                    known = [(_is(part, ..., ast.IsNot), name) for part, name in kept]
+                    decides = [ast.BoolOp(ast.And(), [*each], **_AT) for each in known]
+                undecided = ast.IfExp(unknown, _UNKNOWN, kept[-1][1], **_AT)
+                return ast.BoolOp(op, [*decides, undecided], **_AT)
+            case ast.UnaryOp(ast.Not(), operand):
+                part, name = self._kept(self.truth(operand))
+                negated = ast.UnaryOp(ast.Not(), name, **_AT)
+                return ast.IfExp(_is(part, ...), _UNKNOWN, negated, **_AT)
+        missing = list(self._look_up(node))
+        code = self._build(node)
+        if missing:
+            code = ast.IfExp(_any(missing), _UNKNOWN, code, **_AT)
+        return _call("_attempt", _lambda(code)) if self._careful else code
+
+    def _look_up(self, node: ast.expr) -> Iterator[ast.expr]:
+        """Look up what this needs in any case; whether each has no value."""
+        match node:
+            case ast.Name() | ast.BoolOp() | ast.Call(ast.Name("metric")):
+                code, nothing = self._lookup(node)
+                kept, self._found[id(node)] = self._kept(code)
+                yield _is(kept, nothing)
+            case ast.Compare(left, _, [right, *_]) | ast.BinOp(left, _, right):
+                yield from self._look_up(left)
+                yield from self._look_up(right)
+            case ast.UnaryOp(_, operand) | ast.IfExp(operand):
+                yield from self._look_up(operand)
+            case ast.Call(_, parts) | ast.Tuple(parts) | ast.List(parts):
+                for part in parts:
+                    yield from self._look_up(part)
+
+    def _lookup(self, node: ast.expr) -> tuple[ast.expr, object]:
+        """What gives a field, a metric or the result of ``and`` and ``or``; what it gives where
+        there is none."""
+        match node:
+            case ast.BoolOp():
+                return self.truth(node), ...
+            case ast.Call(ast.Name("metric"), [ast.Constant(str() as path)], []):
+                return _call("metric", ast.Constant(path, **_AT)), None
+            case ast.Name("value"):
+                return _name("value"), None
+            case ast.Name(field):
+                return _call("get", ast.Constant(field, **_AT)), None
+        raise TypeError(f"a formula cannot have {ast.dump(node)}")
+
+    def _kept(self, code: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression that keeps its value, and the name by which it is kept."""
+        name = next(self._names)
+        return ast.NamedExpr(ast.Name(name, ast.Store(), **_AT), code, **_AT), _name(name)
+
+    def _build(self, node: ast.expr) -> ast.expr:
+        """The expression that this part of a formula becomes."""
+        build, number = self._build, self._number
+        if id(node) in self._found:
+            return self._found[id(node)]
+        match node:
+            case ast.Constant(int() | float() | str() | None as constant):
+                return ast.Constant(constant, **_AT)
+            case ast.Call(ast.Name(function), arguments, []) if function in FUNCTIONS:
+                return _call(function, *map(build, arguments))
+            case ast.UnaryOp(ast.Not() | ast.USub() | ast.UAdd() as op, operand):
+                return ast.UnaryOp(op, build(operand), **_AT)
+            case ast.BinOp(left, ast.Pow(), right):
+                return _call("_power", number(left), number(right))
+            case ast.BinOp(left, op, right) if isinstance(op, _ARITHMETIC):
+                return ast.BinOp(number(left), op, number(right), **_AT)
+            case ast.Compare(left, ops, others) if all(isinstance(op, _COMPARISONS) for op in ops):
+                return ast.Compare(build(left), ops, [build(other) for other in others], **_AT)
+            case ast.IfExp(test, body, orelse):
+                return ast.IfExp(build(test), build(body), build(orelse), **_AT)
+            case ast.Tuple(parts) | ast.List(parts):
+                return type(node)([build(part) for part in parts], ast.Load(), **_AT)
+        code, nothing = self._lookup(node)
+        kept, name = self._kept(code)
+        return ast.IfExp(_is(kept, nothing), _call("_nothing"), name, **_AT)
+
+    def _number(self, node: ast.expr) -> ast.expr:
+        """The expression for an operand of arithmetic."""
+        code = self._build(node)
+        if _is_small(node) or (
+            isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Pow))
         ):
-            return build(part)
-        found = _lookup(part)
-        if found is None:
-            return _call("_number", build(part))
+            return code
+        if id(node) not in self._found:
+            return _call("_number", code)
         # Most fields and metrics are floats: those need no call.
-        is_float = ast.Compare(_call("_type", _kept(found)), [ast.Is()], [_name("_float")], **_AT)
-        return ast.IfExp(is_float, _name("_it"), _call("_number", _name("_it")), **_AT)
-
-    found = _lookup(node)
-    if found is not None:
-        is_there = ast.Compare(_kept(found), [ast.IsNot()], [ast.Constant(None, **_AT)], **_AT)
-        return ast.IfExp(is_there, _name("_it"), _call("_nothing"), **_AT)
-    match node:
-        case ast.Constant(int() | float() | str() | None as constant):
-            return ast.Constant(constant, **_AT)
-        case ast.Call(ast.Name(function), arguments, []) if function in FUNCTIONS:
-            return _call(function, *map(build, arguments))
-        case ast.UnaryOp(ast.Not() | ast.USub() | ast.UAdd() as op, operand):
-            return ast.UnaryOp(op, build(operand), **_AT)
-        case ast.BinOp(left, ast.Pow(), right):
-            return _call("_power", number(left), number(right))
-        case ast.BinOp(left, op, right) if isinstance(op, _ARITHMETIC):
-            return ast.BinOp(number(left), op, number(right), **_AT)
-        case ast.BoolOp(ast.And() | ast.Or() as op, parts):
-            if three_valued:
-                function = "_and" if isinstance(op, ast.And) else "_or"
-                return _call(function, *(_lambda(build(part)) for part in parts))
-            return ast.BoolOp(op, [build(part) for part in parts], **_AT)
-        case ast.Compare(left, ops, others) if all(isinstance(op, _COMPARISONS) for op in ops):
-            return ast.Compare(build(left), ops, [build(other) for other in others], **_AT)
-        case ast.IfExp(test, body, orelse):
-            return ast.IfExp(build(test), build(body), build(orelse), **_AT)
-        case ast.Tuple(parts) | ast.List(parts):
-            return type(node)([build(part) for part in parts], ast.Load(), **_AT)
-    raise TypeError(f"a formula cannot have {ast.dump(node)}")
-
-
-def _lookup(node: ast.expr) -> ast.expr | None:
-    """What gives a field or metric, or ``None``; ``None`` for all other nodes."""
-    match node:
-        case ast.Name("value"):
-            return _name("value")
-        case ast.Name(field):
-            return _call("get", ast.Constant(field, **_AT))
-        case ast.Call(ast.Name("metric"), [ast.Constant(str() as path)], []):
-            return _call("metric", ast.Constant(path, **_AT))
-    return None
+        is_float = ast.Compare(_call("_type", code), [ast.Is()], [_name("_float")], **_AT)
+        return ast.IfExp(is_float, code, _call("_number", code), **_AT)
 
 
 def _is_small(node: ast.expr) -> bool:
@@ -190,9 +228,12 @@ def _name(name: str) -> ast.Name:
     return ast.Name(name, ast.Load(), **_AT)
 
 
-def _kept(found: ast.expr) -> ast.expr:
-    """What was found, kept as ``_it``."""
-    return ast.NamedExpr(ast.Name("_it", ast.Store(), **_AT), found, **_AT)
+def _is(node: ast.expr, constant: Any, op: type[ast.cmpop] = ast.Is) -> ast.expr:
+    return ast.Compare(node, [op()], [ast.Constant(constant, **_AT)], **_AT)
+
+
+def _any(tests: list[ast.expr]) -> ast.expr:
+    return ast.BoolOp(ast.Or(), tests, **_AT) if len(tests) > 1 else tests[0]
 
 
 def _call(function: str, *arguments: ast.expr) -> ast.expr:

@@ -86,25 +86,22 @@ class Formula:
     ) -> Any:
         """The result; ``None`` where something that it needs has no value, or makes no sense."""
         try:
-            return self._quick(value, fields.get, metric)
+            result = self._quick(value, fields.get, metric)
         except NO_VALUE:
-            pass
-        # A part without a value may not matter to the whole.
-        try:
-            return self._three_valued(value, fields.get, metric)
-        except NO_VALUE:
-            return None
+            # A part that makes no sense may not matter to the whole.
+            result = self._careful(value, fields.get, metric)
+        return None if result is ... else result
 
     @cached_property
     def _quick(self) -> Compiled:
         assert self.tree is not None
-        return compiled(self.tree, three_valued=False)
+        return compiled(self.tree, careful=False)
 
     @cached_property
-    def _three_valued(self) -> Compiled:
+    def _careful(self) -> Compiled:
         assert self.tree is not None
         if any(isinstance(node, ast.BoolOp) for node in ast.walk(self.tree)):
-            return compiled(self.tree, three_valued=True)
+            return compiled(self.tree, careful=True)
         return lambda value, get, metric: None
 
 

@@ -163,7 +163,7 @@ def test_what_the_check_let_through_would_still_not_be_compiled(kind: type[ast.e
     assert isinstance(tree, kind)
     for each in (tree, ast.BoolOp(ast.Or(), [ast.Constant(0), tree])):
         with pytest.raises(TypeError, match="cannot have"):
-            compiled(each, three_valued=True)
+            compiled(each, careful=True)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_the_check_let_through_would_still_not_be_compiled(kind: type[ast.e
 )  # fmt: skip
 def test_the_compiler_has_a_whitelist_of_its_own(text: str) -> None:
     with pytest.raises(TypeError, match="cannot have"):
-        compiled(ast.parse(text, mode="eval").body, three_valued=False)
+        compiled(ast.parse(text, mode="eval").body, careful=False)
 
 
 def test_every_kind_of_expression_is_allowed_or_forbidden_here() -> None:

@@ -56,6 +56,14 @@ def test_what_makes_no_sense_is_as_if_it_were_not_there() -> None:
     assert verdict("1 / Temp > 1 or metric('count.md.failed') > 1 or Step > 1", Temp=0, Step=2)
 
 
+def test_what_is_missing_only_in_a_branch_that_is_not_taken_is_not_missed() -> None:
+    assert verdict("(Press if Temp > 10 else 3) > 2", Temp=5) is True
+    assert verdict("(Press if Temp > 10 else 3) > 2", Temp=20) is None
+    assert verdict("1 < Temp < Press", Temp=0) is False
+    assert verdict("(Step > 1 if Press > 0 or Temp > 1 else 0) and Step", Temp=2, Step=2) is True
+    assert verdict("((Press or Temp) + 1 > 2) or Press", Temp=2) is True
+
+
 def test_a_run_that_blew_up_is_cancelled_by_the_part_that_is_known() -> None:
     story = Story(ROWS.replace("WHEN", "NonFinite > 0 or Temp > 10"))
     story.start()
