@@ -149,7 +149,7 @@ class OutputTracker:
             if path is None:
                 path = start.get("stdout") or job.stdout
             if path is None:
-                self._warn(f"observer {name!r}: nobody knows where the output of {job.id} goes")
+                self._warn(f"observer {name!r}: {_nowhere(job.id, start)}")
                 continue
             self._follower.watch(
                 job.id, name, observer, workdir / path, since=since, taken=rows.get(name, 0)
@@ -160,3 +160,16 @@ class OutputTracker:
 
     def _fail(self, message: str) -> None:
         self._put((Problem(self._clock(), message, "error"),))
+
+
+def _nowhere(job: str, start: Mapping[str, Any]) -> str:
+    """Why the output of a job is not read, and what to do."""
+    places = start.get("at_member")
+    if not isinstance(places, Mapping):
+        return f"nobody knows where the output of {job} goes"
+    where = str(places.get("stdout", ""))
+    return (
+        f"the output of {job} is not read: its member says that it is in {where[:500]!r}, which is "
+        "in no shared folder\n  hint: name the group's 'stdout', or where this machine sees that "
+        "folder too, --option shared=FOLDER"
+    )

@@ -459,6 +459,19 @@ def test_output_in_the_queues_own_store_is_told_where_to_ask(tmp_path: Path) -> 
     assert "flux job attach f123" in result.stderr
 
 
+def test_output_at_a_member_is_told_and_not_read(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    told = Kept(tmp_path, executor={"name": "remote", "options": {}})
+    told.start()
+    told.job("sim.0", "start", at_member={"workdir": str(tmp_path), "stdout": "secret"})
+    told.keep()
+    result = ensemble(tmp_path, "logs", "last", "sim.0")
+    assert result.exit_code == 1
+    assert f"where its member runs, in {secret}" in result.stderr
+    assert "mine" not in result.output
+
+
 def test_an_unknown_job_is_refused_with_the_nearest(tmp_path: Path) -> None:
     played(tmp_path).keep()
     result = ensemble(tmp_path, "logs", "last", "sim.9")

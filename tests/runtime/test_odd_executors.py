@@ -12,7 +12,7 @@ from typing import ClassVar
 from ensemble_core.config import load_text
 from ensemble_core.model.decisions import WhenBusy
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Observed
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Observed, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
@@ -175,3 +175,21 @@ def test_a_start_that_is_told_twice_does_not_count_the_output_twice(tmp_path: Pa
     wait_until(lambda: any(isinstance(one, JobEvent) and one.name == "finish" for one in seen))
     tracker.close()
     assert len([one for one in seen if isinstance(one, Observed)]) == 1
+
+
+def test_output_that_only_a_member_knows_of_is_not_read_and_the_user_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "secret").write_text('{"loss": 1}\n')
+    events: list[Event] = []
+    tracker = OutputTracker(events.extend, time.time, REGISTRY.observers, lambda: 0)
+    observe = {"json-lines": {"fields": ["loss"]}}
+    tracker.expect([Job(id="a.1", group="a", index=1, command=("x",), observe=observe)])
+    places = {"stdout": str(tmp_path / "secret")}
+    tracker.emit([JobEvent(time.time(), "a.1", "start", {"at_member": places})])
+    tracker.emit([JobEvent(time.time(), "a.1", "finish", {"status": 0})])
+    wait_until(lambda: any(getattr(event, "name", "") == "finish" for event in events))
+    tracker.close()
+    assert not [event for event in events if isinstance(event, Observed)]
+    (problem,) = [event for event in events if isinstance(event, Problem)]
+    assert "--option shared=FOLDER" in problem.message

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -50,6 +50,8 @@ class _Job:
         default_factory=lambda: dict.fromkeys(("stdout", "stderr"))
     )
     trouble: str = ""
+    #: What its member says of where its output is; nobody here reads there.
+    at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Each stream that went to a file, and the file; one name for both where they share it."""
@@ -111,6 +113,10 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
         elif row.name == "start":
             job.started = True
             job.workdir = str(context.get("workdir") or "")
+            places = context.get("at_member")
+            if isinstance(places, Mapping):
+                parts = (str(places.get(name) or "") for name in ("workdir", "stdout"))
+                job.at_member = os.path.join(*parts)
             for stream in job.paths:
                 path = context.get(stream) or submits.get(row.job, {}).get(stream)
                 job.paths[stream] = str(path) if path else None
@@ -168,6 +174,8 @@ def _absent(kept: KeptRun, job: _Job) -> str:
         return "it never started" if job.over else "it has not started yet"
     name = str(kept.executor.get("name"))
     id_ = job.queue_id
+    if job.at_member:
+        return f"its output is where its member runs, in {job.at_member}"
     if name == "flux":
         return "its output is in Flux's own store: " + (
             f"flux job attach {id_}" if id_ else f"flux jobs -a --name={job.id} has its id"
@@ -179,6 +187,8 @@ def _absent(kept: KeptRun, job: _Job) -> str:
 def _missing(path: Path, job: _Job) -> str:
     if path.exists():
         return "no ordinary file"
+    if job.at_member:
+        return f"no such file here; its member says that it is in {job.at_member}"
     return "no such file: it wrote nothing, or somebody removed it" if job.over else "no such file"
 
 

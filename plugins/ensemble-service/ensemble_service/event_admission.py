@@ -3,16 +3,19 @@
 A member's token stands for one queue, so a member may speak of that queue and of nothing else: of
 jobs that were submitted to it, of its resources, of requests that were sent to it, and of problems.
 Anything else (``call-returned``, ``stop``, events of another member's job …) is dropped and told
-once. Types were checked when the message was decoded (``wire``). ``member_proxy`` has one
-:class:`EventAdmission` for each member.
+once. Types were checked when the message was decoded (``wire``). Where a job's files are is
+believed in folders that the user shares with members; elsewhere it is told, and nobody reads there.
+``member_proxy`` has one :class:`EventAdmission` for each member.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ensemble_core import Event, ExecutorLost, JobEvent, Observed, Problem, ResizeOutcome, Resources
 from ensemble_service.pending_calls import MemberJob
@@ -34,6 +37,9 @@ _MOST_GAUGES, _MOST_STRANGERS = 1_000, 200_000
 #: Problems, and rows of values, a second and at once.
 _PROBLEMS, _ROWS = (1.0, 100.0), (10_000.0, 100_000.0)
 
+#: What a start says of the job's files, and what it is kept under where it is not believed.
+_PLACES, _AT_MEMBER = ("workdir", "stdout", "stderr"), "at_member"
+
 _WHAT_TO_DO = (
     "if no plugin of that member sends it by mistake, its token is in other hands: replace it with "
     "'ensemble-server token remove' and 'token add'"
@@ -46,7 +52,7 @@ class EventAdmission:
     ``jobs`` are the member's and ``resizes`` the requests that it has not answered, as its proxy
     changes them. ``elsewhere`` says whether a job is another member's. ``tell`` tells the user;
     ``ahead`` keeps, beyond this controller, by how many seconds the member's clock was ahead at
-    least and is ahead now.
+    least and is ahead now. ``shared`` are absolute folders in which the member's files may be read.
     """
 
     def __init__(
@@ -59,8 +65,10 @@ class EventAdmission:
         tell: Callable[[str], None],
         ahead: Callable[[int, int], None],
         offsets: tuple[int, int] = (0, 0),
+        shared: Sequence[str] = (),
     ) -> None:
         self._member = member
+        self._shared = shared
         self._jobs = jobs
         self._resizes = resizes
         self._elsewhere = elsewhere
@@ -90,7 +98,9 @@ class EventAdmission:
         if event.timestamp - self.offset > now + _SLACK:
             self._correct(event.timestamp, now)
         if isinstance(event, JobEvent):
-            return event if self._job(event) else None
+            if not self._job(event):
+                return None
+            return self._placed(event) if event.name == "start" and event.context else event
         if isinstance(event, Resources):
             return self._gauges(event)
         if isinstance(event, Problem):
@@ -122,6 +132,28 @@ class EventAdmission:
                 self._drop(f"more than {_MOST_EVENTS} events of one job", clean(event.job, 100))
                 return False
         job.events += 1
+        return True
+
+    def _placed(self, event: JobEvent) -> JobEvent:
+        """A start without the paths that nobody here should read: without them, output is looked
+        for where the run asked for it."""
+        context = event.context
+        told = {key: context[key] for key in _PLACES if context.get(key)}
+        left_out = {_AT_MEMBER} if self._is_shared(told) else {_AT_MEMBER, *_PLACES}
+        if left_out.isdisjoint(context):
+            return event
+        kept: dict[str, Any] = {key: it for key, it in context.items() if key not in left_out}
+        if len(left_out) > 1 and told:
+            kept[_AT_MEMBER] = told
+        return replace(event, context=kept)
+
+    def _is_shared(self, told: Mapping[str, str]) -> bool:
+        """Whether all of these are in folders that the user shares with members."""
+        workdir = told.get("workdir", "")
+        for path in told.values():
+            whole = os.path.normpath(os.path.join(workdir, path))
+            if not any(whole == each or whole.startswith(f"{each}/") for each in self._shared):
+                return False
         return True
 
     def _stranger(self, event: JobEvent) -> bool:

@@ -68,6 +68,8 @@ class RunContext:
     elsewhere: Callable[[str, str], bool]
     #: A member's clock is ahead: by so many seconds at least, and now. Kept for later controllers.
     ahead: Callable[[str, int, int], None]
+    #: Absolute folders in which members' files may be read.
+    shared: Sequence[str] = ()
 
 
 class MemberProxy:
@@ -105,6 +107,7 @@ class MemberProxy:
             tell=self._warn,
             ahead=partial(run.ahead, name),
             offsets=offsets,
+            shared=run.shared,
         )
         #: Gauges that have changed and were not told of yet: see :meth:`tick`.
         self._untold: set[str] = set()

@@ -95,6 +95,12 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Seconds to wait, when a run is resumed, for members that are away; "
             "default 300.",
         },
+        "shared": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "description": "Folders that members see under the same path: output of jobs that a "
+            "member says is there is read there; default: none.",
+        },
     },
 }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,12 +91,14 @@ class RemoteExecutor(Executor):
         ca: str | None = None,
         insecure: bool = False,
         patience: float = 300.0,
+        shared: Sequence[str] = (),
         channel: Callable[[], Any] | None = None,
     ) -> None:
         load_grpc()
         self._namespace = namespace_name(name)
         self._target = address(host, port)
         self._patience = patience
+        self._shared = tuple(map(_shared_folder, shared))
         self._default = None if default is None else self._full(default)
         self._wanted = {self._full(member) for member in members if self._is_member(member)}
         self._need_default = any(not self._is_member(member) for member in members)
@@ -177,6 +180,7 @@ class RemoteExecutor(Executor):
             stale=self._disowned,
             elsewhere=self._elsewhere,
             ahead=self._ahead,
+            shared=self._shared,
         )
         self._clockwork = threading.Thread(target=self._tick, name="ensemble-remote", daemon=True)
         self._connection.start()
@@ -613,6 +617,20 @@ class RemoteExecutor(Executor):
         self._tell([ExecutorLost(self._run.clock(), "remote", reason, "it goes on there")])
         self._over.set()
         self._news.notify_all()
+
+
+def _shared_folder(path: str) -> str:
+    whole = os.path.normpath(os.path.expanduser(path))
+    if not whole.startswith("/") or not whole.strip("/"):
+        raise UsageError(
+            f"{path!r} is no folder to share with members",
+            cause="all files are below it"
+            if whole.startswith("/")
+            else "it is relative to some folder",
+            hint="name the folder on the common file system that jobs write to, from / on",
+            code="bad-option",
+        )
+    return whole
 
 
 def _group(job: str) -> str:

@@ -43,6 +43,7 @@ from ensemble_core import (
     ResizeOutcome,
     Resources,
     Run,
+    UsageError,
 )
 from ensemble_core.model import events as every
 from ensemble_core.testing import wait_until
@@ -75,6 +76,7 @@ class Steered:
                 stale=lambda member, reason: self.stale.append(reason),
                 elsewhere=lambda member, job: job == ANOTHERS,
                 ahead=lambda *all_of_it: self.clocks.append(all_of_it),
+                shared=("/x",),
             ),
             offsets,
         )
@@ -284,6 +286,44 @@ def test_types_and_sizes_are_checked_on_the_way_in(message: pb.Event) -> None:
     assert "what is no event" in steered.warnings()[0].message
     good = JobEvent(NOW, MINE, "start")
     assert steered.say(of(good)) == [good]  # what comes after it arrives
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"stdout": "/home/user/.ssh/id_ed25519"},
+        {"stderr": "/home/user/secret"},
+        {"workdir": "/home/user"},
+        {"workdir": "/home/user", "stdout": "secret"},
+        {"workdir": "/x", "stdout": "../home/user/secret"},
+        {"workdir": "/x/../home", "stdout": "/x/out"},
+        {"workdir": "/x", "stdout": "/xy/out"},
+        {"stdout": "../../../etc/passwd"},
+        {"stdout": "out"},
+        {"stdout": "/proc/self/environ", "at_member": {}},
+    ],
+)
+def test_a_member_cannot_have_a_file_of_ours_read_as_its_jobs_output(places: Any) -> None:
+    steered = Steered()
+    (event,) = steered.say(of(JobEvent(NOW, MINE, "start", {**places, "host": "n1"})))
+    places.pop("at_member", None)
+    assert isinstance(event, JobEvent)
+    assert event.context == {"host": "n1", "at_member": places}  # told, and read by nobody
+
+
+def test_what_lies_in_a_shared_folder_is_read_there() -> None:
+    steered = Steered()
+    for places in ({"workdir": "/x"}, {"workdir": "/x/y/", "stdout": "../out", "stderr": "/x/err"}):
+        start = JobEvent(NOW, MINE, "start", places)
+        assert steered.say(of(start)) == [start]
+    forged = JobEvent(NOW, MINE, "start", {"workdir": "/x", "at_member": {"stdout": "/y"}})
+    assert steered.say(of(forged)) == [JobEvent(NOW, MINE, "start", {"workdir": "/x"})]
+
+
+@pytest.mark.parametrize("folder", ["/", "//", "/x/..", "relative"])
+def test_a_shared_folder_is_one_by_its_whole_path_and_not_everything(folder: str) -> None:
+    with pytest.raises(UsageError, match="no folder to share"):
+        RemoteExecutor(shared=[folder])
 
 
 def test_a_job_that_was_taken_back_or_never_sent_is_not_the_members() -> None:

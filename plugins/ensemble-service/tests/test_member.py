@@ -335,4 +335,4 @@ def test_the_example_is_steered_across_two_members(world: World) -> None:
     for line in lines:
         if line["type"] == "job" and line["name"] == "start":
             side = "right" if "right" in line["job"] else "left"
-            assert f"/members/default/{side}/" in line["context"]["stdout"]
+            assert f"/members/default/{side}/" in line["context"]["at_member"]["stdout"]
