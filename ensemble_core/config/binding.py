@@ -6,9 +6,12 @@ functions return while a run is under way.
 
 from __future__ import annotations
 
+import ast
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 from ensemble_core.config.actions import Occasion, bind_action, not_asked_for
@@ -18,6 +21,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
+from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
@@ -37,7 +41,7 @@ _BEFORE_END = frozenset(
     f"job-{name}"
     for name in ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run")
 )
-_OF_THE_END = frozenset({"exit_code", "status", "duration"})
+_OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
 #: Occasions at which one has, whichever way.
 _AFTER_END = frozenset({"job-finish", "job-release", "job-free", "job-clean", "job-inactive"})
 
@@ -266,7 +270,7 @@ def _occasion(
     if has_job or metric is not None:
         known = EVENT_FIELDS | context.parameters(group)
         if wakes and wakes <= _BEFORE_END:
-            known -= _OF_THE_END
+            known -= _OF_THE_END - context.parameters(group)
     known |= record.fields
     if metric is not None:
         known |= {"value"}
@@ -322,6 +326,8 @@ def _condition(
         context.metric(text, place)
     if woken is not None and woken.path is not None:
         _check_possible(context, place, condition, woken.path)
+    if woken is not None and not woken.occasion.observed:
+        _check_causes(context, place, condition, woken.occasion.group)
     if condition.asks_metric_for_nan:
         context.report(
             place,
@@ -352,6 +358,30 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
             hint="such a rule would never fire",
             code="never-holds",
         )
+
+
+def _check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
+    """What ``cause`` is compared with is one of those that there are."""
+    if condition.tree is None or "cause" not in condition.names - context.parameters(group):
+        return
+    for node in ast.walk(condition.tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        if not any(isinstance(side, ast.Name) and side.id == "cause" for side in sides):
+            continue
+        lists = [side.elts for side in sides if isinstance(side, (ast.Tuple, ast.List))]
+        for part in chain(sides, *lists):
+            if not isinstance(part, ast.Constant) or part.value in CAUSES:
+                continue
+            near = get_close_matches(str(part.value), CAUSES, 1, 0.5)
+            context.report(
+                path,
+                f"{part.value!r} in {condition.text!r} is no cause of a job's end",
+                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(CAUSES)}",
+                code="no-such-cause",
+                where=context.document.at_text(path, str(part.value)),
+            )
 
 
 # -- actions and pace --------------------------------------------------------------------------
@@ -428,8 +458,9 @@ def _concerns_failure(
     if condition is not None:
         known = context.known
         paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
-        if condition.names & {"exit_code", "status"}:
-            groups.add(woken.path.group or None if woken.path else woken.trigger.group)
+        group = woken.path.group or None if woken.path else woken.trigger.group
+        if condition.names & ({"exit_code", "status", "cause"} - context.parameters(group)):
+            groups.add(group)
     for path in paths:
         if path.kind != "gauge" and path.variable.endswith("failed"):
             groups.add(path.group)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import VARIABLES, MetricStore
+from ensemble_core.model.causes import Cause, cause_of, said_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
 
@@ -116,6 +117,8 @@ class JobRecord:
     status: int | None = None
     exception: str | None = None
     note: str = ""
+    #: Why it ended, where its executor said so.
+    cause: Cause | None = None
     outcome: Outcome | None = None
     queue_id: object = None
     seen: int = 0
@@ -131,6 +134,13 @@ class JobRecord:
     #: the rows read so far by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
+
+    @property
+    def why(self) -> Cause | None:
+        """Why it ended; ``None`` while nothing says that it does."""
+        if self.outcome is None and self.exception is None:
+            return None
+        return self.cause or cause_of(self.exception, self.status)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -235,6 +245,8 @@ class JobTable:
             status = event.context.get("status", 0)
             record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
+            if record.exception is None:
+                record.cause = said_cause(event.context)
             self.finishes += 1
             return self._outcome(record)
         else:  # clean
@@ -247,6 +259,8 @@ class JobTable:
         if event.context.get("severity", 0) == 0 and record.exception is None:
             record.exception = str(event.context.get("type", ""))
             record.note = str(event.context.get("note", ""))
+            if record.outcome is None:
+                record.cause = said_cause(event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
                 record.status = status  # of a job that could not be launched: 126 or 127
@@ -275,18 +289,21 @@ class JobTable:
         if record.exception == "cancel":
             record.outcome = "cancelled"
             self._count(group, "cancelled")
+            self._record_duration(record, "duration.cancelled")
             return "job-cancel"
         good = record.exception is None and record.status == 0
         record.outcome = outcome = "success" if good else "failed"
         self._count(group, "finished")
         self._count(group, outcome)
+        self._record_duration(record, "duration", f"duration.{outcome}")
+        return "job-success" if good else "job-fail"
+
+    def _record_duration(self, record: JobRecord, *variables: str) -> None:
         if record.started is not None and record.finished is not None:
             duration = record.finished - record.started
             if duration >= 0:
-                self._record(job.group, "duration", duration, record.finished)
-                by_outcome = "duration.success" if good else "duration.failed"
-                self._record(job.group, by_outcome, duration, record.finished)
-        return "job-success" if good else "job-fail"
+                for variable in variables:
+                    self._record(record.job.group, variable, duration, record.finished)
 
     def _count(self, group: GroupState, counter: str) -> None:
         group.counts[counter] += 1
@@ -366,6 +383,12 @@ class JobTable:
         if record.exception is not None:
             fields["type"] = record.exception
             fields["note"] = record.note
+        # A parameter of that name is meant where there is one.
+        why = record.why
+        if why is not None:
+            fields.setdefault("cause", why)
+        if job.duration:
+            fields.setdefault("limit", job.duration)
         return fields
 
     @staticmethod
@@ -398,6 +421,7 @@ class _Stranger:
     state: int = JobState.NEW.value
     exception: str | None = None
     status: int | None = None
+    cause: Cause | None = None
 
 
 class Strangers:
@@ -423,9 +447,12 @@ class Strangers:
             occasions = list(step.moving)
         if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
             job.exception = str(context.get("type", ""))
+            job.cause = said_cause(context)
         elif name == "finish":
             status = context.get("status")
             job.status = status if isinstance(status, int) else None
+            if job.exception is None:
+                job.cause = said_cause(context)
         if name in ("finish", "clean") and not ended:
             if job.exception == "cancel":
                 occasions.append("job-cancel")
@@ -437,4 +464,6 @@ class Strangers:
         fields: dict[str, Any] = {**context, "name": name, "job": event.job}
         if job.status is not None:
             fields.update(status=job.status, exit_code=exit_code(job.status))
+        if ended or name in ("finish", "clean") or job.exception is not None:
+            fields["cause"] = job.cause or cause_of(job.exception, job.status)
         return tuple(dict.fromkeys(occasions)), fields

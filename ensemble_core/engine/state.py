@@ -241,7 +241,10 @@ class State:
         if record is not None:
             known.update(self.table.fields(record))
         if isinstance(event, JobEvent):
+            cause = known.get("cause")
             known.update(event.context)
+            if "cause" in event.context:
+                known["cause"] = cause  # a parameter's, or that of the job's first exception
             known["name"] = event.name
         known.update(own)
         return known

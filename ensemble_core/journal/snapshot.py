@@ -26,7 +26,7 @@ from ensemble_core.model.rules import BoundRule
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever the engine's state changes its shape.
-FORMAT = 7
+FORMAT = 8
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:

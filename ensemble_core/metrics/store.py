@@ -32,7 +32,7 @@ COUNTS = ("submitted", "finished", "success", "failed", "cancelled")
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
 #: By which a duration can be told apart.
-OUTCOMES = ("success", "failed")
+OUTCOMES = ("success", "failed", "cancelled")
 #: What is known of the queue.
 GAUGES = (
     "queue.depend",

@@ -45,6 +45,8 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "duration",  # seconds from start to finish
         "pending",  # seconds from submit to start
         "exit_code",  # as a shell reports it
+        "cause",  # of a job's end: one of causes.CAUSES
+        "limit",  # the job's time limit in seconds
         "status",  # the wait status
         "type",  # of an exception
         "severity",
@@ -53,8 +55,10 @@ EVENT_FIELDS: frozenset[str] = frozenset(
     }
 )
 
+#: Fields that a column or a parameter of the same name comes before.
+_GIVE_WAY = {"cause", "limit"}
 #: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
-_WHOLE = EVENT_FIELDS | FUNCTIONS.keys() | {"value", "metric"}
+_WHOLE = (EVENT_FIELDS - _GIVE_WAY) | FUNCTIONS.keys() | {"value", "metric"}
 
 LONGEST = 2000
 #: Levels of a syntax tree; its evaluation goes down them one by one.

@@ -54,7 +54,7 @@ _SHORT = 200
 
 _OUTCOMES = ("granted", "denied", "timeout", "undelivered")
 #: What is known of these in a job event's context.
-_TEXTS = ("type", "note", "workdir", "stdout", "stderr")
+_TEXTS = ("type", "note", "cause", "workdir", "stdout", "stderr")
 
 
 def clean(text: str, most: int = 2_000) -> str:
