@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ensemble_core.engine.rule_index import RuleIndex
+from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.metrics.store import VARIABLES, MetricStore
 from ensemble_core.model.causes import Cause, cause_of, said_cause
 from ensemble_core.model.events import JobEvent
@@ -146,10 +146,11 @@ class JobRecord:
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
     """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
-    are the metric store's own."""
+    are the metric store's own, ``watches`` those of them that rules wait for."""
 
     group: JobGroup
     counts: dict[str, int]
+    watches: dict[str, Watch] = field(default_factory=dict)
     next_index: int = 0
     waiting: dict[str, JobRecord] = field(default_factory=dict)
     running: int = 0
@@ -188,9 +189,11 @@ class JobTable:
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:
-                self.groups[name] = GroupState(group, self._metrics.counts[name])
+                state = self.groups[name] = GroupState(group, self._metrics.counts[name])
             elif before.get(name) != group:
                 state.group = group
+        for name, state in self.groups.items():
+            state.watches = index.counts.setdefault(name, {})
 
     def add(self, jobs: Iterable[Job], now: float, link: Link | None) -> None:
         """These jobs are about to be submitted."""
@@ -307,11 +310,9 @@ class JobTable:
 
     def _count(self, group: GroupState, counter: str) -> None:
         group.counts[counter] += 1
-        watches = self._index.counts
-        if watches:
-            watch = watches.get((group.group.name, counter))
-            if watch is not None:
-                self._index.touched.append(watch)
+        watch = group.watches.get(counter)
+        if watch is not None:
+            self._index.touched[watch] = None
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
@@ -322,7 +323,7 @@ class JobTable:
             series.record(value, now)
             watches = self._index.series.get(key)
             if watches is not None:
-                self._index.touched += watches
+                self._index.touched.update(watches)
 
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
@@ -352,7 +353,7 @@ class JobTable:
         watch = self._index.gauges.get(gauge)
         if watch is not None and not self.queue_reported:
             self._metrics.gauges[gauge] = value
-            self._index.touched.append(watch)
+            self._index.touched[watch] = None
 
     def fill_gauges(self) -> None:
         """Bring the gauges of the queue up to date, for somebody who reads all of them."""

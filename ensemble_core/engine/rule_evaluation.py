@@ -75,8 +75,8 @@ class RuleEvaluation:
     ) -> None:
         """Work in an event that touched metrics and makes occasions of these names: of the job in
         ``record``, of a ``stranger``'s, or of none."""
-        if names:
-            self.report_occasions(names, group, stranger=stranger)
+        if names and self.observer is not None:
+            self.observer.occurred(names, group, stranger=stranger)
         index = self.state.rules.index
         if index.touched:
             satisfied = self.satisfied()
@@ -112,13 +112,9 @@ class RuleEvaluation:
         """The rules that metrics which were updated satisfy now, or may satisfy, in order."""
         found: list[RuleState] = []
         state, observer = self.state, self.observer
-        index = state.rules.index
-        touched = index.touched
-        if not touched:
-            return found
-        index.touched = []
-        now, beating = state.now, state.beating
-        for watch in touched if len(touched) == 1 else dict.fromkeys(touched):
+        index, beating = state.rules.index, state.beating
+        touched, index.touched = index.touched, {}
+        for watch in touched:
             watch.updates += 1
             if observer is not None:
                 observer.updated(watch)
@@ -129,12 +125,12 @@ class RuleEvaluation:
                 if bounds is not None and bounds.high < watch.ceiling and bounds.low > watch.floor:
                     watch.unread = True
                     continue
-                value = watch.read(now)
+                value = watch.read(state.now)
             watch.unread = False
             watch.last = value
-            if value is not None:
+            if value is not None and not watch.floor < value < watch.ceiling:
                 watch.match(value, found)
-        return in_order(found) if found else found
+        return in_order(found)
 
     def consider_each(self, found: Iterable[RuleState], occasion: Occasion) -> None:
         """Consider these rules, one after the other, while the run goes on."""

@@ -135,6 +135,8 @@ class Watch:
     _above: _Thresholds = field(default_factory=_Thresholds)
     _below: _Thresholds = field(default_factory=_Thresholds)
     _equal: dict[float, list[RuleState]] = field(default_factory=dict)
+    #: No rule ever compared with a smaller number by ``==``.
+    _least: float = float("inf")
     #: Rules whose condition is more than one comparison, or none.
     _other: list[RuleState] = field(default_factory=list)
 
@@ -146,6 +148,7 @@ class Watch:
         operator, number = _comparison(state)
         if operator == "==":
             self._equal.setdefault(number, []).append(state)
+            self._least = min(number, self._least)
         elif operator in _TIES:
             self._thresholds(operator).add(number, _TIES[operator], state)
         else:
@@ -170,11 +173,11 @@ class Watch:
 
     def _reach(self) -> None:
         """Work out which values are out of every rule's reach."""
-        if self._equal or self._other:
+        if self._other:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
         above, below = self._above.numbers, self._below.numbers
-        self.ceiling = above[0][0] if above else float("inf")
+        self.ceiling = min(above[0][0], self._least) if above else self._least
         self.floor = below[-1][0] if below else float("-inf")
 
     def match(self, value: float, found: list[RuleState]) -> None:
@@ -207,10 +210,10 @@ class RuleIndex:
     _metrics: MetricStore
     occasions: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
     watches: dict[str, Watch] = field(default_factory=dict)
-    counts: dict[tuple[str, str], Watch] = field(default_factory=dict)
-    series: dict[tuple[str, str], list[Watch]] = field(default_factory=dict)
+    counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
+    series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
     gauges: dict[str, Watch] = field(default_factory=dict)
-    touched: list[Watch] = field(default_factory=list)
+    touched: dict[Watch, None] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
         """The watch of this metric, made if there is none yet."""
@@ -220,9 +223,9 @@ class RuleIndex:
             watch = Watch(path, reader, self._metrics.bounds(path))
             self.watches[path.text] = watch
             if path.kind == "count":
-                self.counts[path.group, path.variable] = watch
+                self.counts.setdefault(path.group, {})[path.variable] = watch
             elif path.kind == "series":
-                self.series.setdefault((path.group, path.variable), []).append(watch)
+                self.series.setdefault((path.group, path.variable), {})[watch] = None
             else:
                 self.gauges[path.text] = watch
         return watch

@@ -187,10 +187,9 @@ class RuleSet:
 
     def touch_what_moves(self) -> None:
         """A heartbeat: look at every metric that moves with time and that a rule waits for."""
-        touched = self.index.touched
         for watch in self.index.watches.values():
-            if watch.size and watch not in touched and self._metrics.moves_with_time(watch.path):
-                touched.append(watch)
+            if watch.size and self._metrics.moves_with_time(watch.path):
+                self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
         """Whether a live rule waits for a metric of this group's failures: a threshold, below which

@@ -307,10 +307,10 @@ class State:
     def look_at_once(self, state: RuleState) -> None:
         """A rule that joined, or was switched on: its metric may have come to pass already."""
         watch = state.watch
-        if watch is not None and watch not in self.rules.index.touched:
+        if watch is not None:
             if watch.path.kind == "gauge":
                 self.table.fill_gauges()
-            self.rules.index.touched.append(watch)
+            self.rules.index.touched[watch] = None
 
     def schedule(self, state: RuleState, now: float) -> None:
         """Start the timer of a rule that fires every so many seconds."""
@@ -330,7 +330,7 @@ class State:
             self.metrics.gauges[path] = value
             watch = index.gauges.get(path)
             if watch is not None:
-                index.touched.append(watch)
+                index.touched[watch] = None
 
     # -- submitting and cancelling -------------------------------------------------------------
 

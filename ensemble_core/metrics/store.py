@@ -228,6 +228,9 @@ class MetricStore:
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
+        if path.kind == "count":
+            # It is always there: the time that ``get`` is given too is never its default.
+            return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
 
     def bounds(self, path: MetricPath) -> Series | None:

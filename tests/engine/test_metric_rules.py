@@ -64,6 +64,23 @@ def test_a_metric_rule_is_not_looked_at_when_some_other_event_passes_by() -> Non
     assert told.fired().count("seen") == 1
 
 
+def test_numbers_and_thresholds_of_one_statistic_are_each_met_at_their_own_value() -> None:
+    """A statistic within its values is not read while no rule can hold, whichever it compares."""
+    rules = {"is": "2", "lies": '"> 4"', "was": '"<= 1"', "far": "5"}
+    told = Story(
+        "jobs: [{name: sleep, command: sleep 1, count: 6}]\nrules:\n"
+        "  - {trigger: start, action: {name: submit, label: sleep}}\n"
+        + "".join(
+            f"  - {{id: {name}, trigger: metric, name: max.sleep-duration, when: {when}, "
+            f"action: {{name: log, message: x}}}}\n"
+            for name, when in rules.items()
+        )
+    )
+    told.start()
+    fired = [told.fired(told.play(f"sleep.{n}", duration=n)) for n in range(6)]
+    assert fired == [["was"], [], ["is"], [], [], ["lies", "far"]]
+
+
 def test_submitted_is_counted_at_the_decision_and_wakes_rules() -> None:
     told = story("name: count.sleep.submitted, when: 3")
     assert told.fired(told.start()) == ["rule-1", "seen"]
