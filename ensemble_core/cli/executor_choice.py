@@ -30,6 +30,12 @@ __all__ = [
     "read_options",
 ]
 
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+    **dict.fromkeys(("null", "none", ""), None),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
@@ -162,35 +168,25 @@ def read_options(
     for name, value in named.items():
         if value is None:
             continue
-        if name not in properties:
-            raise UsageError(
-                f"--{name.replace('_', '-')} means nothing to {whose}",
-                hint=_offer(name, properties),
-                code="unknown-option",
-            )
-        if isinstance(value, str) and "string" not in _types(properties[name]):
-            value = _read(value, properties[name])  # a flag that others have as well came as text
-        options[name] = value
+        # A flag that others have as well came as text.
+        options[name] = _read(value, properties.get(name)) if isinstance(value, str) else value
     for text in given:
         key, equals, value = text.partition("=")
         key = key.strip()
-        if not equals or not key:
-            raise UsageError(
-                f"option {text!r} is not of the form KEY=VALUE",
-                hint=_offer(key, properties),
-                code="bad-option",
-            )
         if key not in properties and key.replace("-", "_") in properties:
             key = key.replace("-", "_")
-        if key not in properties and closed:
+        if not equals or not key or (closed and key not in properties):
+            right = equals and key
             raise UsageError(
-                f"{whose} has no option {key!r}",
+                f"{whose} has no option {key!r}"
+                if right
+                else f"option {text!r} is not of the form KEY=VALUE",
                 hint=_offer(key, properties),
-                code="unknown-option",
+                code="unknown-option" if right else "bad-option",
             )
         if key in options:
             raise UsageError(f"option {key!r} is given twice", code="bad-option")
-        options[key] = _read(value, properties.get(key, {}))
+        options[key] = _read(value, properties.get(key))
     _check(whose, schema, options)
     return options
 
@@ -203,44 +199,31 @@ def _offer(name: str, properties: Mapping[str, Any]) -> str:
 
 
 def _read(text: str, schema: Any) -> object:
-    """The value that the text stands for, by what the schema allows."""
-    types = _types(schema)
-    word = text.strip().lower()
-    if "boolean" in types and word in ("true", "false", "yes", "no", "on", "off"):
-        return word in ("true", "yes", "on")
-    if "null" in types and word in ("null", "none", ""):
-        return None
-    for name, convert in (("integer", int), ("number", float)):
-        if name in types:
-            try:
-                return convert(text)
-            except ValueError:
-                continue
-    if types & {"array", "object"}:
+    """The first of the values that a text may stand for which the schema allows; else the text."""
+    if not schema or not isinstance(schema, Mapping):
+        return text
+    import jsonschema_rs
+
+    def parts(text: str) -> object:
+        return [_read(part.strip(), schema.get("items")) for part in text.split(",")]
+
+    validator = jsonschema_rs.validator_for(dict(schema))
+    near: list[object] = []
+    for reading in (_word, int, float, json.loads, str, parts):
         try:
-            return json.loads(text)
-        except ValueError:
-            if "string" not in types and "array" in types:
-                return [_read(part.strip(), schema.get("items", {})) for part in text.split(",")]
-    return text
+            value: object = reading(text)
+            wrong = {error.kind.name for error in validator.iter_errors(value)}
+        except (KeyError, ValueError):  # it cannot be read so
+            continue
+        if not wrong:
+            return value
+        if "type" not in wrong:  # but it is too large, or not one of those that there are
+            near.append(value)
+    return near[0] if near else text
 
 
-def _types(schema: Any) -> set[str]:
-    if not isinstance(schema, Mapping):
-        return {"string"}
-    found: set[str] = set()
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        found.add(kind)
-    elif isinstance(kind, list):
-        found.update(kind)
-    for key in ("anyOf", "oneOf", "allOf"):
-        for part in schema.get(key, ()):
-            found |= _types(part)
-    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    for value in (*schema.get("enum", ()), *((schema["const"],) if "const" in schema else ())):
-        found.add(names.get(type(value), "null"))
-    return found or {"string"}
+def _word(text: str) -> bool | None:
+    return _WORDS[text.strip().lower()]
 
 
 def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:

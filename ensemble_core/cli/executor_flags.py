@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["CommandWithFlags", "given_flags", "replaced_options"]
+__all__ = ["CommandWithFlags", "given_flags"]
 
 #: Under these names a context keeps the arguments, the flags that there are, and those given.
 _ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
+_TYPES = {"integer": int, "number": float}
 
 
 class CommandWithFlags(click.Command):
@@ -79,8 +80,8 @@ class _Flag(click.Option):
 
     def __init__(self, option: str, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         marks = {name: _mark(schema) for name, schema in schemas.items()}
-        kind, *others = {_kind(schema) for schema in schemas.values()}
-        boolean = kind[0] == "boolean" and not others
+        kinds = {str(schema.get("type")) for schema in schemas.values()}
+        boolean = kinds == {"boolean"}
         helps = {name: mark["help"] for name, mark in marks.items() if "help" in mark} or {
             name: str(schema.get("description", "")) for name, schema in schemas.items()
         }
@@ -91,10 +92,8 @@ class _Flag(click.Option):
             [f"--{option.replace('_', '-')}"],
             is_flag=boolean,
             # Where executors differ, the one that is chosen reads the text.
-            type=None if boolean else str if others else _type(kind),
-            metavar=next(
-                (str(mark["metavar"]) for mark in marks.values() if "metavar" in mark), None
-            ),
+            type=None if boolean else _TYPES.get(" ".join(kinds), str),
+            metavar=next((mark["metavar"] for mark in marks.values() if "metavar" in mark), None),
             help=text,
             expose_value=False,
             callback=_keep,
@@ -122,27 +121,24 @@ def _keep(ctx: click.Context, flag: click.Parameter, value: Any) -> None:
     ctx.meta.setdefault(_GIVEN, {})[flag.option] = value
 
 
-def given_flags(record: ExecutorPlugin) -> dict[str, Any]:
-    """The flags on the command line, which are to be options of this executor.
+def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The flags on the command line as options of this executor; with those of a run that had
+    options ``before``, except what a flag stands in place of.
 
     Raises :class:`UsageError` for a flag that only other executors have.
     """
     ctx = click.get_current_context()
     given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
+    properties = record.options.get("properties", {})
     for flag in ctx.meta.get(_FLAGS, ()):
-        if flag.option in given and flag.option not in record.options.get("properties", {}):
+        if flag.option in given and flag.option not in properties:
             raise UsageError(
                 f"{flag.opts[0]} means nothing to executor {record.name!r}",
                 hint=f"it is for --executor {' or '.join(flag.executors)}",
                 code="unknown-option",
             )
-    return dict(given)
-
-
-def replaced_options(record: ExecutorPlugin, given: Mapping[str, Any]) -> set[str]:
-    """The options that these flags stand in place of, where a run has been told them before."""
-    properties = record.options.get("properties", {})
-    return {other for name in given for other in _mark(properties[name]).get("instead_of", ())}
+    replaced = {other for name in given for other in _mark(properties[name]).get("instead_of", ())}
+    return {**{k: v for k, v in (before or {}).items() if k not in replaced}, **given}
 
 
 def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
@@ -160,18 +156,6 @@ def _flags(registry: Registry, command: str) -> Iterator[_Flag]:
 def _mark(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     mark = schema.get("x-ensemble-flag")
     return mark if isinstance(mark, Mapping) else {}
-
-
-def _kind(schema: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The type of a value, and its limits."""
-    return schema.get("type"), schema.get("minimum"), schema.get("maximum")
-
-
-def _type(kind: tuple[Any, Any, Any]) -> click.IntRange | type:
-    name, low, high = kind
-    if name == "integer" and low is not None and high is not None:
-        return click.IntRange(low, high)
-    return {"integer": int, "number": float}.get(name, str)
 
 
 def _plugin_files(arguments: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, read_options
-from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags, replaced_options
+from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import Display, display_options, run_argument, state_option
 from ensemble_core.cli.run_control import ControlledRun
@@ -122,11 +122,9 @@ def _take_up(
     changed = None if stop_first is not None else _changed(past, accept_changes)
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
-    flags = given_flags(record)
-    if flags:
-        replaced = replaced_options(record, flags)
-        kept_options = {key: each for key, each in options.items() if key not in replaced}
-        options = read_options(record, (), {**kept_options, **flags})
+    told = given_flags(record, options)
+    if told != options:
+        options = read_options(record, (), told)
     executor = build_executor(past.registry, record, options)
     recovered = past.recover(compare=stop_first is None, pending=changed is None)
     ensemble: Ensemble = recovered.engine.state.ensemble
