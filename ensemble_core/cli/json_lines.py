@@ -19,20 +19,12 @@ _DEEPEST = 40
 def to_json(data: Mapping[str, Any]) -> str:
     """One line of valid JSON, whatever ``data`` holds."""
     try:
-        return json.dumps(data, default=_default, allow_nan=False, separators=(",", ":"))
+        return json.dumps(data, default=_sayable, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError, RecursionError):
-        return json.dumps(_sayable(data, 0), allow_nan=False, separators=(",", ":"))
+        return json.dumps(_sayable(data), allow_nan=False, separators=(",", ":"))
 
 
-def _default(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=str)
-    return str(value)
-
-
-def _sayable(value: object, depth: int) -> object:
+def _sayable(value: object, depth: int = 0) -> object:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from ensemble_core.cli.summary import group_table
 from ensemble_core.cli.text_style import TextStyle, format_duration, is_terminal, shorten
-from ensemble_core.engine.report import GroupReport, Report
+from ensemble_core.engine.report import Report
 
 __all__ = ["LiveTable", "can_be_live"]
 
@@ -103,22 +103,16 @@ class LiveTable:
         groups = report.groups
         total = len(groups) > 1 and room > 2
         fitting = room - (1 if total else 0)
-        hidden: list[GroupReport] = []
-        shown = list(groups)
+        shown = list(range(len(groups)))
         if len(groups) > fitting:
-            fitting = max(1, fitting - 1)
-            busy = sorted(
-                range(len(groups)),
-                key=lambda place: not (groups[place].waiting or groups[place].running),
-            )
-            chosen = sorted(busy[:fitting])
-            shown = [groups[place] for place in chosen]
-            hidden = [groups[place] for place in sorted(busy[fitting:])]
-        lines = (
-            group_table(shown, self._look, width, total=groups if total else None) if shown else []
-        )
-        if hidden:
-            told = f" {self._look.ellipsis} and {len(hidden)} more groups"
+            # Those with jobs first, one line less for what the others come to; in their order.
+            busy = sorted(shown, key=lambda i: not (groups[i].waiting or groups[i].running))
+            shown = sorted(busy[: max(1, fitting - 1)])
+        table = [groups[place] for place in shown]
+        sums = groups if total else None
+        lines = group_table(table, self._look, width, total=sums) if table else []
+        if len(shown) < len(groups):
+            told = f" {self._look.ellipsis} and {len(groups) - len(shown)} more groups"
             lines.insert(1 + len(shown), self._look.paint(shorten(told, width, self._look), "dim"))
         return [*lines, *foot]
 

@@ -18,7 +18,6 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
 from ensemble_core.cli.text_style import (
-    TextStyle,
     format_size,
     format_table,
     is_terminal,
@@ -33,6 +32,7 @@ __all__ = ["logs"]
 #: Outputs of all jobs up to these many files and bytes are shown; of more there is a list.
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16
+_STREAMS = ("stdout", "stderr")
 #: Characters of one output that JSON has at most; the end of it where it is longer.
 _MOST_JSON = 1 << 20
 
@@ -46,16 +46,16 @@ class _Job:
     started: bool = False
     over: bool = False
     workdir: str = ""
-    paths: dict[str, str | None] = field(
-        default_factory=lambda: dict.fromkeys(("stdout", "stderr"))
-    )
+    #: What the file says, and where it really went once it started.
+    named: Mapping[str, Any] = field(default_factory=dict)
+    paths: Mapping[str, str | None] = field(default_factory=dict)
     trouble: str = ""
     #: What its member says of where its output is; nobody here reads there.
     at_member: str = ""
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Each stream that went to a file, and the file; one name for both where they share it."""
-        out, err = self.paths["stdout"], self.paths["stderr"]
+        out, err = self.paths.get("stdout"), self.paths.get("stderr")
         if err is None and out is not None and out.endswith(f"{self.id}.out"):
             beside = Path(self.workdir, out[:-3] + "err")  # kept for a job that named neither
             err = str(beside) if beside.exists() else None
@@ -63,6 +63,27 @@ class _Job:
             yield ("stdout" if out != err else "output"), Path(self.workdir, out)
         if err is not None and err != out:
             yield "stderr", Path(self.workdir, err)
+
+
+@dataclass(slots=True)
+class _Output:
+    """A file that a job's output went to, or why there is none."""
+
+    job: _Job
+    stream: str | None = None
+    path: Path | None = None
+    size: int | None = None
+    #: Why it cannot be shown; and whether it should be there.
+    note: str = ""
+    missed: bool = False
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f" {self.stream}: {self.path}"
+        return printable(f"{self.job.id}{where}")
+
+    def fail(self, error: OSError) -> None:
+        """It is there and cannot be read."""
+        self.note, self.missed = str(error.strerror), True
 
 
 @click.command()
@@ -79,36 +100,34 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
     files where there is much. With --json, one file a line. Exit code 1 if an output cannot be
     shown.
     """
-    jobs = _jobs(kept, job)
-    if as_json:
-        return _as_json(kept, jobs, tail, whole=job is not None)
-    if not jobs:
+    alone = job is not None
+    outputs = [each for one in _jobs(kept, job) for each in _outputs(kept, one, alone)]
+    whole = alone or tail is not None or not _much(outputs)
+    if not outputs and not as_json:
         click.echo(f"no job of run {kept.tag} was submitted", err=True)
+    elif as_json:
+        _as_json(outputs, tail, whole)
+    elif whole:
+        _show(outputs, tail, alone)
+    else:
+        _list(outputs, kept.tag)
         return 0
-    style = style_of(sys.stdout)
-    if job is None and tail is None and _much(jobs):
-        return _list(kept, jobs, style)
-    bad = [_show(kept, each, tail, style, alone=job is not None) for each in jobs]
-    return int(any(bad))
+    return int(any(output.missed for output in outputs))
 
 
 def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     """The jobs of a run, or the one that is wanted, in the order of their submits."""
     jobs: dict[str, _Job] = {}
-    submits: dict[str, dict[str, Any]] = {}
     for row in kept.journal.rows():
-        if row.decisions is not None and '"submit"' in row.decisions:
-            _submitted(row.decisions, wanted, submits)
-        if row.type != "job" or row.job is None or (wanted is not None and row.job != wanted):
+        for job in _submitted(row.decisions):
+            jobs[job.id] = job
+        if row.type != "job" or row.name not in ("submit", "start", "exception", "clean"):
             continue
-        if row.name not in ("submit", "start", "exception", "clean"):
-            continue
-        job = jobs.setdefault(row.job, _Job(row.job))
+        job = jobs.setdefault(str(row.job), _Job(str(row.job)))
+        context = row.data or {}
         if row.name == "clean":
             job.over = True
-            continue
-        context = getattr(row.event(), "context", {})
-        if row.name == "submit":
+        elif row.name == "submit":
             job.queue_id = context.get("queue_id")
         elif row.name == "start":
             job.started = True
@@ -117,46 +136,34 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
             if isinstance(places, Mapping):
                 parts = (str(places.get(name) or "") for name in ("workdir", "stdout"))
                 job.at_member = os.path.join(*parts)
-            for stream in job.paths:
-                path = context.get(stream) or submits.get(row.job, {}).get(stream)
-                job.paths[stream] = str(path) if path else None
+            paths = {name: context.get(name) or job.named.get(name) for name in _STREAMS}
+            job.paths = {name: str(path) if path else None for name, path in paths.items()}
         elif context.get("severity", 0) == 0 and not job.trouble:
             kind, note = str(context.get("type") or "exception"), str(context.get("note") or "")
             job.trouble = f"{kind}: {note}" if note else kind
-    for name in submits.keys() - jobs.keys():
-        jobs[name] = _Job(name)
-    if wanted is not None and not jobs:
-        raise UsageError(
-            f"run {kept.tag} has no job {wanted!r}",
-            hint=_near(kept, wanted),
-            code="no-such-job",
-        )
-    return list(jobs.values())
+    if wanted is None:
+        return list(jobs.values())
+    if wanted not in jobs:
+        near = get_close_matches(wanted, jobs, 1)
+        shown = ", ".join([*jobs][:8]) + (f" … ({len(jobs)} jobs)" if len(jobs) > 8 else "")
+        hint = f"did you mean {near[0]}?" if near else f"its jobs are {shown or 'none so far'}"
+        raise UsageError(f"run {kept.tag} has no job {wanted!r}", hint=hint, code="no-such-job")
+    return [jobs[wanted]]
 
 
-def _submitted(text: str, wanted: str | None, submits: dict[str, dict[str, Any]]) -> None:
-    for decision in json.loads(text):
-        if decision.get("type") == "submit":
-            for job in decision.get("jobs", ()):
-                if wanted is None or job["id"] == wanted:
-                    submits[job["id"]] = {k: job[k] for k in ("stdout", "stderr") if k in job}
-
-
-def _near(kept: KeptRun, wanted: str) -> str:
-    names = [job.id for job in _jobs(kept, None)]
-    near = get_close_matches(wanted, names, 1)
-    if near:
-        return f"did you mean {near[0]}?"
-    shown = ", ".join(names[:8]) + (f" … ({len(names)} jobs)" if len(names) > 8 else "")
-    return f"its jobs are {shown}" if names else "no job was submitted"
+def _submitted(decisions: str | None) -> Iterator[_Job]:
+    """The jobs that decisions submit, with the files that they name."""
+    for decision in json.loads(decisions) if decisions and '"submit"' in decisions else ():
+        for job in decision.get("jobs", ()) if decision.get("type") == "submit" else ():
+            yield _Job(job["id"], named={name: job.get(name) for name in _STREAMS})
 
 
 # -- telling -----------------------------------------------------------------------------------
 
 
-def _much(jobs: list[_Job]) -> bool:
-    files = [path for job in jobs for _, path in job.files()]
-    return len(files) > _MOST_FILES or sum(_size(path) or 0 for path in files) > _MOST_BYTES
+def _much(outputs: list[_Output]) -> bool:
+    sizes = [output.size or 0 for output in outputs if output.path is not None]
+    return len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES
 
 
 def _size(path: Path) -> int | None:
@@ -192,59 +199,49 @@ def _missing(path: Path, job: _Job) -> str:
     return "no such file: it wrote nothing, or somebody removed it" if job.over else "no such file"
 
 
-def _list(kept: KeptRun, jobs: list[_Job], style: TextStyle) -> int:
-    rows = []
-    for job in jobs:
-        files = list(job.files())
-        if not files:
-            rows.append((printable(job.id), "-", "-", printable(_absent(kept, job))))
-        for stream, path in files:
-            size = _size(path)
-            told = "missing" if size is None else format_size(size)
-            rows.append((printable(job.id), stream, told, printable(str(path))))
-    for line in format_table(rows, right=[False, False, True]):
-        print_line(line)
-    if is_terminal(sys.stdout):
-        print_line(style.paint(f"'ensemble logs {kept.tag} JOB' shows one", "dim"))
-    return 0
-
-
-def _show(kept: KeptRun, job: _Job, tail: int | None, style: TextStyle, *, alone: bool) -> bool:
-    """Print a job's output; whether something of it could not be shown."""
+def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
         # Of a job that never ran there is nothing to miss, unless it is the one asked for.
-        _aside(f"{printable(job.id)}: {printable(_absent(kept, job))}")
-        return alone or job.started
-    bad = False
-    for place, (stream, path) in enumerate(files):
-        headed = not alone or len(files) > 1
-        if _size(path) is None:
-            # Empty files of jobs that are over are taken away: nothing is wrong with that.
-            if not (job.over and not path.exists()):
-                bad = True
-            elif not alone:
-                continue
-            _aside(f"{printable(job.id)} {stream}: {printable(str(path))}: {_missing(path, job)}")
-            continue
-        if headed:
-            gap = "" if alone and not place else "\n"
-            head = f"==> {printable(job.id)} {stream}: {printable(str(path))} <=="
-            print_line(gap + style.paint(head, "bold"))
-        try:
-            _print(path, tail)
-        except OSError as error:
-            if error.filename is None:
-                raise  # whoever reads this has gone
-            bad = True
-            _aside(f"{printable(job.id)} {stream}: {printable(str(path))}: {error.strerror}")
-    return bad
+        yield _Output(job, note=_absent(kept, job), missed=alone or job.started)
+    for stream, path in files:
+        size = _size(path)
+        note = _missing(path, job) if size is None else ""
+        # Empty files of jobs that are over are taken away: nothing is wrong with that.
+        missed = bool(note) and (not job.over or path.exists())
+        yield _Output(job, stream, path, size, note, missed)
 
 
-def _aside(text: str) -> None:
-    """A line on stderr, after what came before it on stdout."""
-    sys.stdout.flush()
-    click.echo(text, err=True)
+def _list(outputs: list[_Output], tag: str) -> None:
+    rows = []
+    for each in outputs:
+        size = (
+            "-" if each.path is None else "missing" if each.size is None else format_size(each.size)
+        )
+        where = each.note if each.path is None else str(each.path)
+        rows.append((printable(each.job.id), each.stream or "-", size, printable(where)))
+    for line in format_table(rows, right=[False, False, True]):
+        print_line(line)
+    if is_terminal(sys.stdout):
+        print_line(style_of(sys.stdout).paint(f"'ensemble logs {tag} JOB' shows one", "dim"))
+
+
+def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
+    """Print each output under its name; an only one by itself."""
+    for place, each in enumerate(outputs):
+        if each.path is not None and not each.note:
+            if not alone or len(outputs) > 1:
+                head = style_of(sys.stdout).paint(f"==> {each} <==", "bold")
+                print_line(head if alone and not place else f"\n{head}")
+            try:
+                _print(each.path, tail)
+            except OSError as error:
+                if error.filename is None:
+                    raise  # whoever reads this has gone
+                each.fail(error)
+        if each.note and (alone or each.missed or each.path is None):
+            sys.stdout.flush()  # it comes after what was shown before
+            click.echo(f"{each}: {each.note}", err=True)
 
 
 def _print(path: Path, tail: int | None) -> None:
@@ -264,29 +261,19 @@ def _print(path: Path, tail: int | None) -> None:
             click.echo(chunk, nl=False)
 
 
-def _as_json(kept: KeptRun, jobs: list[_Job], tail: int | None, *, whole: bool) -> int:
-    bad = False
-    whole = whole or tail is not None or not _much(jobs)
-    for job in jobs:
-        base = {"job": job.id, "queue_id": job.queue_id, "started": job.started, "over": job.over}
-        files = list(job.files())
-        if not files:
-            bad = bad or job.started
-            nothing = {"stream": None, "path": None, "bytes": None, "note": _absent(kept, job)}
-            print_line(to_json({**base, **nothing}))
-        for stream, path in files:
-            size = _size(path)
-            told: dict[str, Any] = {"stream": stream, "path": os.fspath(path), "bytes": size}
-            if size is None:
-                told["note"] = _missing(path, job)
-                bad = bad or not job.over or path.exists()
-            elif whole:
-                try:
-                    told["text"] = _text(path, tail)
-                except OSError as error:
-                    told["note"], bad = error.strerror, True
-            print_line(to_json({**base, **told}))
-    return int(bad)
+def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
+    for each in outputs:
+        job, text = each.job, None
+        if whole and each.path is not None and not each.note:
+            try:
+                text = _text(each.path, tail)
+            except OSError as error:
+                each.fail(error)
+        path = None if each.path is None else os.fspath(each.path)
+        told = {"job": job.id, "queue_id": job.queue_id, "started": job.started, "over": job.over}
+        told |= {"stream": each.stream, "path": path, "bytes": each.size}
+        more = {"note": each.note} if each.note else {} if text is None else {"text": text}
+        print_line(to_json(told | more))
 
 
 def _text(path: Path, tail: int | None) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -19,25 +16,12 @@ from ensemble_core.errors import EnsembleError
 __all__ = ["validate"]
 
 
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """All that is made here lives to the end, which is soon."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @executor_option
 @plugin_option
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-@_without_collection()
 def validate(
     files: tuple[str, ...],
     executor: str | None,
