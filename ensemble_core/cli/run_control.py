@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,14 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
-from ensemble_core.journal.run_store import Lock, leave_asked, new_folder, stop_asked
+from ensemble_core.journal.run_store import Lock, new_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome
 
-__all__ = ["ControlledRun", "watch_for_stop"]
+__all__ = ["ControlledRun"]
 
-#: Seconds between looks whether another process asked the run to stop.
-_LOOK = 0.5
 #: The executor's folder within a run's.
 _EXECUTOR = "executor"
 
@@ -69,7 +65,7 @@ class ControlledRun:
             executor.prepare(folder.name, folder / _EXECUTOR)
             journal = JournalWriter(folder / NAME)
             try:
-                journal.describe({**about, "created": time.time()})
+                journal.describe(about)
                 journal.text(str(about["file"]), text, overrides)
                 kept = cls(folder, lock, journal, registry)
                 kept.begin()
@@ -118,34 +114,3 @@ class ControlledRun:
         if self._nothing:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()
-
-
-@contextlib.contextmanager
-def watch_for_stop(kept: ControlledRun | None, stop: Callable[[str, bool], None]) -> Iterator[None]:
-    """Call ``stop`` when somebody asks the run to stop with ``ensemble cancel``; again, and telling
-    it so, where it is not to wait for what cannot be cancelled."""
-    if kept is None:
-        yield
-        return
-
-    over = threading.Event()
-    folder = kept.folder
-
-    def watch() -> None:
-        who: str | None = None
-        while not over.wait(_LOOK):
-            if who is None:
-                who = stop_asked(folder)
-                if who is not None:
-                    stop(f"cancelled by {who}", False)
-            elif leave_asked(folder):
-                stop(f"cancelled by {who}", True)
-                return
-
-    thread = threading.Thread(target=watch, name="ensemble-stop", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(1.0)

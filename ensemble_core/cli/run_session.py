@@ -21,7 +21,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.live import LiveTable, can_be_live
 from ensemble_core.cli.options import Display
 from ensemble_core.cli.output import Output
-from ensemble_core.cli.run_control import ControlledRun, watch_for_stop
+from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.summary import summary
 from ensemble_core.cli.text_style import count_of, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
@@ -150,10 +150,7 @@ class RunSession:
             self._begin(output, tag, kept, engine)
             outcome = None
             try:
-                with (
-                    Interrupts(stop),
-                    watch_for_stop(kept, lambda who, again: stop(who, 130, again)),
-                ):
+                with Interrupts(stop, kept.folder if kept is not None else None):
                     if self._block is not None:
                         self._block.begin()
                     outcome = runtime.run()

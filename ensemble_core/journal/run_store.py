@@ -15,7 +15,6 @@ import re
 import socket
 import stat
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -340,28 +339,13 @@ def folders(state: Path) -> list[Path]:
             cause=error.strerror or str(error),
             code="no-state",
         ) from error
-    # By the time in the tag where there is one; a folder's own time changes with its files.
-    stamps = Counter(map(_stamp, found))
-
-    def age(name: str) -> tuple[str, float, str]:
-        stamp = _stamp(name)
-        return stamp, _created(state / "runs" / name) if stamps[stamp] > 1 else 0.0, name
-
-    return [state / "runs" / name for name in sorted(found, key=age)]
+    return [state / "runs" / name for name in sorted(found, key=_age)]
 
 
-def _stamp(tag: str) -> str:
-    match = re.search(r"(\d{8}T\d{6})", tag)
-    return match.group(1) if match else ""
-
-
-def _created(folder: Path) -> float:
-    """When a run was made, for those that began in the same second."""
-    try:
-        with Journal(folder / NAME) as journal:
-            return float(journal.about.get("created", 0.0))
-    except (EnsembleError, TypeError, ValueError):
-        return 0.0
+def _age(tag: str) -> tuple[str, str]:
+    """The time in a tag, to the millisecond; a folder's own time changes with its files."""
+    match = re.search(r"\d{8}T\d{6}.*", tag)
+    return (match[0] if match else ""), tag
 
 
 def find(state: Path, name: str) -> Path:

@@ -12,10 +12,10 @@ from ensemble_core.errors import EnsembleError
 
 __all__ = ["seconds"]
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d)", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d)\s*)+", re.ASCII)
+_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
+_WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
 _CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
 _LONGEST = 3.2e9  # a century: anything above is a slip, and timers have a limit
 

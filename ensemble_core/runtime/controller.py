@@ -95,8 +95,11 @@ class Outcome:
 
 
 def new_tag(name: str) -> str:
-    """A name for a run that no other has: the ensemble's, the time, and some chance."""
-    return f"{name}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+    """A name for a run that no other has: the ensemble's, the time to the millisecond, by which
+    runs are ordered, and some chance."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
+    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{secrets.token_hex(2)}"
 
 
 class Runtime:

@@ -29,6 +29,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import new_tag
 from ensemble_core.testing import Story
 
 REGISTRY = discover()
@@ -170,10 +171,14 @@ def test_of_many_runs_the_newest_are_listed(tmp_path: Path) -> None:
     assert len(rows(ensemble(tmp_path, "runs", "--json").stdout)) == 30
 
 
-def test_the_last_of_runs_that_began_in_one_second_is_the_one_made_last(tmp_path: Path) -> None:
+def test_the_last_of_runs_that_began_in_one_second_is_the_one_made_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place, name in enumerate(("zebra", "adder", "mouse")):
-        tag = f"{name}-20260101T120000-aaaaaa"
-        played(tmp_path, tag, created=1000.0 + place / 10).keep()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda now=1.7e9 + place / 100: now)
+            tag = new_tag(name)
+        played(tmp_path, tag).keep()
     found = rows(ensemble(tmp_path, "runs", "--json").stdout)
     assert [run["tag"][:5] for run in found] == ["zebra", "adder", "mouse"]
     last = json.loads(ensemble(tmp_path, "status", "last", "--json").stdout)

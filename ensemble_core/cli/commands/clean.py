@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from dataclasses import dataclass
@@ -21,21 +20,17 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import Lock, RunInfo, find, folders, look, state_folder
+from ensemble_core.model.durations import seconds
 
 __all__ = ["clean"]
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """How old, in seconds: ``12h``, ``30d``, ``2w``."""
-    if value is None:
-        return None
-    match = _AGE.fullmatch(value.strip())
-    if match is None:
-        raise click.BadParameter(f"{value!r} is no age: write for example 12h, 30d or 2w")
-    return float(match[1]) * _SECONDS[match[2]]
+    try:
+        return None if value is None else seconds(value)
+    except EnsembleError as error:
+        raise click.BadParameter(f"{error.what}: write for example 12h, 30d or 2w") from None
 
 
 @dataclass(slots=True)
