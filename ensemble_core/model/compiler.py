@@ -3,8 +3,9 @@ the event's fields and metrics can happen. The one pure module that calls ``eval
 
 What is compiled is never the parsed tree itself: a new one is built from it, node by node, by a
 whitelist (:class:`_Builder`). Names become lookups of constant strings, calls go to ``FUNCTIONS``,
-arithmetic takes numbers of bounded size. Whatever is not listed cannot be built, so the code
-reaches its three arguments and ``_NAMESPACE``, and its cost is bounded by the length of its text.
+arithmetic takes numbers of bounded size. Whatever is not listed cannot be built and is refused, so
+the code reaches its three arguments and ``_NAMESPACE``, and its cost is bounded by the length of
+its text. A formula is :func:`checked` by building it once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
-__all__ = ["FUNCTIONS", "NO_VALUE", "Compiled", "compiled"]
+from ensemble_core.errors import EnsembleError
+
+__all__ = ["FUNCTIONS", "NO_VALUE", "Compiled", "checked", "compiled", "refused"]
 
 #: Takes ``value``, what looks a field up, and what looks a metric up.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]
@@ -38,7 +41,7 @@ def _nothing() -> Any:
 
 
 def _bounded(value: object) -> TypeGuard[float]:
-    """Whether it is a number that arithmetic takes."""
+    """True if it is a number that arithmetic takes."""
     return isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _BITS)
 
 
@@ -92,9 +95,31 @@ _NAMESPACE: dict[str, Any] = {
 
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
+_SPOKEN: Mapping[type[ast.AST], str] = {
+    ast.Subscript: "a subscript",
+    ast.Lambda: "a lambda",
+    ast.ListComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension",
+    ast.Dict: "a mapping",
+    ast.NamedExpr: "an assignment",
+    ast.JoinedStr: "an f-string",
+}
 #: Where every node stands: of compiled formulas nobody sees a traceback.
 _AT: Any = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
 _UNKNOWN = ast.Constant(..., **_AT)
+
+
+def refused(what: str, hint: str) -> EnsembleError:
+    """The error for what cannot stand in a formula."""
+    return EnsembleError(what, hint=hint, code="bad-condition")
+
+
+def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The fields and the metrics that a formula speaks of. Raises :class:`EnsembleError` for what
+    cannot stand in one; ``text`` is the formula as its author knows it."""
+    builder = _Builder(text=text)
+    builder.truth(tree)
+    return frozenset(builder.fields), frozenset(builder.metrics)
 
 
 def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
@@ -104,17 +129,21 @@ def compiled(tree: ast.expr, *, careful: bool) -> Compiled:
     is known of the other. Where something makes no sense it raises one of ``NO_VALUE``; with
     ``careful``, which takes longer, the part of ``and`` or ``or`` that raised has no value.
     """
-    whole = ast.Expression(_lambda(_Builder(careful).truth(tree), "value", "get", "metric"))
+    whole = ast.Expression(_lambda(_Builder(careful=careful).truth(tree), "value", "get", "metric"))
     function: Compiled = eval(compile(whole, "<formula>", "eval"), _NAMESPACE)  # noqa: S307
     return function
 
 
 class _Builder:
-    """Builds the code of one formula. What may have no value is looked up once, and kept as a local
-    variable of a name of its own."""
+    """Builds the code of one formula, by the one list of what may stand in it. What may have no
+    value is looked up once, and kept as a local variable of a name of its own. ``fields`` and
+    ``metrics`` are what was met."""
 
-    def __init__(self, careful: bool) -> None:
+    def __init__(self, *, careful: bool = False, text: str = "the formula") -> None:
+        self.fields: set[str] = set()
+        self.metrics: set[str] = set()
         self._careful = careful
+        self._text = text
         self._names = (f"_{number}" for number in itertools.count())
         #: What was looked up already, by the ``id`` of its node.
         self._found: dict[int, ast.expr] = {}
@@ -165,12 +194,14 @@ class _Builder:
             case ast.BoolOp():
                 return self.truth(node), ...
             case ast.Call(ast.Name("metric"), [ast.Constant(str() as path)], []):
+                self.metrics.add(path)
                 return _call("metric", ast.Constant(path, **_AT)), None
-            case ast.Name("value"):
-                return _name("value"), None
             case ast.Name(field):
-                return _call("get", ast.Constant(field, **_AT)), None
-        raise TypeError(f"a formula cannot have {ast.dump(node)}")
+                self.fields.add(field)
+                is_value = field == "value"
+                found = _name(field) if is_value else _call("get", ast.Constant(field, **_AT))
+                return found, None
+        raise self._refusal(node)
 
     def _kept(self, code: ast.expr) -> tuple[ast.expr, ast.expr]:
         """An expression that keeps its value, and the name by which it is kept."""
@@ -216,9 +247,38 @@ class _Builder:
         is_float = ast.Compare(_call("_type", code), [ast.Is()], [_name("_float")], **_AT)
         return ast.IfExp(is_float, code, _call("_number", code), **_AT)
 
+    def _refusal(self, node: ast.AST) -> EnsembleError:
+        """The error for a node that a formula cannot have."""
+        text = self._text
+        match node:
+            case ast.Attribute(attr=name):  # what is left of them: what can be no column's name
+                what = f"reaches for the attribute {name!r}"
+                hint = 'conditions see fields by their bare names, and metrics by metric("path")'
+                return refused(f"{text!r} {what}", hint)
+            case ast.Constant():
+                return refused(
+                    f"{text!r} has a constant of another kind", "use numbers and strings"
+                )
+            case ast.Call(ast.Name("metric"), _, []):
+                hint = 'write for example metric("mean.sleep-duration")'
+                return refused(f"{text!r}: metric() takes one quoted path", hint)
+            case ast.Call(ast.Name(name)) if name in (*FUNCTIONS, "metric"):
+                return refused(f"{text!r} has keyword arguments", "give plain arguments")
+            case ast.Call(function):
+                name = function.id if isinstance(function, ast.Name) else "what is no function"
+                hint = f"allowed are metric, {', '.join(sorted(FUNCTIONS))}"
+                return refused(f"{text!r} calls {name}, which conditions cannot", hint)
+            case ast.BinOp(op=op) | ast.UnaryOp(op=op):
+                node = op
+            case ast.Compare(ops=ops):
+                node = next(op for op in ops if not isinstance(op, _COMPARISONS))
+        spoken = _SPOKEN.get(type(node), f"a {type(node).__name__}")
+        hint = "use comparisons, arithmetic, and, or, not; or a custom function for more"
+        return refused(f"{text!r} has {spoken}, which conditions do not allow", hint)
+
 
 def _is_small(node: ast.expr) -> bool:
-    """Whether this is a constant that arithmetic takes."""
+    """True if this is a constant that arithmetic takes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         node = node.operand
     return isinstance(node, ast.Constant) and _bounded(node.value)

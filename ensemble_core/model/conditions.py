@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.model import expressions
+from ensemble_core.model.compiler import refused
 from ensemble_core.model.expressions import (
     EVENT_FIELDS,
     FUNCTIONS,
     LONGEST,
     Formula,
     called,
-    refused,
 )
 
 __all__ = ["EVENT_FIELDS", "FUNCTIONS", "Condition", "parse"]

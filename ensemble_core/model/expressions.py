@@ -1,10 +1,10 @@
 """The language of conditions and expressions over an event's fields and metrics.
 
-:func:`parse` reads a formula and refuses whatever is not listed here: there are no attributes, no
-subscripts, and no calls but those of ``FUNCTIONS``. What looks like one of the first two
+:func:`parse` reads a formula and refuses what is none: there are no attributes, no subscripts, and
+no calls but those of ``FUNCTIONS``. What looks like one of the first two
 (``c_msd[4]``, ``PotEng.mean``) is the field of that very name. ``conditions`` makes a ``when`` of a
 formula; an :class:`Expression` gives a number, and plugins' options have such ones. ``compiler``
-makes a function of it when it is first asked.
+checks a formula, and makes a function of it when it is first asked.
 
 A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`` tells.
 """
@@ -18,8 +18,7 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, compiled
+from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, checked, compiled, refused
 
 __all__ = [
     "EVENT_FIELDS",
@@ -31,7 +30,6 @@ __all__ = [
     "check_names",
     "expression",
     "parse",
-    "refused",
 ]
 
 #: Names that a condition may use of any event, where the event has them.
@@ -160,11 +158,6 @@ def expression(text: str, *, names: Collection[str] | None = None) -> Expression
     return found
 
 
-def refused(what: str, hint: str) -> EnsembleError:
-    """The error for what cannot stand in a formula."""
-    return EnsembleError(what, hint=hint, code="bad-condition")
-
-
 def parse(
     source: str, text: str, what: str, hint: str
 ) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
@@ -177,7 +170,8 @@ def parse(
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
         raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None
     _name_columns(whole)
-    return _checked(whole.body, text)
+    _check_depth(whole.body, text)
+    return whole.body, *checked(whole.body, text)
 
 
 def _name_columns(whole: ast.AST) -> None:
@@ -218,20 +212,6 @@ def _check_depth(tree: ast.expr, text: str) -> None:
     raise refused(f"{text[:40]!r} … is nested too deeply", "move it to a custom function")
 
 
-def _checked(tree: ast.expr, text: str) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
-    _check_depth(tree, text)
-    paths: set[str] = set()
-    used: set[str] = set()
-    functions: set[int] = set()
-    for node in ast.walk(tree):  # a call before the name of its function
-        _check(node, text, paths)
-        if isinstance(node, ast.Call):
-            functions.add(id(node.func))
-        elif isinstance(node, ast.Name) and id(node) not in functions:
-            used.add(node.id)
-    return tree, frozenset(used), frozenset(paths)
-
-
 def check_names(text: str, used: Collection[str], known: Collection[str]) -> None:
     """Refuse names that are not known here."""
     for name in sorted(used):
@@ -269,61 +249,3 @@ def _no_number(tree: ast.expr) -> str | None:
         elif isinstance(node, ast.Call) and called(node) in ("isnan", "isinf"):
             return "a condition"
     return None
-
-
-_ALLOWED = (
-    ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.BinOp, ast.Add,
-    ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Compare, ast.Eq, ast.NotEq,
-    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.IfExp, ast.Name, ast.Load,
-    ast.Constant, ast.Call, ast.Tuple, ast.List,
-)  # fmt: skip
-
-
-def _check(node: ast.AST, text: str, paths: set[str]) -> None:
-    if isinstance(node, ast.Attribute):
-        # What is left of them: those that can be no column's name.
-        raise refused(
-            f"{text!r} reaches for the attribute {node.attr!r}",
-            'conditions see fields by their bare names, and metrics by metric("path")',
-        )
-    if not isinstance(node, _ALLOWED):
-        raise refused(
-            f"{text!r} has {_spoken(node)}, which conditions do not allow",
-            "use comparisons, arithmetic, and, or, not; or a custom function for more",
-        )
-    if isinstance(node, ast.Constant) and not isinstance(
-        node.value, (int, float, str, bool, type(None))
-    ):
-        raise refused(f"{text!r} has a constant of another kind", "use numbers and strings")
-    if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or (
-            node.func.id not in FUNCTIONS and node.func.id != "metric"
-        ):
-            called = node.func.id if isinstance(node.func, ast.Name) else "what is no function"
-            raise refused(
-                f"{text!r} calls {called}, which conditions cannot",
-                f"allowed are metric, {', '.join(sorted(FUNCTIONS))}",
-            )
-        if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
-            raise refused(f"{text!r} has keyword arguments", "give plain arguments")
-        if node.func.id == "metric":
-            if len(node.args) != 1 or not (
-                isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
-            ):
-                raise refused(
-                    f"{text!r}: metric() takes one quoted path",
-                    'write for example metric("mean.sleep-duration")',
-                )
-            paths.add(node.args[0].value)
-
-
-def _spoken(node: ast.AST) -> str:
-    return {
-        ast.Subscript: "a subscript",
-        ast.Lambda: "a lambda",
-        ast.ListComp: "a comprehension",
-        ast.GeneratorExp: "a comprehension",
-        ast.Dict: "a mapping",
-        ast.NamedExpr: "an assignment",
-        ast.JoinedStr: "an f-string",
-    }.get(type(node), f"a {type(node).__name__}")
