@@ -31,6 +31,14 @@ _RESIZES = {
     "denied": "a request for more or fewer nodes was refused",
     "timeout": "nodes that were granted never came",
 }
+#: What is known of the job by then.
+_ABOUT: Mapping[str, Any] = {
+    **dict.fromkeys(
+        ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
+    ),
+    **dict.fromkeys(("finish", "release", "free", "clean", "inactive"), "job-ended"),
+    **dict.fromkeys(("fail", "exception"), "job-failed"),
+}
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
 #: What the contexts of RFC 21's events have; ``*`` where that is the writer's own affair.
@@ -66,7 +74,9 @@ def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
 @hookimpl
 def ensemble_triggers() -> Iterable[TriggerPlugin]:
     """Start, metrics, time, what happens to jobs, what observers read, and resizes."""
-    yield TriggerPlugin(name="start", summary="the run begins (once)", build=_on("start"))
+    yield TriggerPlugin(
+        name="start", summary="the run begins (once)", build=_on("start"), about="run"
+    )
     yield TriggerPlugin(
         name="metric",
         summary="a metric was updated",
@@ -91,7 +101,10 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         },
     )
     yield TriggerPlugin(
-        name="heartbeat", summary="at each heartbeat of the run", build=_on("heartbeat")
+        name="heartbeat",
+        summary="at each heartbeat of the run",
+        build=_on("heartbeat"),
+        about="run",
     )
     jobs = {event: f"a job's event {event!r} of Flux RFC 21" for event in RFC21_EVENTS}
     for what, summary in {**jobs, **_STATES, **_OUTCOMES}.items():
@@ -102,6 +115,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
             build=_on(name),
             name_means="group",
             fields=_CONTEXTS.get(what, frozenset()),
+            about=_ABOUT.get(what, "job"),
         )
     yield TriggerPlugin(
         name="observed",
@@ -111,4 +125,6 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     )
     for what, summary in _RESIZES.items():
         name = f"resize-{what}"
-        yield TriggerPlugin(name=name, summary=summary, build=_on(name), fields=_RESIZE_FIELDS)
+        yield TriggerPlugin(
+            name=name, summary=summary, build=_on(name), fields=_RESIZE_FIELDS, about="run"
+        )

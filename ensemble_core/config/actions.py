@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -24,7 +24,7 @@ from ensemble_core.model.jobs import FIELD_PLACEHOLDER
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-__all__ = ["ACTION_KEYS", "Occasion", "bind_action", "not_asked_for"]
+__all__ = ["Occasion", "OptionCheck", "bind_action", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
@@ -58,17 +58,6 @@ class Occasion:
         return replace(self, names=known, own={*self.own, *names})
 
 
-@dataclass(slots=True)
-class _Found:
-    """What the options of one action turned out to speak of. ``definitions`` are those of its
-    option schema."""
-
-    occasion: Occasion
-    definitions: Mapping[str, Any]
-    metrics: set[str] = field(default_factory=set)
-    nested: list[BoundAction] = field(default_factory=list)
-
-
 def bind_action(
     context: Context, path: Path, spec: Mapping[str, Any], occasion: Occasion
 ) -> BoundAction | None:
@@ -79,17 +68,8 @@ def bind_action(
     record = context.registry.actions[name]
     _check_capabilities(context, (*path, "name"), name, record)
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
-    options: dict[str, Any] = defaults(record.options, given)
-    properties = record.options.get("properties", {})
-    found = _Found(occasion, record.options.get("$defs", {}))
-    for key, value in [*options.items()]:
-        holds = _annotation(_followed(properties.get(key), found)) == "action"
-        # What is done by default is checked too; what is wrong in one nested action must not hide
-        # what is in the next.
-        if key in properties and (holds or (key in given and context.intact((*path, key)))):
-            options[key] = _check(
-                context, (*path, key), properties[key], value, found, options, properties
-            )
+    check = OptionCheck(context, record.options, occasion)
+    options = check.options(path, given)
     _check_job(context, path, name, record, spec, occasion)
     if not context.intact(path):
         return None
@@ -97,8 +77,8 @@ def bind_action(
         name=name,
         options=options,
         plan=record.plan,
-        metrics=frozenset(found.metrics),
-        nested=tuple(found.nested),
+        metrics=frozenset(check.metrics),
+        nested=tuple(check.nested),
     )
 
 
@@ -143,90 +123,147 @@ def _check_job(
     )
 
 
-def _check(
-    context: Context,
-    path: Path,
-    schema: object,
-    value: Any,
-    found: _Found,
-    around: Mapping[str, Any],
-    properties: Mapping[str, Any],
-) -> Any:
-    """Check one option by its annotation; the value as the action shall have it."""
-    schema = _followed(schema, found)
-    if not isinstance(schema, Mapping):
-        return value
-    kind = _annotation(schema)
-    if kind == "duration":
-        return context.duration(path, value)
-    if kind == "fields" and isinstance(value, dict):
-        return _check_fields(context, path, value, around, properties)
-    if kind == "action":
-        given = schema.get("x-ensemble-fields", ())
-        return _check_nested(context, path, value, found, found.occasion.knowing(given))
-    if kind == "expression":
-        _check_expressions(context, path, value, found)
-        return value
-    if kind is not None:
-        for place, name in _strings(path, value):
-            _check_name(context, place, str(kind), name, found)
-        return value
-    if isinstance(value, dict):
-        inner = schema.get("properties", {})
-        others = schema.get("additionalProperties")
-        return {
-            key: _check(context, (*path, key), inner.get(key, others), item, found, value, inner)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [
-            _check(context, (*path, i), schema.get("items"), item, found, around, properties)
-            for i, item in enumerate(value)
-        ]
-    return value
+class OptionCheck:
+    """Checks options by the annotations (``x-ensemble``) of their schema, and reads what these say
+    how to read. ``metrics`` and ``nested`` are the metrics and the actions that were found."""
 
+    def __init__(self, context: Context, schema: Mapping[str, Any], occasion: Occasion) -> None:
+        self.metrics: set[str] = set()
+        self.nested: list[BoundAction] = []
+        self._context = context
+        self._schema = schema
+        self._occasion = occasion
 
-def _check_nested(
-    context: Context, path: Path, value: Any, found: _Found, occasion: Occasion
-) -> Any:
-    """An action, or a list of them, within another's options."""
-    if isinstance(value, list):
-        return [
-            _check_nested(context, (*path, i), one, found, occasion) for i, one in enumerate(value)
-        ]
-    if not isinstance(value, dict):
+    def options(self, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options as the plugin shall have them, with its defaults."""
+        options = defaults(self._schema, given)
+        properties = self._schema.get("properties", {})
+        for key, value in [*options.items()]:
+            holds = _annotation(self._followed(properties.get(key))) == "action"
+            # What is done by default is checked too; what is wrong in one nested action must not
+            # hide what is in the next.
+            intact = key in given and self._context.intact((*path, key))
+            if key in properties and (holds or intact):
+                inner = (*path, key)
+                options[key] = self._check(inner, properties[key], value, options, properties)
+        return options
+
+    def _check(
+        self,
+        path: Path,
+        schema: object,
+        value: Any,
+        around: Mapping[str, Any],
+        properties: Mapping[str, Any],
+    ) -> Any:
+        """One value, as the plugin shall have it; ``around`` it are those of ``properties``."""
+        schema = self._followed(schema)
+        if not isinstance(schema, Mapping):
+            return value
+        kind = _annotation(schema)
+        if kind == "duration":
+            return self._context.duration(path, value, above=schema.get("exclusiveMinimum"))
+        if kind == "fields" and isinstance(value, dict):
+            return self._fields(path, value, around, properties)
+        if kind == "action":
+            occasion = self._occasion.knowing(schema.get("x-ensemble-fields", ()))
+            return self._actions(path, value, occasion)
+        if kind == "expression":
+            self._expressions(path, value)
+        elif kind is not None:
+            for place, name in _strings(path, value):
+                self._name(place, str(kind), name)
+        elif isinstance(value, dict):
+            inner = schema.get("properties", {})
+            others = schema.get("additionalProperties")
+            return {
+                key: self._check((*path, key), inner.get(key, others), item, value, inner)
+                for key, item in value.items()
+            }
+        elif isinstance(value, list):
+            return [
+                self._check((*path, i), schema.get("items"), item, around, properties)
+                for i, item in enumerate(value)
+            ]
         return value
-    bound = bind_action(context, path, value, occasion)
-    if bound is None:
-        return value
-    found.nested.append(bound)
-    return BoundSpec({"name": bound.name, **bound.options}, bound)
 
+    def _followed(self, schema: object) -> object:
+        """The schema, or what it refers to within its plugin's own."""
+        definitions = self._schema.get("$defs", {})
+        for _ in range(len(definitions) + 1):
+            target = schema.get("$ref") if isinstance(schema, Mapping) else None
+            if not isinstance(target, str) or not target.startswith("#/$defs/"):
+                break
+            assert isinstance(schema, Mapping)
+            own = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**definitions.get(target.removeprefix("#/$defs/"), {}), **own}
+        return schema
 
-def _check_expressions(context: Context, path: Path, value: Any, found: _Found) -> None:
-    """Every text in here that begins with ``=``."""
-    if isinstance(value, (dict, list)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            _check_expressions(context, (*path, key), item, found)
-    elif isinstance(value, str) and value.startswith("="):
-        occasion = found.occasion
-        try:
-            parsed = expression(value)
-            if not_asked_for(context, path, parsed.names, occasion):
+    def _actions(self, path: Path, value: Any, occasion: Occasion) -> Any:
+        """An action, or a list of them, within the options."""
+        if isinstance(value, list):
+            return [self._actions((*path, i), one, occasion) for i, one in enumerate(value)]
+        bound = None
+        if isinstance(value, dict):
+            bound = bind_action(self._context, path, value, occasion)
+        if bound is None:
+            return value
+        self.nested.append(bound)
+        return BoundSpec({"name": bound.name, **bound.options}, bound)
+
+    def _expressions(self, path: Path, value: Any) -> None:
+        """Every text in here that begins with ``=``."""
+        context, occasion = self._context, self._occasion
+        if isinstance(value, (dict, list)):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                self._expressions((*path, key), item)
+        elif isinstance(value, str) and value.startswith("="):
+            try:
+                parsed = expression(value)
+                if not_asked_for(context, path, parsed.names, occasion):
+                    return
+                expression(value, names=occasion.names)
+            except EnsembleError as error:
+                context.attach(error, path)
                 return
-            expression(value, names=occasion.names)
-        except EnsembleError as error:
-            context.attach(error, path)
-            return
-        for text in sorted(parsed.metrics):
-            if context.metric(text, path) is not None:
-                found.metrics.add(text)
+            for text in sorted(parsed.metrics):
+                self._name(path, "metric", text)
+
+    def _name(self, path: Path, kind: str, name: str) -> None:
+        """A name of something that there must be, or a message."""
+        context = self._context
+        if kind == "group":
+            context.group(name, path)
+        elif kind == "metric":
+            if context.metric(name, path) is not None:
+                self.metrics.add(name)
+        elif kind == "message":
+            _check_message(context, path, name, self._occasion)
+        elif kind in ("rule", "function"):
+            names = context.known.rules if kind == "rule" else context.known.functions
+            if names is not None and name not in names:
+                context.unknown(path, kind, name, names)
+
+    def _fields(
+        self,
+        path: Path,
+        fields: dict[str, Any],
+        around: Mapping[str, Any],
+        properties: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Changes to the group that stands beside them."""
+        for key, schema in properties.items():
+            name = around.get(key) if _annotation(schema) == "group" else None
+            group = self._context.known.groups.get(name) if isinstance(name, str) else None
+            if group is not None:
+                change_group(self._context, path, group, fields)
+        return as_written(self._context, path, fields)
 
 
 def not_asked_for(context: Context, path: Path, names: Collection[str], occasion: Occasion) -> bool:
-    """Whether some of these are columns that observers leave out with the options that they have;
-    reported if so."""
+    """True if some of these are columns that observers leave out with the options that they have,
+    which is reported."""
     if not occasion.observed:
         return False
     asked = sorted(set(names) - {"value", *occasion.own, *EVENT_FIELDS})
@@ -241,19 +278,6 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
     )
 
 
-def _followed(schema: object, found: _Found) -> object:
-    """The schema, or what it refers to within its plugin's own."""
-    for _ in range(len(found.definitions) + 1):
-        if not isinstance(schema, Mapping):
-            break
-        target = schema.get("$ref")
-        if not isinstance(target, str) or not target.startswith("#/$defs/"):
-            break
-        own = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = {**found.definitions.get(target.removeprefix("#/$defs/"), {}), **own}
-    return schema
-
-
 def _annotation(schema: object) -> object:
     return schema.get("x-ensemble") if isinstance(schema, Mapping) else None
 
@@ -264,21 +288,6 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
     if isinstance(value, list):
         return [((*path, i), item) for i, item in enumerate(value) if isinstance(item, str)]
     return []
-
-
-def _check_name(context: Context, path: Path, kind: str, name: str, found: _Found) -> None:
-    known = context.known
-    if kind == "group":
-        context.group(name, path)
-    elif kind == "metric":
-        if context.metric(name, path) is not None:
-            found.metrics.add(name)
-    elif kind == "message":
-        _check_message(context, path, name, found.occasion)
-    elif kind in ("rule", "function"):
-        names = known.rules if kind == "rule" else known.functions
-        if names is not None and name not in names:
-            context.unknown(path, kind, name, names)
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
@@ -324,19 +333,3 @@ def _where_it_may_be(context: Context, name: str, occasion: Occasion) -> str:
     if occasion.job and variables and name in variables:
         return f"only the rows of the output have {name!r} (trigger: observed)"
     return f"it has {', '.join(sorted(occasion.names or ())[:15]) or 'none'}"
-
-
-def _check_fields(
-    context: Context,
-    path: Path,
-    fields: dict[str, Any],
-    around: Mapping[str, Any],
-    properties: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Changes to the group that stands beside them."""
-    for key, schema in properties.items():
-        name = around.get(key) if _annotation(schema) == "group" else None
-        group = context.known.groups.get(name) if isinstance(name, str) else None
-        if group is not None:
-            change_group(context, path, group, fields)
-    return as_written(context, path, fields)

@@ -14,10 +14,9 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
-from ensemble_core.config.actions import Occasion, bind_action, not_asked_for
+from ensemble_core.config.actions import Occasion, OptionCheck, bind_action, not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
@@ -33,19 +32,8 @@ __all__ = ["bind_rule"]
 _RULE_KEYS = frozenset(
     {"id", "trigger", "name", "when", "action", "repetitions", "backoff", "scope", "enabled"}
 )
-_WITHOUT_JOB = frozenset(
-    {"start", "heartbeat", "resize-granted", "resize-denied", "resize-timeout"}
-)
-#: Occasions at which a job has not ended, so that how it ended has no value yet.
-_BEFORE_END = frozenset(
-    f"job-{name}"
-    for name in ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run")
-)
+#: What says how a job ended: of one that has not ended it has no value yet.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
-#: Occasions at which one has, whichever way.
-_AFTER_END = frozenset({"job-finish", "job-release", "job-free", "job-clean", "job-inactive"})
-
-
 #: Built-in triggers that wait for no occasion, and how a plugin's trigger says the same.
 _NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
@@ -123,17 +111,7 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
     elif record.name_means == "group" and name is not None:
         named_well = context.group(name, (*path, "name"))
     given = {key: value for key, value in spec.items() if key not in _RULE_KEYS}
-    options = defaults(record.options, given)
-    for key, schema in record.options.get("properties", {}).items():
-        if key not in given or not context.intact((*path, key)):
-            continue
-        annotation = schema.get("x-ensemble") if isinstance(schema, Mapping) else None
-        if annotation == "duration":
-            options[key] = _duration(context, (*path, key), given[key], schema)
-        elif annotation == "group":
-            context.group(given[key], (*path, key))
-        elif annotation == "metric":
-            context.metric(given[key], (*path, key))
+    options = OptionCheck(context, record.options, Occasion()).options(path, given)
     shown = context.named(record, kind)
     required = record.options.get("required", ())
     if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
@@ -166,8 +144,8 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
 def _can_wake(
     context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
 ) -> bool:
-    """Whether the trigger waits for something that can happen; reported if not. Of an occasion of
-    which nobody knows who would report it there is a warning: an executor may."""
+    """True if the trigger waits for something that can happen; else that is reported. Of an
+    occasion of which nobody knows who would report it there is a warning: an executor may."""
     ways = [
         f"{way}={value!r}"
         for way in ("wakes", "metric", "every")
@@ -215,7 +193,7 @@ def _check_observed(
     trigger: Trigger,
     options: Mapping[str, Any],
 ) -> None:
-    """Whether the observers of its group can ever yield what the trigger needs."""
+    """Report a trigger whose group has no observer that yields what it needs."""
     needs = record.needs_variables
     place = (*path, "name" if trigger.group is not None else "trigger")
     observer = record.needs_observer
@@ -244,43 +222,34 @@ def _check_observed(
             return
 
 
-def _duration(context: Context, path: Path, value: Any, schema: Mapping[str, Any]) -> float | None:
-    found = context.duration(path, value)
-    if found is not None and "exclusiveMinimum" in schema and found <= schema["exclusiveMinimum"]:
-        context.report(
-            path,
-            f"{path[-1]!r} is {value!r}, it must be more than {schema['exclusiveMinimum']}",
-            code="out-of-range",
-        )
-        return None
-    return found
+def _about(context: Context, trigger: Trigger) -> set[str]:
+    """What the events are about that the trigger waits for; a plugin's own are about jobs."""
+    triggers = context.registry.triggers
+    return {triggers[name].about if name in triggers else "job" for name in trigger.wakes}
 
 
 def _occasion(
     context: Context, kind: str, record: TriggerPlugin, trigger: Trigger, metric: MetricPath | None
 ) -> Occasion:
     group = metric.group or None if metric else trigger.group
-    wakes = frozenset(trigger.wakes)
-    has_job = (
-        metric.kind != "gauge"
-        if metric is not None
-        else trigger.every is None and not (wakes and wakes <= _WITHOUT_JOB)
-    )
+    about, observed = _about(context, trigger), "observed" in trigger.wakes
+    if metric is not None:
+        has_job = metric.kind != "gauge"
+    else:
+        has_job = trigger.every is None and about != {"run"}
     known: frozenset[str] = frozenset({"timestamp"})
     if has_job or metric is not None:
         known = EVENT_FIELDS | context.parameters(group)
-        if wakes and wakes <= _BEFORE_END:
+        if about == {"job-begun"}:
             known -= _OF_THE_END - context.parameters(group)
     known |= record.fields
     if metric is not None:
         known |= {"value"}
-    if "observed" in wakes:
+    variables: frozenset[str] | None = frozenset()
+    if observed:
         known |= {"clock", "observer"}
-    names: frozenset[str] | None = None if "*" in record.fields else known
-    if "observed" in wakes and names is not None:
         variables = context.variables(group)
-        names = None if variables is None else names | variables
-    observed = "observed" in wakes
+    names = None if "*" in record.fields or variables is None else known | variables
     return Occasion(kind, has_job, names, own=known, observed=observed, group=group)
 
 
@@ -444,15 +413,15 @@ def _concerns_failure(
     condition: Condition | None,
     actions: Iterable[BoundAction],
 ) -> tuple[bool, str | None]:
-    """Whether failed jobs are this rule's business, and of which group (``None``: of any)."""
+    """True if failed jobs are this rule's business, and of which group (``None``: of any)."""
     groups: set[str | None] = set()
-    if {"job-fail", "job-exception"} & set(woken.trigger.wakes):
-        groups.add(woken.trigger.group)
-    if _AFTER_END & set(woken.trigger.wakes) and any(
+    about = _about(context, woken.trigger)
+    by_outcome = "job-ended" in about and any(
         context.registry.actions[inner.name].by_outcome
         for action in actions
         for inner in action.flat()
-    ):
+    )
+    if "job-failed" in about or by_outcome:
         groups.add(woken.trigger.group)
     paths = [woken.path] if woken.path is not None else []
     if condition is not None:

@@ -126,13 +126,19 @@ class Context:
         whose = self.registry.whose(record)
         return f"{kind} {name!r}" + (f" ({whose})" if whose else "")
 
-    def duration(self, path: Path, value: object) -> float | None:
-        """The value in seconds; ``None`` if it is no duration, which is reported."""
+    def duration(self, path: Path, value: object, above: float | None = None) -> float | None:
+        """The value in seconds; ``None`` if it is no duration (``above`` so many), which is
+        reported."""
         try:
-            return seconds(value)
+            found = seconds(value)
         except EnsembleError as error:
             self.attach(error, path)
             return None
+        if above is None or found > above:
+            return found
+        what = f"{path[-1]!r} is {value!r}, it must be more than {above}"
+        self.report(path, what, code="out-of-range")
+        return None
 
     def build(self, path: Path, what: str, function: Callable[[], Any]) -> Any:
         """Call a plugin's function; what it raises is reported. ``None`` if it raised."""

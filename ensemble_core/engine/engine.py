@@ -454,8 +454,7 @@ class Engine:
             word = "grow" if delta > 0 else "shrink"
             state.out.append(
                 Log(
-                    rule=asked.origin.rule,
-                    firing=asked.origin.number,
+                    **asked.origin.mark,
                     level="warning",
                     message=f"{word} could not be delivered and will be asked again: "
                     f"{event.reason or 'no answer'}",

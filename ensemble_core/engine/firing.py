@@ -45,10 +45,6 @@ class EngineFiring:
         return self.origin.rule
 
     @property
-    def number(self) -> int:
-        return self.origin.number
-
-    @property
     def event(self) -> Event:
         return self.origin.occasion.event
 
@@ -81,41 +77,35 @@ class EngineFiring:
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         jobs = self._state.expand(group, overrides or {})
-        return Submit(rule=self.rule, firing=self.number, group=group, jobs=jobs)
+        return Submit(**self.origin.mark, group=group, jobs=jobs)
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         known = tuple(job for job in jobs if job in self._state.table.records)
-        return Cancel(rule=self.rule, firing=self.number, jobs=known)
+        return Cancel(**self.origin.mark, jobs=known)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return Terminate(
-            rule=self.rule,
-            firing=self.number,
+            **self.origin.mark,
             exit_code=exit_code,
             cancel=tuple(self._state.active()) if cancel else (),
             reason=reason or f"terminated by rule {self.rule}",
         )
 
     def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
-        return Resize(
-            rule=self.rule,
-            firing=self.number,
-            request=self._state.new_id("resize"),
-            delta=delta,
-            when_busy=when_busy,
-        )
+        request = self._state.new_id("resize")
+        return Resize(**self.origin.mark, request=request, delta=delta, when_busy=when_busy)
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
-        return SetGroup(rule=self.rule, firing=self.number, group=group, fields=dict(fields))
+        return SetGroup(**self.origin.mark, group=group, fields=dict(fields))
 
     def enable(self, rules: Sequence[str]) -> Decision:
-        return EnableRule(rule=self.rule, firing=self.number, rules=tuple(rules))
+        return EnableRule(**self.origin.mark, rules=tuple(rules))
 
     def disable(self, rules: Sequence[str]) -> Decision:
-        return DisableRule(rule=self.rule, firing=self.number, rules=tuple(rules))
+        return DisableRule(**self.origin.mark, rules=tuple(rules))
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
-        return Log(rule=self.rule, firing=self.number, message=message, level=level)
+        return Log(**self.origin.mark, message=message, level=level)
 
     def call(self, function: str) -> Decision:
         if function not in self._state.ensemble.functions:
@@ -149,16 +139,13 @@ class EngineFiring:
     ) -> Decision:
         """A call of a function or a slow action, to be made off the engine's thread."""
         record = self.origin.occasion.record
-        job = None
-        if record is not None:
-            job = {**self.fields, **self._state.table.described(record)}
+        told = None if record is None else {**self.fields, **self._state.table.described(record)}
         return Call(
-            rule=self.rule,
-            firing=self.number,
+            **self.origin.mark,
             call=self._state.new_id("call"),
             kind=kind,
             name=name,
             options=dict(options),
             event=self.event.to_dict(),
-            job=job,
+            job=told,
         )

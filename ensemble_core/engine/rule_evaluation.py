@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.job_table import JobRecord
-from ensemble_core.engine.rule_index import RuleState, Watch, in_order
+from ensemble_core.engine.rule_index import Asleep, RuleState, Watch, in_order
 from ensemble_core.engine.state import Occasion, Origin, State
 from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.codec import NOTHING
@@ -20,15 +20,14 @@ from ensemble_core.model.decisions import AddRule, Fired
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction
 
-__all__ = ["Refusal", "RuleEvaluation", "RuleObserver"]
+__all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
 _UNKNOWN = "without a value"
 
-#: Why a rule that was considered did not fire. ``condition``: its ``when`` did not hold; ``no
-#: value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
-#: ``match`` said no; ``skipped``, ``backoff``: its backoff counts matches, or time; ``cut``: it was
-#: switched off for good; ``asleep``: a rule of the same occasion had left it unable to fire.
-Refusal = Literal["condition", "no value", "trigger", "skipped", "backoff", "cut", "asleep"]
+#: What came of it that a rule was considered. ``fired``; ``condition``: its ``when`` did not hold;
+#: ``no value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
+#: ``match`` said no; ``backoff``: held back by its backoff; or it could not fire any more.
+Verdict = Literal["fired", "condition", "no value", "trigger", "backoff", Asleep]
 
 
 class RuleObserver(Protocol):
@@ -41,11 +40,11 @@ class RuleObserver(Protocol):
     def updated(self, watch: Watch) -> None:
         """A metric that rules wait for was updated; those that its value wakes are told of next."""
 
-    def refused(self, state: RuleState, why: Refusal, known: Mapping[str, Any] | None) -> None:
-        """A rule was considered and does not fire; ``known`` is what its condition spoke of."""
-
-    def fired(self, state: RuleState, known: Mapping[str, Any]) -> None:
-        """A rule fires: its firing is counted, its actions follow."""
+    def considered(
+        self, state: RuleState, verdict: Verdict, known: Mapping[str, Any] | None
+    ) -> None:
+        """A rule was considered; ``known`` is what its condition spoke of. The actions of one that
+        fired follow."""
 
     def handled(self, event: Event) -> None:
         """The event is worked in."""
@@ -155,7 +154,8 @@ class RuleEvaluation:
         """Fire the rule if its condition holds and its backoff lets it."""
         rule_state.woken += 1
         if not rule_state.live:
-            self._refuse(rule_state, "asleep", None)
+            # A rule of the same occasion has left it so.
+            self._tell(rule_state, rule_state.asleep, None)
             return
         state, rule = self.state, rule_state.rule
         value = rule_state.value
@@ -166,7 +166,7 @@ class RuleEvaluation:
         try:
             if match is not None and not match(occasion.event, known or {}):
                 rule_state.refused += 1
-                self._refuse(rule_state, "trigger", known)
+                self._tell(rule_state, "trigger", known)
                 return
             if condition is not None:
                 verdict = condition.verdict(value, known or {}, state.metric)
@@ -179,7 +179,7 @@ class RuleEvaluation:
                             f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
                             for name, value in state.spoken_of(condition, known).items()
                         )
-                    self._refuse(rule_state, "no value" if verdict is None else "condition", known)
+                    self._tell(rule_state, "no value" if verdict is None else "condition", known)
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
             place = raised_at(error)
@@ -188,21 +188,23 @@ class RuleEvaluation:
             state.rules.cut(rule_state, why)
             state.look_for_end = True
             state.error(f"rule {rule.id} is switched off: {why}")
-            self._refuse(rule_state, "cut", known)
+            self._tell(rule_state, "cut", known)
             return
         if rule.concerns_failure and occasion.record is not None:
             occasion.record.concern = True
         if rule_state.skip > 0:
             rule_state.skip -= 1
-            self._refuse(rule_state, "skipped", known)
+            self._tell(rule_state, "backoff", known)
         elif state.now < rule_state.not_before:
-            self._refuse(rule_state, "backoff", known)
+            self._tell(rule_state, "backoff", known)
         else:
             self._fire(rule_state, occasion, known)
 
-    def _refuse(self, rule_state: RuleState, why: Refusal, known: Mapping[str, Any] | None) -> None:
+    def _tell(
+        self, rule_state: RuleState, verdict: Verdict, known: Mapping[str, Any] | None
+    ) -> None:
         if self.observer is not None:
-            self.observer.refused(rule_state, why, known)
+            self.observer.considered(rule_state, verdict, known)
 
     def _known(self, rule_state: RuleState, occasion: Occasion) -> dict[str, Any]:
         known = self.state.fields(occasion)
@@ -217,7 +219,7 @@ class RuleEvaluation:
         link = state.extend(rule.id, state.link)
         if link.depth > state.ensemble.limits.chain:
             state.cut_chain(rule_state, link)
-            self._refuse(rule_state, "cut", known)
+            self._tell(rule_state, "cut", known)
             return
         if state.deepest is None or link.depth >= state.deepest.depth:
             state.deepest = link
@@ -226,13 +228,11 @@ class RuleEvaluation:
         state.firings += 1
         if known is None:
             known = self._known(rule_state, occasion)
-        if self.observer is not None:
-            self.observer.fired(rule_state, known)
+        self._tell(rule_state, "fired", known)
         origin = Origin(rule_state, state.firings, link, occasion, known)
         state.out.append(
             Fired(
-                rule=rule.id,
-                firing=origin.number,
+                **origin.mark,
                 label=rule.label or rule.id,
                 count=rule_state.fired,
                 job=origin.job,
@@ -277,8 +277,6 @@ class RuleEvaluation:
         state = self.state
         rule_state = state.rules.join(spec)
         rule = rule_state.rule
-        state.out.append(
-            AddRule(rule=origin.rule, firing=origin.number, id=rule.id, spec=dict(rule.spec))
-        )
+        state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
         state.schedule(rule_state, state.now)
         state.look_at_once(rule_state)

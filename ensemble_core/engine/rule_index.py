@@ -12,12 +12,17 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Literal
 
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["RuleIndex", "RuleState", "Watch", "in_order"]
+__all__ = ["Asleep", "RuleIndex", "RuleState", "Watch", "comparison", "in_order"]
+
+#: Why a rule is not even looked at: it was switched off for good, is disabled, or has fired as
+#: often as it may.
+Asleep = Literal["cut", "disabled", "exhausted"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -61,8 +66,15 @@ class RuleState:
 
     @property
     def live(self) -> bool:
-        """Whether the rule may still fire."""
+        """True if the rule may still fire."""
         return self.enabled and not self.cut and self.fired < self.rule.repetitions
+
+    @property
+    def asleep(self) -> Asleep:
+        """Why a rule that is not live is not."""
+        if self.cut:
+            return "cut"
+        return "exhausted" if self.enabled else "disabled"
 
     @property
     def value(self) -> float | None:
@@ -145,7 +157,7 @@ class Watch:
         if state.watch is None:
             state.watch = self
             state.first_update = self.updates
-        operator, number = _comparison(state)
+        operator, number = comparison(state)
         if operator == "==":
             self._equal.setdefault(number, []).append(state)
             self._least = min(number, self._least)
@@ -157,7 +169,7 @@ class Watch:
 
     def discard(self, state: RuleState) -> None:
         self.size -= 1
-        operator, number = _comparison(state)
+        operator, number = comparison(state)
         if operator == "==":
             self._equal[number].remove(state)
             if not self._equal[number]:
@@ -191,7 +203,7 @@ class Watch:
         found += self._other
 
 
-def _comparison(state: RuleState) -> tuple[str, float]:
+def comparison(state: RuleState) -> tuple[str, float]:
     """The single comparison by which a rule is found; an empty operator if it has none."""
     condition = state.rule.condition
     if condition is None or condition.comparison is None or state.rule.trigger.match is not None:

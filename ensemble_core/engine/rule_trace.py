@@ -9,34 +9,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.rule_evaluation import Refusal
-from ensemble_core.engine.rule_index import RuleState, Watch
+from ensemble_core.engine.rule_evaluation import Verdict as _Considered
+from ensemble_core.engine.rule_index import Asleep, RuleState, Watch, comparison
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, TimerElapsed
 
 __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words"]
 
-#: What came of it that a rule was considered. ``fired``; ``condition``: its ``when`` did not hold;
-#: ``no value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
-#: ``match`` said no; ``backoff``: held back by its backoff; ``exhausted``, ``disabled``, ``cut``:
-#: it could not fire any more, or not then; ``ended``: the run had ended.
-Kind = Literal[
-    "fired",
-    "condition",
-    "no value",
-    "trigger",
-    "backoff",
-    "exhausted",
-    "disabled",
-    "cut",
-    "ended",
-]
+#: What came of it that a rule was considered; ``ended``: the run had ended.
+Kind = Literal[_Considered, "ended"]
 
 #: The kinds of a rule that the engine does not even look at.
-ASLEEP: frozenset[Kind] = frozenset({"exhausted", "disabled", "cut", "ended"})
+ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
@@ -73,7 +60,7 @@ class _Occasion(NamedTuple):
     stranger: bool
 
     def concerns(self, state: RuleState) -> bool:
-        """Whether it would wake this rule."""
+        """True if it would wake this rule."""
         trigger = state.rule.trigger
         return (
             (state.rule.queue_scope or not self.stranger)
@@ -123,24 +110,18 @@ class RuleTracer:
         value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
         self._update = value, len(self._said)
 
-    def refused(self, state: RuleState, why: Refusal, known: Mapping[str, Any] | None) -> None:
+    def considered(
+        self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
+    ) -> None:
         if state.rule.id != self.traced:
             return
-        saw = self._saw(state, known)
-        if why == "asleep":
-            self._say(_standing(state), state, state.value)
-        elif why == "cut":
-            self._say("cut", state, state.value, saw, self._last_error())
-        elif why == "skipped":
-            self._say("backoff", state, state.value, saw, skips=state.skip)
-        elif why == "backoff":
-            self._say("backoff", state, state.value, saw, until=state.not_before)
-        else:
-            self._say(why, state, state.value, saw)
-
-    def fired(self, state: RuleState, known: Mapping[str, Any]) -> None:
-        if state.rule.id == self.traced:
-            self._say("fired", state, state.value, self._saw(state, known))
+        more: dict[str, Any] = {}
+        if verdict == "cut":
+            more["note"] = self._last_error()
+        elif verdict == "backoff":
+            waits = self.state.now < state.not_before
+            more = {"skips": state.skip, "until": state.not_before if waits else None}
+        self._say(verdict, state, state.value, self._saw(state, known), **more)
 
     def handled(self, event: Event) -> None:
         self._conclude_update()
@@ -152,7 +133,7 @@ class RuleTracer:
             after = self._metric()
             moved = self._asleep and after != self._before
             if moved or any(occasion.concerns(state) for occasion in self._made):
-                self._say("ended" if ended else _standing(state), state, after)
+                self._say("ended" if ended else state.asleep, state, after)
         self.verdicts, self._said = self._said, []
         self._made.clear()
         self._wait_for_event()
@@ -195,15 +176,9 @@ class RuleTracer:
         return errors[-1] if errors else ""
 
     def _say(
-        self,
-        kind: Kind,
-        state: RuleState,
-        value: float | None = None,
-        saw: str = "",
-        note: str = "",
-        **more: Any,
+        self, kind: Kind, state: RuleState, value: float | None = None, saw: str = "", **more: Any
     ) -> None:
-        self._said.append(Verdict(kind, value, saw, note, fired=state.fired, **more))
+        self._said.append(Verdict(kind, value, saw, fired=state.fired, **more))
 
 
 def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
@@ -216,16 +191,9 @@ def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:
             yield f"{name}={value}"
 
 
-def _standing(state: RuleState) -> Kind:
-    """Why a rule that is not live is not."""
-    if state.cut:
-        return "cut"
-    return "disabled" if not state.enabled else "exhausted"
-
-
 def _may_reach(state: RuleState, value: float) -> bool:
-    """Whether the index hands the rule to the engine for this value."""
+    """True if the index hands the rule to the engine for this value."""
     condition = state.rule.condition
-    if condition is None or condition.comparison is None or state.rule.trigger.match is not None:
-        return True
-    return condition.holds(value, {}, lambda _: None)
+    return (
+        condition is None or not comparison(state)[0] or condition.holds(value, {}, lambda _: None)
+    )

@@ -70,6 +70,11 @@ class Origin:
         return self.rule_state.rule.id
 
     @property
+    def mark(self) -> dict[str, Any]:
+        """What each of its decisions says of where it comes from."""
+        return {"rule": self.rule, "firing": self.number}
+
+    @property
     def job(self) -> str | None:
         """Our id of the event's job, if it has one that is ours."""
         record = self.occasion.record
@@ -460,5 +465,5 @@ class State:
     def error(self, message: str, origin: Origin | None = None) -> None:
         """Tell of an error, which turns the exit code of a natural end to 1."""
         self.errors += 1
-        rule, firing = (None, 0) if origin is None else (origin.rule, origin.number)
-        self.out.append(Log(rule=rule, firing=firing, message=message, level="error"))
+        mark = {} if origin is None else origin.mark
+        self.out.append(Log(**mark, message=message, level="error"))

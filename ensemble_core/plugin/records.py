@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.model.jobs import Job
@@ -33,6 +33,9 @@ __all__ = [
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Schema = Mapping[str, Any]
+#: What the events of a trigger may be about.
+About = Literal["run", "job", "job-begun", "job-ended", "job-failed"]
+ABOUT: tuple[About, ...] = get_args(About)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class TriggerPlugin:
     for: a rule is refused where its group has not that observer, or none that yields these.
     ``lacks`` are names that its events never have although others of the same observer do, each
     with what to write instead: a ``when`` that speaks of one could never hold, and is refused.
+    ``about`` says what its own events concern: the ``run`` and no job; a ``job``, or one that has
+    not ended yet (``job-begun``), has ended (``job-ended``) or failed (``job-failed``).
     """
 
     name: str
@@ -85,6 +90,7 @@ class TriggerPlugin:
     needs_variables: Callable[[Mapping[str, Any]], Collection[str]] | None = None
     needs_observer: str | None = None
     lacks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    about: About = "job"
 
 
 @dataclass(frozen=True, slots=True)

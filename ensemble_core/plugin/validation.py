@@ -23,6 +23,7 @@ from ensemble_core.plugin.hookspecs import (
     StatisticPlugin,
     TriggerPlugin,
 )
+from ensemble_core.plugin.records import ABOUT
 
 __all__ = [
     "ANNOTATIONS",
@@ -152,6 +153,9 @@ def check_record(record: Any) -> None:
                 f"{shown}: 'name_means' is {record.name_means!r}, expected 'group', 'metric' or "
                 "None"
             )
+        if record.about not in ABOUT:
+            known = ", ".join(map(repr, ABOUT))
+            raise PluginError(f"{shown}: 'about' is {record.about!r}, expected one of {known}")
         _check_names(record.fields, f"{shown}: fields")
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
