@@ -340,6 +340,10 @@ RECORDS: dict[str, tuple[str, str]] = {
         "TriggerPlugin(name='x', summary='x', build=g, name_means='job')",
         "'name_means' is 'job'",
     ),
+    "trigger about": (
+        "TriggerPlugin(name='x', summary='x', build=g, about='job-over')",
+        "'about' is 'job-over'",
+    ),
     "observer build missing": ("ObserverPlugin(name='x', summary='x', build=None)", "'build' is"),
 }
 
