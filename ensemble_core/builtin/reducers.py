@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensemble_core.metrics.series import Statistic
+from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
     "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
@@ -215,6 +216,17 @@ class ExactFirst:
         elif len(ordered) < len(kept):
             self._ordered = ordered = sorted(kept)
         return _reduced(ordered, self._reduce)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        model = self._model
+        state = None if model is None else state_of(model, self._estimate())
+        return self._kept, self._ordered, model is not None, state
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._kept, self._ordered, estimated, model = state
+        if estimated:
+            self._model = self._estimate()
+            put_state(self._model, model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExactFirst:
         twin = ExactFirst(self._estimate, self._reduce)

@@ -2,7 +2,7 @@
 
 A run's journal says which plugins and which executor it was made with; the ensemble is bound anew
 from the text that the journal has, never from the file, which may have changed since. Of another
-user's run no plugin file is loaded and no snapshot: both can run code of theirs.
+user's run no plugin file is loaded, for it can run code of theirs, and no snapshot.
 """
 
 from __future__ import annotations

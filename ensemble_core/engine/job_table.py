@@ -83,7 +83,8 @@ _STEPS = {name: _step(name) for name in RFC21_EVENTS}
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 
 
-class Link(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Link:
     """One firing in a chain of firings that caused one another.
 
     ``depth`` counts the firings since a job last finished; ``finishes`` says when that was.

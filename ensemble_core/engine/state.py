@@ -2,7 +2,7 @@
 
 The lowest of the engine's three parts, which knows neither of the others: ``rule_evaluation`` has
 the state and fires rules upon it, ``engine`` has both and turns events into occasions. The laws of
-all stand at the top of ``engine.py``. A snapshot of a run is this object, pickled.
+all stand at the top of ``engine.py``. A snapshot of a run is this object, encoded.
 """
 
 from __future__ import annotations

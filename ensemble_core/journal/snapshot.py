@@ -1,101 +1,282 @@
 """Snapshots (checkpoints) of the engine as bytes, so that a resume need not handle every event.
 
-What the ensemble file and the plugins define (rules, groups' bindings, statistics) is named, not
-copied: it is looked up in the ensemble that the state is read for. Everything else is pickled. A
+JSON text that can run no code: the objects of a state by class and field, in columns. Reading it
+makes objects of the classes that a state is made of, without calling them, and of no other. A field
+that is added to one of them is written and read like the others. What the ensemble file and the
+plugins define (rules, statistics) is named, not copied: it is looked up in the ensemble that the
+state is read for; of a statistic there is what values made of it (``metrics.statistic_state``). A
 state is only read by what wrote it: the ``maker`` of a snapshot says which versions those were.
 Written by the runtime, read by ``replay``.
 """
 
 from __future__ import annotations
 
-import copyreg
-import io
-import pickle
-from collections.abc import Callable
+import json
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import chain, islice, repeat
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
+from ensemble_core.engine import job_table, rate_limit, rule_index, rule_set, timers
+from ensemble_core.engine import state as engine_state
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
+from ensemble_core.metrics import series, store
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.model.codec import layout
+from ensemble_core.metrics.statistic_state import NoState
+from ensemble_core.model import decisions, events, jobs
+from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.jobs import Job
-from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.rules import BoundRule, BoundSpec
 
 __all__ = ["FORMAT", "dump", "load"]
 
-#: Changes whenever the engine's state changes its shape.
-FORMAT = 8
+#: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
+FORMAT = 9
+
+#: What a state is made of: the classes of these modules, by name.
+_CLASSES: dict[str, type[Any]] = {
+    f"{found.__module__.rpartition('.')[2]}.{name}": found
+    for module in (
+        *(engine_state, job_table, rate_limit, rule_index, rule_set, timers),
+        *(series, store, decisions, events, jobs),
+    )
+    for name, found in vars(module).items()
+    if isinstance(found, type)
+    and found.__module__ == module.__name__
+    and not issubclass(found, (Enum, StatisticSpec))
+}
+_CONTAINERS: dict[str, type[Any]] = {
+    each.__name__: each for each in (dict, list, set, deque, MappingProxyType)
+}
+_NAMES: dict[type[Any], str] = {
+    **{found: name for name, found in (_CLASSES | _CONTAINERS).items()},
+    BoundSpec: "dict",  # a copy of it is plain data
+}
+_SCALARS = {type(None), bool, int, float, str}
+#: Fields that hold functions, which are made again.
+_MADE_AGAIN = {
+    "Watch": ("read",),
+    "Series": ("_problems",),
+    "_Cell": ("statistic", "get", "update", "update_all"),
+}
 
 
-def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(values)
+def _slots(cls: type[Any]) -> tuple[str, ...]:
+    left_out = _MADE_AGAIN.get(cls.__name__, ())
+    slots = (vars(base).get("__slots__", ()) for base in cls.__mro__)
+    return tuple(name for name in chain.from_iterable(slots) if name not in left_out)
 
 
-def _job(*values: Any) -> Job:
-    return Job(**dict(zip(layout(Job).names, values, strict=True)))
+class _Writer:
+    """The objects of a state, each with its number among those of its class."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._own = {id(rule) for rule in ensemble.rules}
+        self._objects: dict[str, list[Any]] = {}
+        self._numbers: dict[int, int] = {}
+
+    def chunks(self) -> Iterator[tuple[str, int, Any]]:
+        """All that was found so far, class by class, until nothing more is found in it."""
+        written: dict[str, int] = {}
+        while any(len(found) > written.get(name, 0) for name, found in self._objects.items()):
+            for name, found in list(self._objects.items()):
+                objects = found[written.get(name, 0) :]
+                if objects:
+                    written[name] = len(found)
+                    yield name, len(objects), self._contents(name, objects)
+
+    def _contents(self, name: str, objects: list[Any]) -> Any:
+        if name in _CLASSES:
+            slots = _slots(_CLASSES[name])
+            names = slots or tuple(vars(objects[0]))
+            return {each: self.column(list(map(attrgetter(each), objects))) for each in names}
+        contents = {"n": self.column(list(map(len, objects)))}
+        contents["items"] = self.column(list(chain.from_iterable(objects)))
+        if name in ("dict", "mappingproxy"):
+            values = chain.from_iterable(each.values() for each in objects)
+            contents["values"] = self.column(list(values))
+        if name == "deque":
+            contents["longest"] = self.column([each.maxlen for each in objects])
+        return contents
+
+    def column(self, values: Sequence[Any]) -> Any:
+        """Values as JSON can hold them: scalars as they are, all else with what it is."""
+        kinds = set(map(type, values))
+        if kinds <= _SCALARS:
+            if len(kinds) == 1 and float not in kinds and len(set(values)) == 1:
+                return {"all": values[0]}
+            return values
+        if len(kinds) > 1:
+            return self._mixed(values)
+        (kind,) = kinds
+        if kind is tuple:
+            flat = list(chain.from_iterable(values))
+            return {"tuple": self.column(list(map(len, values))), "of": self.column(flat)}
+        if kind in _NAMES:
+            if issubclass(kind, tuple):
+                return {"made": _NAMES[kind], "of": self.column(list(chain.from_iterable(values)))}
+            return {"object": _NAMES[kind], "of": self.column(self._number(_NAMES[kind], values))}
+        if kind is Ensemble:
+            return {"ensemble": len(values)}
+        if kind is StatisticSpec:
+            return {"statistic": [spec.name for spec in values]}
+        if kind is BoundRule:
+            specs = [None if id(rule) in self._own else dict(rule.spec) for rule in values]
+            return {"rule": [rule.id for rule in values], "spec": json.loads(dumps(specs))}
+        if kind is bytes:
+            return {"bytes": [b64encode(value).decode() for value in values]}
+        if kind.__module__.startswith("ensemble_core."):
+            raise TypeError(f"a snapshot has no place for a {kind.__name__}")
+        # What a plugin put into an event, as the journal has it.
+        plain: list[Any] = json.loads(dumps(values))
+        return self.column(plain)
+
+    def _mixed(self, values: Sequence[Any]) -> Any:
+        parts: dict[type[Any], list[Any]] = {}
+        for value in values:
+            kind = type(value)
+            parts.setdefault(object if kind in _SCALARS else kind, []).append(value)
+        places = {kind: place for place, kind in enumerate(parts)}
+        scalar = places.get(object, 0)
+        which = [places.get(type(value), scalar) for value in values]
+        return {"which": which, "of": [self.column(part) for part in parts.values()]}
+
+    def _number(self, name: str, values: Iterable[Any]) -> list[int]:
+        numbers, objects = self._numbers, self._objects.setdefault(name, [])
+        found = []
+        for value in values:
+            number = numbers.get(id(value))
+            if number is None:
+                number = numbers[id(value)] = len(objects)
+                objects.append(value)  # and stays there: its id is nobody else's
+            found.append(number)
+        return found
 
 
-class _Pickler(pickle.Pickler):
-    """Names what the ensemble holds, and pickles the rest."""
+class _Reader:
+    """The objects of a state again: all are made first, and filled then."""
 
-    def __init__(self, file: io.BytesIO, ensemble: Ensemble) -> None:
-        super().__init__(file, protocol=5)
-        self._own = {id(rule): rule.id for rule in ensemble.rules}
-        self.dispatch_table = copyreg.dispatch_table.copy()
-        self.dispatch_table[MappingProxyType] = lambda proxy: (_proxy, (dict(proxy),))
-        self.dispatch_table[Job] = lambda job: (_job, layout(Job).values(job))
-        self.dispatch_table[Ensemble] = lambda _: (_named, ("ensemble", None, None))
-        self.dispatch_table[StatisticSpec] = lambda spec: (_named, ("statistic", spec.name, None))
-        self.dispatch_table[BoundRule] = self._rule
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._rules = {rule.id: rule for rule in ensemble.rules}
+        self._objects: dict[str, list[Any]] = {}
+        #: What objects without slots have: all of these are parts of a state.
+        like = State(ensemble)
+        self._like = {type(each): vars(each).keys() for each in (like, *vars(like).values())
+                      if hasattr(each, "__dict__")}  # fmt: skip
 
-    def _rule(self, rule: BoundRule) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        if id(rule) in self._own:
-            return _named, ("rule", rule.id, None)
-        return _named, ("joined", rule.id, dict(rule.spec))
+    def read(self, data: Any) -> State:
+        made = []
+        for name, count, contents in data["chunks"]:
+            objects = list(self._new(name, count, contents))
+            known = self._objects.setdefault(name, [])
+            if name == "mappingproxy":
+                known += map(MappingProxyType, objects)
+            else:
+                known += objects
+            made.append((name, objects, contents))
+        for name, objects, contents in made:
+            self._fill(name, objects, contents)
+        state, statistics = self.column(data["state"], 2)
+        if type(state) is not State:
+            raise TypeError("no state of an engine")
+        state.metrics.restore(statistics)
+        for watch in state.rules.index.watches.values():
+            watch.read = state.metrics.reader(watch.path)
+        return state
+
+    def _new(self, name: str, count: int, contents: Any) -> Iterable[Any]:
+        if name in _CLASSES:
+            return map(object.__new__, repeat(_CLASSES[name], count))
+        if name == "deque":
+            return [deque(maxlen=most) for most in self.column(contents["longest"], count)]
+        make: Callable[[], Any] = dict if name == "mappingproxy" else _CONTAINERS[name]
+        return (make() for _ in range(count))
+
+    def _fill(self, name: str, objects: list[Any], contents: Any) -> None:
+        count = len(objects)
+        if name in _CLASSES:
+            cls = _CLASSES[name]
+            if contents.keys() != set(_slots(cls) or self._like[cls]):
+                raise TypeError(f"other fields of {name}")
+            for field, column in contents.items():
+                values = self.column(column, count)
+                deque(map(object.__setattr__, objects, repeat(field), values), maxlen=0)
+            return
+        sizes = list(self.column(contents["n"], count))
+        items = iter(self.column(contents["items"], sum(sizes)))
+        if "values" in contents:
+            values = iter(self.column(contents["values"], sum(sizes)))
+            items = zip(items, values, strict=True)
+        for each, size in zip(objects, sizes, strict=True):
+            if size:
+                (each.extend if name in ("list", "deque") else each.update)(islice(items, size))
+
+    def column(self, column: Any, count: int) -> Iterable[Any]:
+        """The values of a column, as many as there must be."""
+        if isinstance(column, list):
+            if len(column) != count:
+                raise ValueError("a column is too short or too long")
+            return column
+        if "all" in column:
+            return repeat(column["all"], count)
+        if "which" in column:
+            which = column["which"]
+            parts = [
+                iter(self.column(part, which.count(place)))
+                for place, part in enumerate(column["of"])
+            ]
+            return [next(parts[place]) for place in which]
+        if "tuple" in column:
+            sizes = list(self.column(column["tuple"], count))
+            flat = iter(self.column(column["of"], sum(sizes)))
+            return [tuple(islice(flat, size)) for size in sizes]
+        if "made" in column:
+            cls = _CLASSES[column["made"]]
+            width = len(cls._fields)
+            flat = iter(self.column(column["of"], count * width))
+            return map(cls._make, zip(*[flat] * width, strict=True))
+        if "object" in column:
+            numbers = self.column(column["of"], count)
+            return map(self._objects[column["object"]].__getitem__, numbers)
+        return self._named(column)
+
+    def _named(self, column: Any) -> Iterable[Any]:
+        if "ensemble" in column:
+            return [self._ensemble] * column["ensemble"]
+        if "statistic" in column:
+            return [self._ensemble.statistics[name] for name in column["statistic"]]
+        if "bytes" in column:
+            return map(b64decode, column["bytes"])
+        return [
+            self._rules[name] if spec is None else self._ensemble.binder.rule(spec, name)
+            for name, spec in zip(column["rule"], column["spec"], strict=True)
+        ]
 
 
-class _Reading:
-    """The ensemble that a state is being read for."""
-
-    ensemble: ClassVar[Ensemble | None] = None
-    rules: ClassVar[dict[str, BoundRule]] = {}
-
-
-def _named(kind: str, name: str | None, spec: Any) -> Any:
-    """What a state names. Called by the unpickler."""
-    ensemble = _Reading.ensemble
-    if ensemble is None:
-        raise pickle.UnpicklingError("a state can only be read with its ensemble")
-    if kind == "ensemble":
-        return ensemble
-    if kind == "statistic":
-        return ensemble.statistics[str(name)]
-    if kind == "rule":
-        return _Reading.rules[str(name)]
-    return ensemble.binder.rule(spec, str(name))
-
-
-def dump(engine: Engine) -> bytes | None:
-    """The state of an engine; ``None`` where a plugin's statistic cannot be kept."""
-    file = io.BytesIO()
+def dump(engine: Engine) -> bytes:
+    """The state of an engine. Raises :class:`NoState` where it cannot be kept, because of a
+    plugin's statistic as a rule."""
+    writer = _Writer(engine.state.ensemble)
     try:
-        _Pickler(file, engine.state.ensemble).dump(engine.state)
-    except Exception:  # whatever a plugin's statistic raises: the run goes on without a snapshot
-        return None
-    return file.getvalue()
+        state = writer.column([engine.state, engine.state.metrics.states()])
+        return json.dumps({"state": state, "chunks": list(writer.chunks())}).encode()
+    except NoState:
+        raise
+    except Exception as error:  # what a plugin put into an event: the run goes on without
+        raise NoState(f"the state of the run cannot be kept: {error!r}") from error
 
 
 def load(state: bytes, ensemble: Ensemble) -> Engine | None:
     """The engine whose state :func:`dump` wrote; ``None`` where it cannot be read any more."""
-    _Reading.ensemble = ensemble
-    _Reading.rules = {rule.id: rule for rule in ensemble.rules}
     try:
-        kept = pickle.loads(state)  # noqa: S301  (the run's owner wrote it, in the owner's folder)
-    except Exception:  # whatever a plugin's statistic raises: the events themselves are there
+        return Engine(_Reader(ensemble).read(json.loads(state)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # whatever a plugin's statistic raises, which may be a panic of Rust
         return None
-    finally:
-        _Reading.ensemble = None
-        _Reading.rules = {}
-    return Engine(kept) if isinstance(kept, State) else None

@@ -8,10 +8,12 @@ memory does not grow with the number of values. Kept by ``store.MetricStore``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
 
 __all__ = ["NoNumber", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
 
@@ -107,14 +109,18 @@ class _Cell:
     def __init__(self, spec: StatisticSpec, statistic: Any = None) -> None:
         self.name = spec.name
         self.timed = spec.timed
-        self.statistic: Any = spec.build() if statistic is None else statistic
-        self.update: Callable[..., Any] = self.statistic.update
-        self.get: Callable[..., float | None] = self.statistic.get
-        #: Some take many values at once, with the same result. (What river calls ``update_many``
-        #: takes arrays and rounds differently.)
-        self.update_all: Callable[..., Any] | None = getattr(self.statistic, "update_all", None)
         self.done = 0
         self.broken = False
+        self.hold(spec.build() if statistic is None else statistic)
+
+    def hold(self, statistic: Any) -> None:
+        """Reduce by this statistic."""
+        self.statistic = statistic
+        self.update: Callable[..., Any] = statistic.update
+        self.get: Callable[..., float | None] = statistic.get
+        #: Some take many values at once, with the same result. (What river calls ``update_many``
+        #: takes arrays and rounds differently.)
+        self.update_all: Callable[..., Any] | None = getattr(statistic, "update_all", None)
 
 
 class Series:
@@ -267,6 +273,33 @@ class Series:
         except Exception as error:  # as above
             self._break(cell, error)
             return None
+
+    def states(self, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
+        """What values made of each statistic. Raises :class:`NoState`, which names the one whose
+        state cannot be told."""
+        states = {}
+        for name, cell in self._cells.items():
+            if not cell.broken:
+                try:
+                    states[name] = state_of(cell.statistic, specs[name].build())
+                except Exception as error:  # a plugin's code, whatever it raises
+                    raise NoState(
+                        f"{specs[name]} has a state that cannot be kept: {error}"
+                    ) from error
+        return states
+
+    def restore(
+        self,
+        specs: Mapping[str, StatisticSpec],
+        states: Mapping[str, Any],
+        problems: Callable[[str, Exception], None],
+    ) -> None:
+        """Build the statistics of a series that was read, each with its state."""
+        self._problems = problems
+        for name, cell in self._cells.items():
+            cell.hold(_Nothing() if cell.broken else specs[name].build())
+            if not cell.broken:
+                put_state(cell.statistic, states[name])
 
     @property
     def names(self) -> tuple[str, ...]:

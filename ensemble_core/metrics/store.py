@@ -257,6 +257,15 @@ class MetricStore:
                     values[f"{name}.{group}-{variable}"] = value
         return MetricsView(values)
 
+    def states(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """What values made of each statistic of each series, as plain data. Raises ``NoState``."""
+        return {key: series.states(self.statistics) for key, series in self.series.items()}
+
+    def restore(self, states: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        """Build the statistics of a store that was read from a snapshot, with their states."""
+        for key, series in self.series.items():
+            series.restore(self.statistics, states[key], partial(self._fault, *key))
+
 
 def _spoken(error: Exception) -> str:
     """What went wrong in a plugin's code, in one line, with the place in that code."""

@@ -172,6 +172,9 @@ class StatisticPlugin:
     One with a faster way to take many values may have ``update_all(values)``, with one result.
     Only finite numbers are handed on, so a statistic need not fear NaN. The objects are copied
     (:func:`copy.deepcopy`) to answer "what if these values came too", and must not look at a clock.
+    A snapshot of the run keeps their attributes where these are plain data, or else what
+    ``__getstate__`` gives, for ``__setstate__`` of one that is built anew; of a run with others
+    there is none, and a resume takes longer.
     """
 
     name: str

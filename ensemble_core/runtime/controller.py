@@ -23,6 +23,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.metrics.statistic_state import NoState
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
@@ -136,6 +137,7 @@ class Runtime:
         self._maker = maker
         self._state = state
         self._since_snapshot = 0
+        self._told_of_snapshots = False
         self._stop_first: StopRequested | None = None
         self._next_snapshot = _SNAPSHOT_EVERY
         #: Whether the executor wants to hear which jobs it need not remember.
@@ -428,8 +430,12 @@ class Runtime:
             self._snapshot(journal)
 
     def _snapshot(self, journal: JournalWriter) -> None:
-        if (state := dump(self.engine)) is not None:
-            journal.snapshot(self._maker, state)
+        try:
+            journal.snapshot(self._maker, dump(self.engine))
+        except NoState as error:
+            if not self._told_of_snapshots:
+                self._told_of_snapshots = True
+                self._warn(f"{error}\n  a resume will handle every event again, which takes longer")
 
     # -- decisions -----------------------------------------------------------------------------
 

@@ -658,12 +658,12 @@ def test_looking_at_another_users_run_does_not_run_their_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, foreign: bool
 ) -> None:
     told = played(tmp_path).keep()
-    plugin, ran = tmp_path / "theirs.py", tmp_path / "ran"
+    plugin, ran, exploded = (tmp_path / name for name in ("theirs.py", "ran", "exploded"))
     plugin.write_text(f"open({str(ran)!r}, 'w')")
     with KeptRun(str(tmp_path), "last") as own:
         maker = own.maker
     with sqlite3.connect(told.folder / NAME) as journal:
-        state = pickle.dumps(_Bomb(ran))
+        state = pickle.dumps(_Bomb(exploded))
         journal.execute(
             "INSERT OR REPLACE INTO about VALUES ('plugins', ?)", (json.dumps([str(plugin)]),)
         )
@@ -675,7 +675,8 @@ def test_looking_at_another_users_run_does_not_run_their_code(
 
     result = ensemble(tmp_path, command, "last", *(["begin"] if command == "why" else []))
 
-    assert ran.exists() != foreign  # the trap works: our own runs are trusted
+    assert ran.exists() != foreign  # our own runs are trusted with their plugins, which did it
+    assert not exploded.exists()
     if foreign:
         assert result.exit_code == 0, result.output
         assert "another user's" in result.stderr or command in ("status", "events")

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,11 +22,9 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.reader import NAME, Journal, Text
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.run_store import STOP, leave_asked, stop_asked
-from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local.protocol import VERSION, encode_event, line
 from ensemble_core.local.supervisor_client import SupervisorClient
-from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.decisions import Call, Cancel, Decision, Submit
 from ensemble_core.model.events import (
     CallReturned,
@@ -363,47 +360,6 @@ custom: |
 
 
 # -- snapshots ------------------------------------------------------------------------------------
-
-
-class Stubborn:
-    """A statistic whose state cannot be written down."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def update(self, value: float, /) -> None:
-        self.value = value
-
-    def get(self) -> float | None:
-        return self.value
-
-    def __reduce__(self) -> Any:
-        raise ValueError("ctypes objects containing pointers cannot be pickled")
-
-
-class Unreadable(Stubborn):
-    """A statistic whose state cannot be read any more."""
-
-    def __reduce__(self) -> Any:
-        return _broken, ()
-
-
-def _broken() -> Any:
-    raise ZeroDivisionError("the plugin has changed")
-
-
-@pytest.mark.parametrize("statistic", [Stubborn, Unreadable])
-def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_not_the_run(
-    statistic: type[Stubborn],
-) -> None:
-    checked = load_text(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]", REGISTRY)
-    spec = StatisticSpec(name="stubborn", build=statistic, default=True)
-    checked = replace(checked, statistics={**checked.statistics, "stubborn": spec})
-    story = Story(checked)
-    story.start()
-    story.play("work.0")
-    state = dump(story.engine)
-    assert state is None or load(state, checked) is None
 
 
 def test_what_is_not_on_record_is_in_no_snapshot(tmp_path: Path) -> None:

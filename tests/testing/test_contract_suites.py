@@ -127,7 +127,7 @@ class Empty(Sum):
         (Resetting, "test_reading_changes_nothing"),
         (Hoarding, "test_memory_is_bounded"),
         (Uncopied, "test_copy_goes_its_own_way"),
-        (Unpicklable, "test_survives_pickling"),
+        (Unpicklable, "test_a_resume_can_start_from_its_state"),
         (Infinite, "test_gives_numbers_or_none"),
         (Empty, "test_gives_numbers_or_none"),
         (Empty, "test_gives_what_is_expected"),

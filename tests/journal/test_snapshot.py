@@ -1,0 +1,307 @@
+"""Snapshots: the whole state comes back, and none of what lies on disk can run code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ensemble_core
+from ensemble_core.builtin.statistics import EXACT
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.metrics.statistic_state import NoState
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import JobEvent
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import Runtime
+from ensemble_core.testing import FakeExecutor, Story
+
+REGISTRY = discover()
+#: Rules that ask for every statistic of a variable: kept are all, since a function could ask.
+TEXT = """
+jobs: [{name: a, command: run, count: 3}, {name: b, command: run}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: metric, name: p90.a-duration, when: "> 100", action: {name: submit, label: b}}
+  - {trigger: job-fail, name: a, repetitions: 9, action: {name: custom, label: more}}
+custom: |
+  def more(**kwargs):
+      return {"trigger": "job-success", "name": "a", "action": {"name": "submit", "label": "b"}}
+"""
+
+
+def told(values: int) -> Story:
+    """A run of which so many jobs are over, each with another duration."""
+    ensemble = load_text(TEXT.replace("count: 3", f"count: {values + 2}"), REGISTRY)
+    story = Story(ensemble)
+    story.start()
+    for number in range(values):
+        story.begin(f"a.{number}", pending=number * 7 % 11)
+        story.end(f"a.{number}", duration=0.5 + number * 13 % 97)
+    story.begin(f"a.{values}")
+    return story
+
+
+def again(story: Story) -> Engine:
+    loaded = load(dump(story.engine), story.ensemble)
+    assert loaded is not None
+    return loaded
+
+
+@pytest.mark.parametrize("values", [1, 200, EXACT + 150])
+def test_every_statistic_comes_back_to_the_bit(values: int) -> None:
+    story = told(values)
+    restored = again(story)
+    assert dict(restored.snapshot()) == dict(story.engine.snapshot())
+    assert len(restored.state.metrics.series["a", "duration"].names) > 10
+    for number in range(300):
+        event = JobEvent(2e4 + number, f"a.{values}", "start" if number == 0 else "memo")
+        assert decisions_text(restored.handle(event)) == decisions_text(story.engine.handle(event))
+        duration = number * 1.75 % 31
+        for engine in (restored, story.engine):
+            engine.state.metrics.series["a", "duration"].record(duration, 2e4 + number)
+    assert dict(restored.snapshot()) == dict(story.engine.snapshot())
+
+
+def test_what_is_one_object_is_one_object_again() -> None:
+    story = told(3)
+    state = again(story).state
+    group = state.table.groups["a"]
+    assert group.counts is state.metrics.counts["a"]
+    assert group.waiting.keys() == story.engine.state.table.groups["a"].waiting.keys()
+    for job, record in group.waiting.items():
+        assert record is state.table.records[job]
+    assert (
+        state.rules.index.series["a", "duration"][0].bounds is state.metrics.series["a", "duration"]
+    )
+
+
+# -- statistics of plugins -------------------------------------------------------------------------
+
+
+class Last:
+    """A statistic whose state is its attributes."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def update(self, value: float, /) -> None:
+        self.value = value
+
+    def get(self) -> float | None:
+        return self.value
+
+
+class Of(Last):
+    """One that has another in it, and functions that it is built with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.function, self.both = Last(), max, partial(round, ndigits=2)
+
+    def update(self, value: float, /) -> None:
+        self.inner.update(value)
+        self.value = self.both(self.function(value, self.inner.value))
+
+
+class Speaks(Last):
+    """One that says itself what to keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def __getstate__(self) -> float:
+        return self.value
+
+    def __setstate__(self, state: float) -> None:
+        self.value = state
+
+
+class Locks(Last):
+    """One with an attribute that nobody can write down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Changes(Last):
+    """One that is another object later."""
+
+    def update(self, value: float, /) -> None:
+        self.inner = Last()
+        self.value = value
+
+
+class Stubborn(Last):
+    """One that refuses."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ValueError("ctypes objects containing pointers cannot be copied")
+
+
+class Unreadable(Speaks):
+    """One that does not take back what it gave."""
+
+    def __setstate__(self, state: float) -> None:
+        raise ZeroDivisionError("the plugin has changed")
+
+
+def with_statistic(build: Callable[[], Any]) -> Ensemble:
+    checked = load_text(
+        "jobs: [{name: work, command: x}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: work}}]\n",
+        REGISTRY,
+    )
+    spec = StatisticSpec(name="odd", build=build, default=True)
+    return replace(checked, statistics={**checked.statistics, "odd": spec})
+
+
+@pytest.mark.parametrize("kind", [Last, Of, Speaks])
+def test_a_plugins_statistic_comes_back(kind: type[Last]) -> None:
+    story = Story(with_statistic(kind))
+    story.start()
+    story.begin("work.0", pending=2.125)
+    assert again(story).state.metrics.get(story.engine.state.rules.path("odd.work-pending"), 9) == (  # type: ignore[arg-type]
+        2.12 if kind is Of else 2.125
+    )
+
+
+@pytest.mark.parametrize("kind", [Locks, Changes, Stubborn])
+def test_a_statistic_that_cannot_be_kept_is_named(kind: type[Last]) -> None:
+    story = Story(with_statistic(kind))
+    story.start()
+    story.play("work.0")
+    story.metric("odd.work-duration")
+    with pytest.raises(NoState, match="statistic 'odd'"):
+        dump(story.engine)
+
+
+def test_a_statistic_that_cannot_be_kept_costs_the_snapshot_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_core.runtime.controller._SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("ensemble_core.runtime.controller._SNAPSHOT_SHARE", 0)
+    text = (
+        "jobs: [{name: work, command: x, count: 20}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: work}}]\n"
+    )
+    checked = replace(load_text(text, REGISTRY), statistics=with_statistic(Locks).statistics)
+    writer = JournalWriter(tmp_path / NAME)
+    writer.begin(0.0, {})
+    runtime = Runtime(
+        checked,
+        FakeExecutor(instant=True),
+        actions=REGISTRY.actions,
+        observers=REGISTRY.observers,
+        folder=tmp_path / "output",
+        journal=writer,
+        maker="test",
+    )
+    assert runtime.run().exit_code == 0
+    writer.close()
+    with Journal(tmp_path / NAME) as journal:
+        decided = [row.decisions or "" for row in journal.rows(0)]
+        assert sum("cannot be kept" in text for text in decided) == 1
+        assert list(journal.snapshots()) == []
+
+
+def test_a_statistic_that_does_not_take_its_state_back_leaves_the_events() -> None:
+    story = Story(with_statistic(Unreadable))
+    story.start()
+    story.play("work.0")
+    assert load(dump(story.engine), story.ensemble) is None
+
+
+# -- hostile snapshots -----------------------------------------------------------------------------
+
+
+class Bomb:
+    """Runs a command of its author when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, tuple[list[str]]]:
+        return subprocess.call, (["touch", str(self.trace)],)
+
+
+def test_a_snapshot_that_would_run_code_runs_nothing_and_is_refused(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    assert load(pickle.dumps(Bomb(ran)), told(1).ensemble) is None
+    assert not ran.exists()
+
+
+def hostile(change: Callable[[dict[str, Any]], None]) -> bytes:
+    data = json.loads(dump(told(2).engine))
+    change(data)
+    return json.dumps(data).encode()
+
+
+def fields_of(data: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each[2] for each in data["chunks"] if each[0] == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["chunks"].append(["subprocess.Popen", 1, {}]),
+        lambda data: data["chunks"].append(["engine.Engine", 1, {}]),
+        lambda data: data["chunks"].append(["conditions.Condition", 1, {}]),
+        lambda data: fields_of(data, "state.State").update(__class__={"all": "x"}),
+        lambda data: fields_of(data, "state.State").update(apply={"all": "x"}),
+        lambda data: fields_of(data, "rule_index.Watch").update(read={"all": "x"}),
+        lambda data: fields_of(data, "series._Cell").update(statistic={"all": "x"}),
+        lambda data: fields_of(data, "state.State").pop("firings"),
+        lambda data: data.update(state={"all": "x"}),
+        lambda data: data.update(chunks=[]),
+        lambda data: fields_of(data, "rule_index.RuleState")["rule"].update(rule=["none"] * 3),
+    ],
+)
+def test_a_snapshot_with_what_no_state_has_is_refused(
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    ensemble = told(2).ensemble
+    assert load(hostile(lambda data: None), ensemble) is not None
+    assert load(hostile(change), ensemble) is None
+
+
+def test_any_bytes_in_the_place_of_a_snapshot_leave_the_events() -> None:
+    ensemble = told(1).ensemble
+    for state in (b"", b"\x80\x05.", b"[]", b"null", b"{}", b"[" * 100_000, b'{"chunks": 1}'):
+        assert load(state, ensemble) is None
+
+
+def test_nothing_in_the_product_unpickles() -> None:
+    """What is on disk is data: no module of ours can read anything else."""
+    folders = [Path(ensemble_core.__file__).parent]
+    folders += [Path(__file__).parents[2] / "plugins"]
+    found = []
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        if {"tests", ".venv", "build"} & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            unsafe = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+            found += [f"{path}: {name}" for name in names if name.partition(".")[0] in unsafe]
+    assert found == []
+    assert "pickle" in sys.modules  # this test has it, and the product does not
