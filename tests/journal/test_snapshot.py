@@ -87,9 +87,8 @@ def test_what_is_one_object_is_one_object_again() -> None:
     assert group.waiting.keys() == story.engine.state.table.groups["a"].waiting.keys()
     for job, record in group.waiting.items():
         assert record is state.table.records[job]
-    assert (
-        state.rules.index.series["a", "duration"][0].bounds is state.metrics.series["a", "duration"]
-    )
+    watch = state.rules.index.watches["p90.a-duration"]
+    assert watch.bounds is state.metrics.series["a", "duration"]
 
 
 # -- statistics of plugins -------------------------------------------------------------------------
