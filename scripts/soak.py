@@ -30,9 +30,12 @@ WORDS = {
 }
 #: Ensembles of the queue that is a file; each seed is one round of each.
 ENSEMBLES = 12
+#: Programs of their own beside those of executors.
+PROGRAMS = {"file": "rounds.py", "power": "power_cuts.py"}
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
+    "power": ["--cuts", "50"],
 }
 
 
@@ -79,9 +82,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
     parser.add_argument(
         "--executor",
-        choices=["file", "local", "flux", "slurm"],
+        choices=[*PROGRAMS, "local", "flux", "slurm"],
         default="file",
-        help="a queue that is a file (default), this machine, the Flux or the Slurm around",
+        help="a queue that is a file (default), this machine, the Flux or the Slurm around; power: "
+        "power cuts of this machine, 50 in each round",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
@@ -94,8 +98,8 @@ def main() -> int:
     threads = []
     for number in range(chosen.processes):
         program = ["-m", "ensemble_core.testing.crash", chosen.executor]
-        if chosen.executor == "file":
-            program = [str(CRASH / "rounds.py")]
+        if chosen.executor in PROGRAMS:
+            program = [str(CRASH / PROGRAMS[chosen.executor])]
         command = [
             sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),

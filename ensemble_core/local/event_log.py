@@ -100,12 +100,13 @@ class EventLog:
             if values:
                 self.say(Resources(self.now(), values))
 
-    def flush(self) -> bool:
-        """Write what was told to the ledger; whether all of it is written."""
+    def flush(self, *, telling: bool = False) -> bool:
+        """Write what was told to the ledger; whether all of it is written. ``telling``: it is
+        handed on next."""
         ledger = self.ledger
         if ledger is None:
             return True
-        written = ledger.flush(self._last / 1e6)
+        written = ledger.flush(self._last / 1e6, telling=telling)
         if written is self.failing:
             self.failing = not written
             if written:
@@ -124,7 +125,7 @@ class EventLog:
 
     def publish(self) -> None:
         """Write what was told, then hand it on."""
-        self.flush()
+        self.flush(telling=True)
         if self._lines:
             lines, self._lines = self._lines, []
             self.deliver(lines)

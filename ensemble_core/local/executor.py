@@ -32,8 +32,9 @@ Jobs are children of a process of the run's own, its *supervisor*, so that they 
 controller leaves (:meth:`LocalExecutor.close`) or is killed, and those that wait are
 started as before. The supervisor ends once no job is left. Where the run is kept (``Run.state``), a
 later controller finds all of them again, also those that are over, with their exit codes. If the
-supervisor itself is killed, jobs that wait are queued again, and those that ran are waited for and
-then reported as ``lost``: nobody is left who could know their exit codes. No job is ever run twice.
+supervisor itself is killed, jobs that wait are queued again by the next controller, and those that
+ran are waited for and then reported as ``lost``: nobody is left who could know their exit codes.
+So it is after a power cut; the journal decides which jobs are over. No job is ever run twice.
 """
 
 from __future__ import annotations

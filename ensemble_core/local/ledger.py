@@ -1,17 +1,23 @@
 """The supervisor's write-ahead log: every event of a run's local jobs, in the order of telling.
 
-A file of JSON lines in the run's state folder, written with plain ``write`` calls: it outlives
-every process, though not a power cut, which no job outlives either. The supervisor's thread owns
-one :class:`Ledger`; what an earlier supervisor left is read when it is opened. Beside the events of
-jobs (see ``protocol``) there are:
+A file of JSON lines in the run's state folder, each behind its CRC-32 in eight hexadecimal digits.
+The supervisor's thread owns one :class:`Ledger`; what an earlier supervisor left is read when it is
+opened. Beside the events of jobs (see ``protocol``) there are:
 
-- ``["v",VERSION,TAG,BEGAN]`` first, ``["k",HOST,BOOT,PID]`` for each supervisor that came;
+- ``["v",FORMAT,TAG,BEGAN]`` first and without a checksum, so that every version can read it, and
+  ``["k",HOST,BOOT,PID]`` for each supervisor that came;
 - ``["l",ID]`` a job is about to be spawned that was put off before, ``["u",ID]`` it was put off
   and nothing of it was spawned (``alloc`` says the first of a job that was never put off);
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]`` a resize was answered;
 - ``["f",[ID,…]]`` forget these jobs, ``["t",TIME]`` the newest time of what was forgotten.
 
 A last line that was cut off counts as not written. A file that is mostly forgotten is written anew.
+In a file of format 1 lines have no checksum; they are taken as they are until the first that has.
+
+Order of writes: plain ``write`` calls outlive every process. What the run hears of a job that waits
+(and of a resize) outlives a power cut as well: it is synced before it is told (``Ledger.keep``).
+What it hears of a job that has begun is not, for no job outlives a power cut. So a job of which the
+run's journal knows more than the ledger has begun, and one that waits here may be over there.
 """
 
 from __future__ import annotations
@@ -24,11 +30,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.protocol import VERSION, decode, line, line_job, line_time
+from ensemble_core.local.ledger_lines import LedgerJob, checked, newer, with_checksum
+from ensemble_core.local.protocol import decode, line, line_job
 
-__all__ = ["Ledger", "LedgerJob"]
+__all__ = ["Ledger"]
 
 NAME, LOCK = "local.log", "local.lock"
+#: Of the file; 1 had no checksums.
+FORMAT = 2
 #: Bytes below which a file is not worth writing anew.
 SMALL = 4 << 20
 #: Seconds between tries to write while the disk refuses.
@@ -37,41 +46,6 @@ RETRY = 1.0
 _LOCK_WAIT = 2.0
 #: Answered resize requests that are remembered; a run asks again for its last only.
 _REQUESTS = 1000
-
-
-class LedgerJob:
-    """What the ledger tells of a job that is not over.
-
-    ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
-    when the machine had been up for ``up`` seconds.
-    """
-
-    __slots__ = ("data", "fatal", "gpus", "launched", "names", "pids", "started", "up")
-
-    def __init__(self) -> None:
-        self.data: Mapping[str, Any] | None = None
-        self.names: set[str] = set()
-        self.fatal = False
-        self.gpus: tuple[str, ...] = ()
-        self.launched = False
-        self.pids: tuple[int, ...] = ()
-        self.started = 0.0
-        self.up = 0.0
-
-    def take(self, message: list[Any]) -> None:
-        name, context = message[3], message[4]
-        self.names.add(name)
-        if name == "submit":
-            self.data = message[5] if len(message) > 5 else None
-        elif name == "alloc":
-            self.gpus = tuple(context.get("gpus", ()))
-            self.launched = True
-        elif name == "start":
-            self.started = message[2]
-            if len(message) > 6 and message[6]:
-                self.up, self.pids = message[5], tuple(message[6])
-        elif name == "exception":
-            self.fatal = self.fatal or context.get("severity") == 0
 
 
 def _boot() -> str:
@@ -125,6 +99,10 @@ class Ledger:
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
+        #: What of the lines that were written last is not in the file yet.
+        self._unwritten = b""
+        self._format = FORMAT
+        self._to_keep = self._nameless = False
         self._retry = 0.0
         self._total = self._dead = 0
         self._not_before = SMALL
@@ -158,21 +136,29 @@ class Ledger:
             )
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._read()
-        if self.began is None:
-            self._buffer.append(line(["v", VERSION, self._tag, self._now]))
+        if self.began is None or self._format < FORMAT:
+            self._unwritten = self._head()
+            self._nameless = True
         self._buffer.append(line(self._supervisor))
         self._write()
+
+    def _head(self) -> bytes:
+        began = self._now if self.began is None else self.began
+        return line(["v", FORMAT, self._tag, began])
 
     def _read(self) -> None:
         supervisor: list[Any] | None = None
         whole = 0
+        plain = True
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
                 try:
-                    message = decode(raw.decode("ascii"))
+                    text = checked(raw, plain)
+                    plain = plain and text is raw and not text.startswith(b'["v",2,')
+                    message = decode(text.decode("ascii"))
                     if message[0] == "k":
                         supervisor = message
                     else:
@@ -224,7 +210,7 @@ class Ledger:
         elif kind == "t":
             self.newest = max(self.newest, message[1])
         elif kind == "v":
-            if message[1] > VERSION:
+            if message[1] > FORMAT:
                 raise ExecutorError(
                     f"{self.path} is from a newer version of Ensemble",
                     hint="resume the run with the version that it was started with",
@@ -236,6 +222,7 @@ class Ledger:
                     hint="give each run a state folder of its own",
                     code="other-run",
                 )
+            self._format = message[1]
             self.began = message[3]
 
     def _remember(self, request: str, outcome: str) -> None:
@@ -268,16 +255,25 @@ class Ledger:
         self.size = size
         self._remember(request, outcome)
         self._buffer.append(line(["z", when, request, outcome, size, reason]))
+        self.keep()
 
-    def flush(self, newest: float = 0.0) -> bool:
-        """Write what was added, the newest of it from ``newest``; whether all of it is written."""
+    def keep(self) -> None:
+        """What was added so far is to outlive a power cut before it is told."""
+        self._to_keep = True
+
+    def flush(self, newest: float = 0.0, *, telling: bool = False) -> bool:
+        """Write what was added, the newest of it from ``newest``; whether all of it is written.
+        ``telling``: the run is about to hear of it."""
         self.newest = max(self.newest, newest)
-        if not self._buffer:
+        sync = telling and self._to_keep
+        if not (self._buffer or self._unwritten or sync):
             return self.failing is None
         if self.failing is not None and time.monotonic() < self._retry:
             return False
         try:
             self._write()
+            if sync:
+                self._sync()
         except OSError as error:
             self.failing = _words(error)
             self._retry = time.monotonic() + RETRY
@@ -285,8 +281,17 @@ class Ledger:
         self.failing = None
         return True
 
+    def _sync(self) -> None:
+        os.fdatasync(self._fd)
+        if self._nameless:
+            for folder in (os.path.dirname(self.path), os.path.dirname(os.path.dirname(self.path))):
+                _sync_folder(folder)
+        self._to_keep = self._nameless = False
+
     def _write(self) -> None:
-        data = memoryview(b"".join(self._buffer))
+        fresh = b"".join(self._buffer).splitlines(keepends=True)
+        data = memoryview(self._unwritten + b"".join([with_checksum(text) for text in fresh]))
+        self._buffer = []
         try:
             while data:
                 count = os.write(self._fd, data)
@@ -294,7 +299,7 @@ class Ledger:
                 data = data[count:]
         finally:
             # What was written in part is gone on with, so that no line is torn.
-            self._buffer = [bytes(data)] if data else []
+            self._unwritten = bytes(data)
 
     # Remembering and forgetting.
 
@@ -303,16 +308,24 @@ class Ledger:
 
     def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
         """The events of these jobs that are newer than the time given, in order."""
+        for text in self._lines():
+            if newer(text, wanted):
+                yield text
+
+    def _lines(self) -> Iterator[bytes]:
+        """Each line so far, without its checksum; those that fail it are passed over."""
         torn = b""
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
                     torn = raw  # its end is still to be written
-                elif _newer(raw, wanted):
-                    yield raw
-        for raw in (torn + b"".join(self._buffer)).splitlines(keepends=True):
-            if _newer(raw, wanted):
-                yield raw
+                    break
+                with contextlib.suppress(ValueError):
+                    yield checked(raw, self._format < FORMAT)
+        for raw in (torn + self._unwritten).splitlines(keepends=True):
+            with contextlib.suppress(ValueError):
+                yield checked(raw, False)
+        yield from b"".join(self._buffer).splitlines(keepends=True)
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Remember nothing of these jobs, which are over."""
@@ -334,12 +347,14 @@ class Ledger:
             )
             try:
                 with open(fd, "wb", closefd=False) as file:
-                    file.write(line(["v", VERSION, self._tag, self.began or self._now]))
-                    file.write(line(["t", self.newest]))
-                    file.write(line(self._supervisor))
-                    file.writelines(self._kept())
+                    file.write(self._head())
+                    file.write(with_checksum(line(["t", self.newest])))
+                    file.write(with_checksum(line(self._supervisor)))
+                    file.writelines(with_checksum(text) for text in self._kept())
                 total = os.fstat(fd).st_size
+                os.fsync(fd)  # before its name takes the place of the other's
                 os.replace(fresh, self.path)
+                _sync_folder(os.path.dirname(self.path))
             except BaseException:
                 os.close(fd)
                 raise
@@ -350,28 +365,28 @@ class Ledger:
                 os.unlink(fresh)
             return
         os.close(self._fd)
-        self._fd, self._total, self._dead = fd, total, 0
+        self._fd, self._total, self._dead, self._format = fd, total, 0, FORMAT
         self._not_before = SMALL
 
     def _kept(self) -> Iterator[bytes]:
-        with open(self.path, "rb") as file:
-            for raw in file:
-                try:
-                    text = raw.decode("ascii")
-                    name = line_job(text)
-                    if name is None and text.startswith(('["l"', '["u"')):
-                        name = decode(text)[1]
-                    answer = text.startswith('["z"') and decode(text)[2] in self.requests
-                except ValueError:
-                    continue
-                if answer or name in self._sizes:
-                    yield raw
+        for raw in self._lines():
+            try:
+                text = raw.decode("ascii")
+                name = line_job(text)
+                if name is None and text.startswith(('["l"', '["u"')):
+                    name = decode(text)[1]
+                answer = text.startswith('["z"') and decode(text)[2] in self.requests
+            except ValueError:
+                continue
+            if answer or name in self._sizes:
+                yield raw
 
 
-def _newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    try:
-        text = raw.decode("ascii")
-        name = line_job(text)
-        return name is not None and name in wanted and line_time(text) > wanted[name]
-    except ValueError:
-        return False  # a line that a failing disk left
+def _sync_folder(folder: str) -> None:
+    """Let the names in a folder outlive a power cut, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

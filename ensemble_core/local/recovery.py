@@ -1,6 +1,7 @@
 """Recovery of the jobs that an earlier supervisor left: the ledger's past, as records.
 
-A job that was never about to be spawned waits again. One that was, or that ran, is *inherited*:
+A job that was never about to be spawned waits again, once a controller says that it is not over
+(``request_handler``). One that was, or that ran, is *inherited*:
 what is left of it is waited for, and then it is lost, for its exit status went to nobody. Should it
 have been killed between the two, nothing can tell whether it ran: it counts as lost rather than
 being run twice. Called by the loop, once.
@@ -11,11 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ensemble_core.local.job_record import JobRecord
-from ensemble_core.local.ledger import Ledger, LedgerJob
+from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.protocol import to_job
 from ensemble_core.model.jobs import Job
 
-__all__ = ["past_records", "why_lost"]
+__all__ = ["LINES_LOST", "past_records", "why_lost"]
+
+#: Events of a job that has not begun; any other says that it has, whichever lines are missing.
+_BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
+#: Why a job is lost of which the run knows more than the ledger.
+LINES_LOST = (
+    "the run knows of later events of this job than the ledger of this machine, which lost its "
+    "newest lines (a power cut, or a full disk): the job has begun, and whether it ran to its end "
+    "cannot be known"
+)
 
 
 def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
@@ -29,7 +40,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
         record = JobRecord(job, number)
         record.told = False
         record.allotted = "alloc" in what.names and "free" not in what.names
-        record.inherited = what.launched or what.data is None or "start" in what.names
+        record.inherited = what.launched or not _BEFORE.issuperset(what.names)
         if "finish" in what.names:
             record.started = "release" not in what.names
             record.reason = "leftover"

@@ -15,9 +15,11 @@ from typing import Literal
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase
+from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.poller import Poller, Timer
 from ensemble_core.local.protocol import encode_context, encode_job, encode_value
 from ensemble_core.local.queue import Queue
+from ensemble_core.local.recovery import LINES_LOST
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
@@ -74,6 +76,9 @@ class RequestHandler:
         self._left: Callable[[], None] | None = None
         self._last_call: Timer | None = None
         self._numbers = itertools.count()
+        #: Jobs that waited when an earlier supervisor ended, until a controller says which of them
+        #: are not over: a power cut takes lines of our ledger, and none of its journal.
+        self.held: dict[str, tuple[JobRecord, LedgerJob]] = {}
 
     def add(self, request: Request) -> None:
         self._requests.append(request)
@@ -155,6 +160,8 @@ class RequestHandler:
             first += (_VALIDATE, _DEPEND, priority)
         if first:
             self._log.tell(record, *first)
+            if self._ledger is not None:
+                self._ledger.keep()
         never = self._slots.never(job)
         if never is not None:
             self._log.tell_exception(record, "alloc", never)
@@ -212,6 +219,7 @@ class RequestHandler:
     ) -> None:
         self._log.publish()  # what is told from here on is newer than what is told again
         records, ledger = self._active.records, self._ledger
+        self._let_wait(jobs)
         known = {
             name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
         }
@@ -222,6 +230,23 @@ class RequestHandler:
         for name in jobs:
             if name in records:
                 records[name].told = True
+
+    def _let_wait(self, jobs: Mapping[str, float]) -> None:
+        """Queue those of the held jobs that are not over; their newest events were at these times.
+
+        One of which the journal knows more than the ledger has begun, and is not run twice. One
+        that never was told of, and whose submit is not in the ledger, is as if it had not come."""
+        held, self.held = self.held, {}
+        for name, (record, past) in held.items():
+            if name not in jobs or (not jobs[name] and past.data is None):
+                self._forget((name,))
+                continue
+            self.adopt(record)
+            if jobs[name] > past.newest or past.data is None:
+                self._log.tell_exception(record, "lost", LINES_LOST)
+                self._lifecycle.clean(record)
+            else:
+                self.wait(record, past.names)
 
     def _close(self, left: Callable[[], None]) -> None:
         """The controller leaves: what is being ended is killed at once, the rest goes on."""

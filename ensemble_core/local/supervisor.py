@@ -251,7 +251,7 @@ class Supervisor:
             "version": VERSION,
             "pid": os.getpid(),
             "gauges": dict(loop.log.gauges),
-            "jobs": list(loop.active.records),
+            "jobs": loop.jobs,
         }
         self._send([line(["hello", answer])])
 

@@ -20,7 +20,8 @@ from ensemble_core.local.event_log import Deliver, EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.job_record import ActiveJobs, JobRecord
 from ensemble_core.local.launch import Launcher
-from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
+from ensemble_core.local.ledger import RETRY, Ledger
+from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.queue import Queue
@@ -128,6 +129,11 @@ class SupervisorLoop:
         """Whether something was asked for that is not worked in yet."""
         return self._requests.waiting
 
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that are not over, as far as is known here."""
+        return [*self.active.records, *self._requests.held]
+
     # The thread.
 
     def run(self) -> None:
@@ -200,13 +206,14 @@ class SupervisorLoop:
                 f"{ledger.unreadable} lines of {ledger.path} are damaged and were passed over"
             )
         for record, past in past_records(ledger):
+            if not record.inherited and not past.fatal:
+                self._requests.held[record.job.id] = record, past
+                continue
             self._requests.adopt(record)
             if record.inherited:
                 self._attend(record, past, ledger)
-            elif past.fatal:
-                self._lifecycle.clean(record)
             else:
-                self._requests.wait(record, past.names)
+                self._lifecycle.clean(record)
 
     def _attend(self, record: JobRecord, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job

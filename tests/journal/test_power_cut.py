@@ -21,6 +21,7 @@ import pytest
 from ensemble_core.journal import reader as journal_module
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.testing.crash import read_rounds
 
 CRASH = Path(__file__).parent / "crash"
 CALLS = "openat,pwrite64,write,ftruncate,fsync,fdatasync,unlink,unlinkat"
@@ -239,6 +240,14 @@ def test_a_commit_is_synced_before_anything_of_it_is_performed(
     assert performed == 20
     names = {Path(step.file).name for step in found}
     assert (f"{NAME}-wal" in names) == (mode == "wal")
+
+
+@pytest.mark.timeout(300)
+def test_after_a_power_cut_no_job_that_was_over_runs_again_and_none_is_lost(tmp_path: Path) -> None:
+    """The local executor's ledger and the journal, cut together (``crash/power_cuts.py``)."""
+    command = [sys.executable, str(CRASH / "power_cuts.py"), "--base", str(tmp_path)]
+    found = read_rounds([*command, "--rounds", "10", "--cuts", "25"])
+    assert sum(len(each["killed"]) for each in found) == 250
 
 
 def test_a_call_that_another_thread_interrupted_is_read_as_one() -> None:

@@ -21,7 +21,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import encode_event, encode_job
+from ensemble_core.local.protocol import encode_event, encode_job, line, to_job
 from ensemble_core.local.supervisor_client import StartedSupervisor
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
@@ -647,6 +647,83 @@ def test_damaged_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_a_line_of_the_ledger_whose_bits_flipped_is_not_run_and_told(stage: Stage) -> None:
+    """Bits that leave the line as readable as before: ``ran`` becomes ``run``."""
+    running, waiting = stage.job(GATE), stage.job("true")
+    stage.slots = 1
+    stage.start(running, waiting)
+    stage.wait_heard(running, "start")
+    stage.wait_heard(waiting, "priority")
+    stage.kill_supervisor()
+    stage.kill_controller()
+    assert stage.state is not None
+    path = stage.state / "local.log"
+    lines = path.read_bytes().splitlines(keepends=True)
+    (at,) = (
+        n for n, text in enumerate(lines) if b'"submit"' in text and waiting.id.encode() in text
+    )
+    lines[at] = lines[at].replace(b"echo ran", b"echo run")
+    path.write_bytes(b"".join(lines))
+    stage.open_gate()
+    heard = stage.heard(waiting)["priority"]["timestamp"]
+    with stage.next() as session:
+        found = session.executor.reattach({running.id: 0.0, waiting.id: heard})
+        assert found == {running.id: True, waiting.id: True}
+        session.wait_clean(running, waiting)
+        assert fatal(session, waiting) == ["lost"]
+        told = [e.message for e in session.events if isinstance(e, Problem)]
+        assert any("1 lines of" in text and "damaged" in text for text in told)
+    assert stage.runs(waiting) == 0
+
+
+def test_a_ledger_without_checksums_is_read_and_goes_on_with_them(tmp_path: Path) -> None:
+    """As version 1.0 wrote it. From its first line with a checksum on, one without is damage."""
+    texts = [line(["v", 1, "t", 100.0]), line(["k", os.uname().nodename, "", 1])]
+    texts += [text for _, text in life(made(0), 200.0, "priority")]
+    path = tmp_path / "local.log"
+    path.write_bytes(b"".join(texts))
+    ledger = Ledger(str(tmp_path), "t", 300.0)
+    assert (ledger.unreadable, ledger.began) == (0, 100.0)
+    data = ledger.past[made(0).id].data
+    assert data is not None
+    assert to_job(data) == made(0)
+    for name, text in life(made(1), 300.0):
+        ledger.add(name, text)
+    ledger.flush(300.0)
+    everything = {made(0).id: 0.0, made(1).id: 0.0}
+    assert len(list(ledger.replay(everything))) == 2 + 6
+    ledger.close()
+    with path.open("ab") as file:
+        file.write(life(made(2), 400.0, "submit")[0][1])
+    ledger = Ledger(str(tmp_path), "t", 500.0)
+    assert (ledger.unreadable, ledger.began) == (1, 100.0)
+    assert ledger.knows(made(1).id)
+    assert not ledger.knows(made(2).id)
+    ledger.close()
+
+
+def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_not_over(
+    stage: Stage,
+) -> None:
+    running, first, second = stage.job(GATE), stage.job("true"), stage.job("true")
+    stage.slots = 1
+    stage.start(running, first, second)
+    stage.wait_heard(second, "priority")
+    stage.kill_supervisor()
+    stage.kill_controller()
+    stage.open_gate()
+    with stage.next() as session:
+        session.tidy = False
+        session.wait(lambda: session.executor.resources()["cores.free"] == 1, "a free slot")
+    wait_until(lambda: not supervisors_of(stage.tag))
+    assert (stage.runs(first), stage.runs(second)) == (0, 0)
+    with stage.next() as session:
+        assert all(session.executor.reattach(everything(running, second)).values())
+        session.wait_clean(second)
+        assert session.executor.reattach(everything(first)) == {first.id: False}
+    assert (stage.runs(first), stage.runs(second)) == (0, 1)
+
+
 def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
     over = stage.job("true")
     stage.start(over)
@@ -682,12 +759,10 @@ def test_jobs_that_may_run_on_another_machine_are_not_taken_over(tmp_path: Path)
     ledger = Ledger(str(tmp_path), "t", 100.0)
     for name, text in life(made(0), 200.0, "start"):
         ledger.add(name, text)
+    ledger._supervisor[1] = "login7"
+    ledger._buffer.append(line(ledger._supervisor))
     ledger.flush()
     ledger.close()
-    path = tmp_path / "local.log"
-    here = f'"k","{os.uname().nodename}"'
-    assert here in path.read_text()
-    path.write_text(path.read_text().replace(here, '"k","login7"'))
     with pytest.raises(ExecutorError, match="may still run on login7"):
         Ledger(str(tmp_path), "t", 100.0)
 
@@ -704,7 +779,7 @@ def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> 
 def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:
     """As where the file turns out to be wrong after the executor began to prepare itself."""
     started = StartedSupervisor("prepared-1", tmp_path / "executor")
-    assert supervisors_of("prepared-1")
+    wait_until(lambda: supervisors_of("prepared-1"))
     started.sock.close()
     assert started.last_words() == ""  # it waits for the process that was started
     wait_until(lambda: not supervisors_of("prepared-1"))

@@ -73,7 +73,8 @@ def supervisor():
     (folder / "output").mkdir()
     executor.submit([job])
     assert over.wait(60)
-    ledger = [json.loads(line) for line in (folder / "local.log").read_text().splitlines()]
+    texts = (folder / "local.log").read_text().splitlines()
+    ledger = [json.loads(text[text.index("[") :]) for text in texts]
     executor.close()
     (kept,) = [line[5] for line in ledger if line[0] == "e" and line[3] == "submit"]
     assert to_job(kept) == job

@@ -1,0 +1,74 @@
+"""Lines of the ledger: their checksums, and what they tell of one job. Used by ``ledger``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+from ensemble_core.local.protocol import line_job, line_time
+
+__all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
+
+
+class LedgerJob:
+    """What the ledger tells of a job that is not over.
+
+    ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
+    when the machine had been up for ``up`` seconds; ``newest`` is when its newest event was.
+    """
+
+    __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
+
+    def __init__(self) -> None:
+        self.data: Mapping[str, Any] | None = None
+        self.names: set[str] = set()
+        self.fatal = False
+        self.gpus: tuple[str, ...] = ()
+        self.launched = False
+        self.pids: tuple[int, ...] = ()
+        self.started = 0.0
+        self.newest = 0.0
+        self.up = 0.0
+
+    def take(self, message: list[Any]) -> None:
+        name, context = message[3], message[4]
+        self.names.add(name)
+        self.newest = message[2]
+        if name == "submit":
+            self.data = message[5] if len(message) > 5 else None
+        elif name == "alloc":
+            self.gpus = tuple(context.get("gpus", ()))
+            self.launched = True
+        elif name == "start":
+            self.started = message[2]
+            if len(message) > 6 and message[6]:
+                self.up, self.pids = message[5], tuple(message[6])
+        elif name == "exception":
+            self.fatal = self.fatal or context.get("severity") == 0
+
+
+def with_checksum(text: bytes) -> bytes:
+    """A line as the file has it."""
+    return b"%08x %b" % (crc32(text), text)
+
+
+def checked(raw: bytes, plain: bool) -> bytes:
+    """A line of the file without its checksum; ``plain`` takes one that has none as it is. Raises
+    ``ValueError`` where it is not what was written."""
+    text = raw[9:]
+    if raw[:9] == b"%08x " % crc32(text):
+        return text
+    if raw.startswith(b'["v",') or (plain and raw.startswith(b"[")):
+        return raw
+    raise ValueError("a line fails its checksum")
+
+
+def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
+    """Whether a line is of a wanted job, and of an event after the time given."""
+    try:
+        text = raw.decode("ascii")
+        name = line_job(text)
+        return name is not None and name in wanted and line_time(text) > wanted[name]
+    except ValueError:
+        return False  # a line that a failing disk left

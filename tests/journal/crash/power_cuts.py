@@ -1,0 +1,460 @@
+"""Power cuts of a run on the local executor, by a model of what journal and ledger leave on a disk.
+
+Each round records one run: every write and sync of the ledger, every commit of the journal and
+every process that is started, in one order. The power then goes at places of that record: the
+journal has each commit that had returned (of one under way all or nothing: ``test_power_cut.py``
+holds that), the ledger what had been synced and any part of what was written since, by sectors and
+names. Another controller takes that up, its run is recorded in turn, and may be cut as well.
+
+Wrong is: a job that was over on record, or had begun, is started again; a job that never began is
+not run; one that was submitted has no end; a replay differs. Prints one line of JSON for each
+round: ``power_cuts.py --seed N --rounds N --cuts N --base FOLDER``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import sqlite3
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ensemble_core.config import load_text
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal import writer as writer_module
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.replay import recover
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.local import ledger as ledger_module
+from ensemble_core.local.launch import Launcher
+from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.process_tree import become_subreaper
+from ensemble_core.local.protocol import Splitter, to_event
+from ensemble_core.local.slots import Slots
+from ensemble_core.local.supervisor_loop import SupervisorLoop
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.events import JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.runtime.controller import Runtime
+from ensemble_core.testing.crash.rounds import Round
+
+TEXT = """
+jobs:
+  - {name: a, command: "true", count: 6}
+  - {name: b, command: "false"}
+  - {name: c, command: sleep 0.01, count: 2}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-success, name: a, repetitions: 4, action: {name: submit, label: b}}
+  - {trigger: job-fail, name: b, repetitions: 2, action: {name: submit, label: c}}
+"""
+REGISTRY = discover(())
+_SECTOR = 512
+_ALLOTTED = re.compile(rb'\["e","([^"]+)",[\d.]+,"alloc"|\["l","([^"]+)"\]')
+#: Seconds after which a run counts as stuck.
+_PATIENCE = 120.0
+
+
+class File:
+    """A file on the disk: what of it was synced, and what was written since, in order."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.synced = self.now = content
+        #: ``(offset, bytes)``, or ``(length, None)`` where it was cut.
+        self.since: list[tuple[int, bytes | None]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.now = self.now[:offset] + data + self.now[offset + len(data) :]
+        self.since.append((offset, data))
+
+    def cut(self, length: int) -> None:
+        self.now = self.now[:length]
+        self.since.append((length, None))
+
+    def sync(self) -> None:
+        self.synced, self.since = self.now, []
+
+    def image(self, chance: random.Random) -> bytes:
+        """What is found after the power went: all, nothing or any part of what was not synced."""
+        content = bytearray(self.synced)
+        share = chance.choice((0.0, 0.3, 0.7, 1.0))
+        for offset, data in self.since:
+            if data is None:
+                if chance.random() < share:
+                    del content[offset:]
+                continue
+            first = offset // _SECTOR * _SECTOR
+            for start in range(first, offset + len(data), _SECTOR):
+                if chance.random() < share:
+                    begin, end = max(start, offset), min(start + _SECTOR, offset + len(data))
+                    content.extend(b"\0" * (end - len(content)))
+                    content[begin:end] = data[begin - offset : end - offset]
+        return bytes(content)
+
+
+@dataclass
+class Disk:
+    """The ledger's folder, and how far the journal has got."""
+
+    #: The names as they are, and as they were when the folder was synced last.
+    names: dict[str, File] = field(default_factory=dict)
+    synced: dict[str, File] = field(default_factory=dict)
+    #: The newest event that is on record, and that of the commit under way.
+    committed: int = 0
+    committing: int = 0
+    #: Jobs whose processes were started since, and that were given slots ever.
+    spawned: set[str] = field(default_factory=set)
+    allotted: set[str] = field(default_factory=set)
+
+    def image(self, chance: random.Random) -> dict[str, bytes]:
+        found = {}
+        for name in self.names.keys() | self.synced.keys():
+            file = chance.choice((self.names, self.synced)).get(name)
+            if file is not None:
+                found[name] = file.image(chance)
+        return found
+
+
+class Recorder:
+    """All that a run does to the disk, as steps that are done to a :class:`Disk` again."""
+
+    def __init__(
+        self, committed: int = 0, ledger: Mapping[str, bytes] = NOTHING, begun: Iterable[str] = ()
+    ) -> None:
+        self.steps: list[Callable[[Disk], object]] = []
+        self._committed = committed
+        self._ledger = ledger
+        self._begun = frozenset(begun)
+        self._lock = threading.Lock()
+
+    def add(self, step: Callable[[Disk], object]) -> None:
+        with self._lock:
+            self.steps.append(step)
+
+    def disk(self, at: int) -> Disk:
+        """The disk after so many steps."""
+        files = {name: File(content) for name, content in self._ledger.items()}
+        disk = Disk(dict(files), files, self._committed, self._committed)
+        disk.allotted.update(self._begun)
+        for step in self.steps[:at]:
+            step(disk)
+        return disk
+
+
+class RecordedOs:
+    """``os`` as the ledger uses it."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self._names: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        fd = os.open(path, flags, mode)
+        name = os.path.basename(path)
+        if name.startswith(ledger_module.NAME):
+            self._names[fd] = name
+            fresh = flags & os.O_TRUNC
+
+            def create(disk: Disk) -> None:
+                if fresh or name not in disk.names:
+                    disk.names[name] = File()
+
+            self.recorder.add(create)
+        else:
+            self._names.pop(fd, None)
+        return fd
+
+    def write(self, fd: int, data: bytes) -> int:
+        count = os.write(fd, data)
+        name, text = self._names[fd], bytes(data[:count])
+
+        def write(disk: Disk) -> None:
+            disk.names[name].write(len(disk.names[name].now), text)
+            disk.allotted.update((one or other).decode() for one, other in _ALLOTTED.findall(text))
+
+        self.recorder.add(write)
+        return count
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+        name = self._names[fd]
+        self.recorder.add(lambda disk: disk.names[name].cut(length))
+
+    def fdatasync(self, fd: int) -> None:
+        self.fsync(fd)
+
+    def fsync(self, fd: int) -> None:
+        name = self._names.get(fd)
+        if name is None:  # the folder
+
+            def sync_names(disk: Disk) -> None:
+                disk.synced = dict(disk.names)
+
+            self.recorder.add(sync_names)
+            return
+        content = os.pread(fd, 1 << 30, 0)
+
+        def sync(disk: Disk) -> None:
+            if disk.names[name].now != content:  # written by a file object
+                disk.names[name].write(0, content)
+            disk.names[name].sync()
+
+        self.recorder.add(sync)
+
+    def replace(self, old: str, new: str) -> None:
+        os.replace(old, new)
+        content = Path(new).read_bytes()
+        here, there = os.path.basename(old), os.path.basename(new)
+        for fd, name in self._names.items():
+            if name == here:
+                self._names[fd] = there
+
+        def rename(disk: Disk) -> None:
+            file = disk.names.pop(here)
+            if file.now != content:
+                file.write(0, content)
+            disk.names[there] = file
+
+        self.recorder.add(rename)
+
+
+RECORDED = RecordedOs()
+
+
+class InProcess(Executor):
+    """The supervisor's loop with its ledger in this process, which every power cut ends."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._closing = False
+        self.ledger = Ledger(str(run.state), run.tag, run.clock())
+        self.loop = SupervisorLoop(
+            run,
+            lambda lines: emit([to_event(one) for one in Splitter().feed(b"".join(lines))]),
+            Slots(2, 1, 2),
+            0.2,
+            dict(os.environb),
+            os.getcwd(),
+            lambda: self._closing,
+            self.ledger,
+        )
+        self.loop.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.loop.post(("submit", jobs))
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self.loop.post(("cancel", jobs))
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        self.loop.post(("forget", jobs))
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        answers: queue.SimpleQueue[Mapping[str, bool]] = queue.SimpleQueue()
+        self.loop.post(("reattach", jobs, answers.put))
+        return answers.get(timeout=_PATIENCE)
+
+    def close(self) -> None:
+        self._closing = True
+        self.loop.post(("call", lambda: None))
+        self.loop.join()
+        self.ledger.close()
+
+
+def loading(text: Any) -> Any:
+    return load_text(text.text, REGISTRY)
+
+
+def play(folder: Path, recorder: Recorder) -> str:
+    """Run, or resume, what is in a folder to its end; what went wrong, or nothing."""
+    RECORDED.recorder = recorder
+    engine = None
+    path = folder / NAME
+    if path.exists():
+        with Journal(path) as journal:
+            engine = recover(journal, loading, None).engine
+    writer = JournalWriter(path)
+    if engine is None:
+        writer.describe({"tag": "run"})
+        writer.text("e.yaml", TEXT, ())
+    writer.begin(1.0, {})
+    try:
+        runtime = Runtime(
+            load_text(TEXT, REGISTRY),
+            InProcess(),
+            actions=REGISTRY.actions,
+            observers=REGISTRY.observers,
+            folder=folder / "output",
+            tag="run",
+            journal=writer,
+            maker="power",
+            state=folder / "executor",
+            engine=engine,
+        )
+        wrong = [f"{folder} hangs"]
+
+        def run() -> None:
+            try:
+                runtime.run()
+                wrong.clear()
+            except BaseException as error:
+                wrong[:] = traceback.format_exception(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+    finally:
+        writer.close()
+    return "".join(wrong)
+
+
+def cut_off(source: Path, folder: Path, disk: Disk, chance: random.Random) -> tuple[int, Any]:
+    """Make the folder that a power cut leaves: its newest event, and the ledger's files."""
+    (folder / "executor").mkdir(parents=True)
+    last = chance.choice((disk.committed, disk.committing))
+    shutil.copy(source / NAME, folder / NAME)
+    with sqlite3.connect(folder / NAME) as journal:
+        journal.execute("DELETE FROM events WHERE first > ?", (last,))
+        journal.execute("DELETE FROM snapshots WHERE seq > ?", (last,))
+        journal.execute("UPDATE sessions SET ended = NULL, outcome = NULL")
+    journal.close()
+    ledger = disk.image(chance)
+    for name, content in ledger.items():
+        (folder / "executor" / name).write_bytes(content)
+    return last, ledger
+
+
+def on_record(folder: Path) -> dict[str, set[str]]:
+    """The names of each job's events in the journal; of a fatal exception its type."""
+    found: dict[str, set[str]] = {}
+    with Journal(folder / NAME) as journal:
+        for row in journal.rows():
+            event = row.event()
+            if isinstance(event, JobEvent):
+                names = found.setdefault(event.job, set())
+                names.add(event.name)
+                if event.name == "exception":
+                    names.add(f"exception {event.context.get('type')}")
+            for decision in json.loads(row.decisions or "[]"):
+                if decision["type"] == "submit":
+                    for job in decision["jobs"]:
+                        found.setdefault(job["id"], set())
+    return found
+
+
+def check(folder: Path, before: dict[str, set[str]], disk: Disk, again: Disk, found: Round) -> None:
+    """Compare what a run that was taken up has done with what was known when the power went."""
+    after = on_record(folder)
+    found.jobs += len(after)
+    for job in sorted(again.spawned):
+        if "clean" in before.get(job, ()):
+            found.doubled.append(f"{folder.name}: {job} was over, and ran again")
+        elif before.get(job, set()) & {"alloc", "start", "finish"}:
+            found.doubled.append(f"{folder.name}: {job} had begun, and ran again")
+    for job, names in after.items():
+        if "clean" not in names:
+            found.lost.append(f"{folder.name}: {job} has no end")
+        elif "exception lost" in names - before.get(job, set()) and job not in disk.allotted:
+            found.lost.append(f"{folder.name}: {job} never began, and is told of as lost")
+    if len({job for job in after if job.startswith("a.")}) != 6:
+        found.lost.append(f"{folder.name}: {sorted(after)}")
+    try:
+        with Journal(folder / NAME) as journal:
+            journal.check()
+            recover(journal, loading, None)
+    except EnsembleError as error:
+        found.replay_differences.append(f"{folder.name}: {error}")
+
+
+def one_round(base: Path, seed: int, cuts: int) -> Round:
+    found = Round("power", seed)
+    chance = random.Random(f"power {seed}")
+    first = base / f"{seed}"
+    first.mkdir(parents=True)
+    ledger_module._boot = lambda: f"{seed}-0"
+    recorder = Recorder()
+    if wrong := play(first, recorder):
+        found.other.append(wrong)
+        return found
+    cases = [(first, recorder)]
+    while len(found.killed) < cuts:
+        source, recorder = chance.choice(cases[-4:] if chance.random() < 0.5 else cases[:1])
+        at = chance.randrange(1, len(recorder.steps) + 1)
+        number = len(found.killed) + 1
+        folder = base / f"{seed}.{number}"
+        found.killed.append(f"step {at} of {source.name}")
+        disk = recorder.disk(at)
+        last, ledger = cut_off(source, folder, disk, chance)
+        before = on_record(folder)
+        ledger_module._boot = lambda number=number: f"{seed}-{number}"
+        again = Recorder(last, ledger, disk.allotted)
+        if wrong := play(folder, again):
+            found.other.append(f"{folder.name}: {wrong}")
+            break
+        good = found.good
+        check(folder, before, disk, again.disk(len(again.steps)), found)
+        if good and not found.good:
+            break
+        cases.append((folder, again))
+    return found
+
+
+def instrument() -> None:
+    """Record what the ledger, the journal and the launcher do; and do it more often."""
+    ledger_module.os = RECORDED
+    ledger_module.SMALL = 2000
+    writer_module._PAUSE = 0.002
+    write, spawn = JournalWriter._write, Launcher.spawn
+
+    def commit(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
+        recorder, last = RECORDED.recorder, first + len(batch) - 1
+        recorder.add(lambda disk: setattr(disk, "committing", last))
+        write(self, first, batch, snapshot)
+        recorder.add(lambda disk: setattr(disk, "committed", last))
+
+    def started(self: Launcher, job: Job, *rest: Any) -> int:
+        RECORDED.recorder.add(lambda disk: disk.spawned.add(job.id))
+        return spawn(self, job, *rest)
+
+    JournalWriter._write = commit  # type: ignore[method-assign]
+    Launcher.spawn = started  # type: ignore[method-assign]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--cuts", type=int, default=20, help="of each round (20)")
+    parser.add_argument("--base", type=Path, required=True)
+    chosen = parser.parse_args()
+    become_subreaper()
+    instrument()
+    good = True
+    for number in range(chosen.rounds):
+        found = one_round(chosen.base.absolute(), chosen.seed + number, chosen.cuts)
+        good = good and found.good
+        print(json.dumps({**asdict(found), "good": found.good}), flush=True)
+        if found.good:
+            for folder in chosen.base.glob(f"{chosen.seed + number}*"):
+                shutil.rmtree(folder, ignore_errors=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
