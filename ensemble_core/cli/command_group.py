@@ -7,6 +7,7 @@ Ensemble or a plugin; 128 + N ended by signal N; and whatever a rule's ``termina
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -78,7 +79,7 @@ class CommandGroup(click.Group):
         except OSError as error:
             if error.errno != errno.EPIPE:
                 _fault(error)
-            close_quietly()
+            close_quietly(sys.stdout)
             code = 141
         except Exception as error:  # the last line of defence: words instead of a traceback
             _fault(error)
@@ -102,15 +103,13 @@ def _open_closed_streams() -> None:
             setattr(sys, name, stream)
 
 
-def close_quietly() -> None:
-    """Point stdout at nothing after its reader went away, so that the exit says nothing."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)
+def close_quietly(stream: TextIO) -> None:
+    """Point a stream at nothing after its reader went away: what is buffered can never be written,
+    and without this Python complains of it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
 
 
 def _fault(error: BaseException) -> NoReturn:

@@ -58,7 +58,7 @@ class OutputLine(NamedTuple):
 
 
 def interesting(event: Event) -> bool:
-    """Whether the narrator has use for this event when it does not tell of every one."""
+    """True if the narrator has use for this event also when it does not tell of every one."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):
@@ -104,7 +104,7 @@ class Narrator:
         self._ensemble = ensemble
         self._out = out
         self._err = out if err is None else err
-        self._debug = debug
+        self.debug = debug
         self._began: float | None = None
         self._firing = 0
         self._active: dict[str, _Active] = {}
@@ -130,10 +130,6 @@ class Narrator:
             Terminate: self._terminate,
         }
 
-    @property
-    def debug(self) -> bool:
-        return self._debug
-
     def tell(self, item: Event | Decision) -> Iterator[OutputLine]:
         """The lines for an event or a decision; often none."""
         if isinstance(item, Decision):
@@ -148,7 +144,7 @@ class Narrator:
             self._returned = self._calls.pop(item.call, None)
         if self._began is None:
             self._began = item.timestamp
-        if self._debug:
+        if self.debug:
             yield self._event(item)
         if isinstance(item, JobEvent):
             if item.ours:
@@ -188,7 +184,7 @@ class Narrator:
     def _submit(self, submit: Submit) -> Iterator[OutputLine]:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
-        if self._pacing and not self._debug:
+        if self._pacing and not self.debug:
             return  # the rest of a paced submit, which was told of when its rule fired
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))

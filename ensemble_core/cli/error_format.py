@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ensemble_core.cli.text_style import TextStyle, print_line, printable, style_of
+from ensemble_core.cli.text_style import TextStyle, encodable, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, FileErrors, Location
 
 __all__ = ["errors_as_json", "flatten", "format_error", "print_error", "print_warning"]
@@ -33,8 +33,7 @@ def print_error(error: EnsembleError, stream: TextIO | None = None) -> None:
     text = "\n".join(format_error(each, look, sources) for each in errors)
     if len(errors) > 1:
         text += f"\n{len(errors)} errors; nothing was submitted"
-    encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    out.write(encodable(text, out) + "\n")
     out.flush()
 
 
@@ -92,7 +91,6 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
         yield
     except EnsembleError as error:
         if as_json:
-            from ensemble_core.cli.error_format import flatten
             from ensemble_core.cli.json_lines import to_json
 
             for each in flatten(error):
@@ -103,5 +101,4 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
 def print_warning(text: str) -> None:
     """Print a warning on stderr."""
-    word = style_of(sys.stderr).paint("warning:", "warning")
-    sys.stderr.write(f"{word} {printable(text)}\n")
+    sys.stderr.write(style_of(sys.stderr).warning(printable(text)) + "\n")

@@ -26,7 +26,7 @@ _FEWEST_COLUMNS = 20
 
 
 def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a table can be kept in place on this stream."""
+    """True if a table can be kept in place on this stream."""
     return is_terminal(out) and environ.get("TERM", "dumb") not in ("dumb", "")
 
 

@@ -77,7 +77,7 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--progress/--no-progress",
             default=None,
-            help="Whether to keep a live table on a terminal.  [default: on a terminal]",
+            help="Keep a live table on a terminal, or not.  [default: on a terminal]",
         ),
         click.option(
             "--json", "as_json", is_flag=True, help="Print one event or decision a line, as JSON."

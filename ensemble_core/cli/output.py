@@ -9,7 +9,6 @@ a terminal that went away is not: the run goes on without it.
 from __future__ import annotations
 
 import errno
-import os
 import queue
 import sys
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TextIO, cast
 
+from ensemble_core.cli.command_group import close_quietly
 from ensemble_core.cli.console import OutputLine, interesting
 from ensemble_core.cli.live import LiveTable
 from ensemble_core.cli.text_style import encodable, is_terminal
@@ -38,8 +38,9 @@ class Output:
     """Writes lines, in order, on a thread of its own. A context manager: started and ended by it.
 
     ``tell`` makes lines of events and decisions. ``block`` is the live table, if there is one.
-    ``lossy`` says what gives way when the reader is too slow: debug lines are left out, or else
-    (``--json``) the run waits. ``on_gone`` is called once, when the reader of stdout went away.
+    When the reader is too slow, debug lines are left out, but ``as_json`` the run waits; then also
+    what is printed goes to stderr, for stdout has nothing but JSON. ``on_gone`` is called once,
+    when the reader of stdout went away.
     """
 
     def __init__(
@@ -49,16 +50,14 @@ class Output:
         err: TextIO,
         *,
         block: LiveTable | None = None,
-        lossy: bool = True,
-        prints_to_stderr: bool = False,
+        as_json: bool = False,
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self._tell = tell
         self._out = out
         self._err = err
-        self._block = block
-        self._lossy = lossy
-        self._prints_to_stderr = prints_to_stderr
+        self.block = block
+        self._as_json = as_json
         self._on_gone = on_gone
         self._shares_terminal = block is not None and is_terminal(err)
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -72,7 +71,7 @@ class Output:
     def put(self, item: Event | Decision) -> None:
         """Hand over an event or a decision. Any thread."""
         if self._queue.qsize() >= LIMIT:
-            if self._lossy and isinstance(item, Event) and not interesting(item):
+            if not self._as_json and isinstance(item, Event) and not interesting(item):
                 self._left_out += 1
                 return
             while self._queue.qsize() >= LIMIT and not self._leaving and self._thread.is_alive():
@@ -83,14 +82,10 @@ class Output:
         """Print a line of text. Any thread; also from a signal handler."""
         self._queue.put(OutputLine(text, error))
 
-    @property
-    def block(self) -> LiveTable | None:
-        return self._block
-
     def __enter__(self) -> Output:
         self._redirected = (sys.stdout, sys.stderr)
         # Whoever prints needs the writing part of a stream; the rest is handed through.
-        sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._prints_to_stderr))
+        sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._as_json))
         sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
         self._thread.start()
         return self
@@ -126,7 +121,7 @@ class Output:
         while going:
             batch: list[_Item] = []
             try:
-                batch.append(self._queue.get(timeout=_FRAME if self._block else None))
+                batch.append(self._queue.get(timeout=_FRAME if self.block else None))
                 while len(batch) < _BATCH:
                     batch.append(self._queue.get_nowait())
             except queue.Empty:
@@ -145,9 +140,9 @@ class Output:
                     OutputLine(f"({count} lines left out: this output was read too slowly)")
                 )
             self._write(lines)
-        if self._block is not None:
-            self._send(self._out, self._block.erase())
-            self._block = None
+        if self.block is not None:
+            self._send(self._out, self.block.erase())
+            self.block = None
         self._write(self._last)
 
     def _lines(self, item: Event | Decision) -> list[OutputLine]:
@@ -159,7 +154,7 @@ class Output:
             ]
 
     def _write(self, lines: list[OutputLine]) -> None:
-        block = self._block
+        block = self.block
         if block is None:
             for stream, text in self._pieces(lines):
                 self._send(stream, text)
@@ -196,13 +191,7 @@ class Output:
             self._lost(stream, error)
 
     def _lost(self, stream: TextIO, error: OSError | ValueError) -> None:
-        # What is buffered can never be written; without this, Python complains of it at exit.
-        try:
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, stream.fileno())
-            os.close(nothing)
-        except (OSError, ValueError):
-            pass
+        close_quietly(stream)
         if stream is not self._out:
             return
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
@@ -213,7 +202,7 @@ class Output:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Whether all is written; not, where somebody made a full pipe non-blocking."""
+    """True if all is written; false where somebody made a full pipe non-blocking."""
     try:
         stream.flush()
     except BlockingIOError:

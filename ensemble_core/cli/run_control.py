@@ -90,13 +90,8 @@ class ControlledRun:
         if outcome is None:
             said: dict[str, Any] = {"over": False, "reason": "the controller failed"}
         else:
-            said = {
-                "over": outcome.over,
-                "exit_code": outcome.exit_code,
-                "reason": outcome.reason,
-                "natural": outcome.natural,
-                "left": outcome.left > 0,
-            }
+            told = ("over", "exit_code", "reason", "natural")
+            said = {name: getattr(outcome, name) for name in told} | {"left": outcome.left > 0}
         try:
             self.journal.end(time.time(), said)
         except EnsembleError as error:

@@ -103,8 +103,7 @@ class RunSession:
             self._out,
             self._err,
             block=self._block,
-            lossy=not self._as_json,
-            prints_to_stderr=self._as_json,
+            as_json=self._as_json,
             on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
         feed = _Feed(output, everything=self._as_json or self._narrator.debug)
@@ -217,18 +216,10 @@ class RunSession:
         if self._quiet:
             return []
         if self._as_json:
-            report = outcome.report.to_dict()
-            ending = {
-                "type": "summary",
-                "tag": outcome.tag,
-                "name": self._ensemble.name,
-                "exit_code": outcome.exit_code,
-                "reason": outcome.reason,
-                "natural": outcome.natural,
-                "seconds": outcome.seconds,
-                "output": kept,
-            }
-            return [to_json({**ending, **report})]
+            told = ("exit_code", "reason", "natural", "seconds")
+            ending = {name: getattr(outcome, name) for name in told}
+            about = {"type": "summary", "tag": outcome.tag, "name": self._ensemble.name}
+            return [to_json({**about, **ending, "output": kept, **outcome.report.to_dict()})]
         return summary(
             outcome.report,
             name=self._ensemble.name,

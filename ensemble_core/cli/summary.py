@@ -44,11 +44,6 @@ _INDENT = " " * 8  # of a reason that has lines of its own
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
-def _cells(group: GroupReport) -> tuple[str, ...]:
-    times = (format_duration(group.mean_duration), format_duration(group.mean_pending))
-    return (group.name, *(str(getattr(group, field)) for field in _COUNTS), *times)
-
-
 def group_table(
     groups: Sequence[GroupReport],
     look: TextStyle,
@@ -59,7 +54,11 @@ def group_table(
 
     A last row sums up the groups in ``total``, if given.
     """
-    rows = [_cells(group) for group in groups]
+    rows = []
+    for group in groups:
+        counts = (str(getattr(group, field)) for field in _COUNTS)
+        times = (format_duration(group.mean_duration), format_duration(group.mean_pending))
+        rows.append((group.name, *counts, *times))
     if total is not None:
         sums = (sum(getattr(group, field) for group in total) for field in _COUNTS)
         rows.append(("all", *map(str, sums), "", ""))

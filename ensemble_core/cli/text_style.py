@@ -81,7 +81,7 @@ def style_of(stream: TextIO, environ: Mapping[str, str] = os.environ) -> TextSty
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether the stream is a terminal; a closed one is not."""
+    """True if the stream is a terminal; a closed one is not."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):

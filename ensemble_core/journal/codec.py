@@ -19,7 +19,7 @@ from ensemble_core.model.events import Event, JobEvent
 
 __all__ = ["Row", "decisions_text", "event_text", "list_text", "listed", "rows_of"]
 
-#: Whether a job event has no fields but those that have a place of their own in a row.
+#: True if a job event has no fields but those that have a place of their own in a row.
 _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobEvent).names)
 
 

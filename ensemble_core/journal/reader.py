@@ -163,7 +163,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
 
 
 def _in_use(path: Path) -> bool:
-    """Whether what was written last may not be in the file itself yet, or only half of it."""
+    """True if what was written last may not be in the file itself yet, or only half of it."""
     beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
     return any(file.exists() and file.stat().st_size for file in beside)
 

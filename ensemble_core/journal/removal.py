@@ -25,7 +25,7 @@ _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's: its journal has our header, or is empty as a run leaves it that
+    """True if a folder is a run's: its journal has our header, or is empty as a run leaves it that
     was killed before it began."""
     try:
         with (folder / NAME).open("rb") as file:
@@ -66,7 +66,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether Ensemble writes a file of this name, relative to the run's folder. Below ``executor``
+    """True if Ensemble writes a file of this name, relative to the run's folder. Below ``executor``
     each name is the executor's."""
     match path.parts:
         case ("executor", _, *_):

@@ -86,7 +86,7 @@ def new_folder(state: Path, tag: str) -> Path:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether a run is the caller's, so that nobody else can have written what is run when it is
+    """True if a run is the caller's, so that nobody else can have written what is run when it is
     read: plugins that it names, and its snapshots."""
     found = [os.stat(path) for path in (folder, folder / NAME)]
     return all(s.st_uid == os.geteuid() and not s.st_mode & stat.S_IWOTH for s in found)
@@ -221,7 +221,7 @@ class Lock:
 
     @staticmethod
     def _may_live(holder: Mapping[str, Any]) -> bool:
-        """Whether this controller may still be there, as far as this machine can tell."""
+        """True if this controller may still be there, as far as this machine can tell."""
         if holder.get("host") != socket.gethostname():
             return True
         if holder.get("boot") != _boot():
@@ -251,7 +251,7 @@ def stop_asked(folder: Path) -> str | None:
 
 
 def leave_asked(folder: Path) -> bool:
-    """Whether the controller is not to wait for what cannot be cancelled now."""
+    """True if the controller is not to wait for what cannot be cancelled now."""
     return os.path.exists(folder / LEAVE)
 
 

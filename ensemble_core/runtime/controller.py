@@ -140,7 +140,7 @@ class Runtime:
         self._told_of_snapshots = False
         self._stop_first: StopRequested | None = None
         self._next_snapshot = _SNAPSHOT_EVERY
-        #: Whether the executor wants to hear which jobs it need not remember.
+        #: True if the executor wants to hear which jobs it need not remember.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
         self._forgotten: list[str] = []
         self._executor = executor

@@ -68,7 +68,7 @@ class Performer:
         self._orders.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Whether the last order is carried out, within so many seconds."""
+        """Wait so many seconds; true if the last order is carried out."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

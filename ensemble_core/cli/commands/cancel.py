@@ -23,7 +23,7 @@ _LOOK = 0.2
 
 @click.command(cls=CommandWithFlags)
 @run_argument
-@click.option("--wait/--no-wait", default=True, help="Whether to wait until the run has ended.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the run has ended, or not.")
 @click.option(
     "--leave",
     is_flag=True,

@@ -43,7 +43,7 @@ _Cannot = Callable[[int, str, "int | None"], None]
 @click.option(
     "--decisions/--no-decisions",
     default=True,
-    help="Whether to show what was decided.  [default: show it]",
+    help="Show what was decided, or not.  [default: show it]",
 )
 @click.option(
     "--since",
@@ -165,7 +165,7 @@ class _Telling:
         print_line(to_json({"kind": kind, "seq": row.seq, "timestamp": row.time, **data}))
 
     def _named(self, decisions: str) -> bool:
-        """Whether these decisions may name the job that is asked for."""
+        """True if these decisions may name the job that is asked for."""
         return json.dumps(self._job) in decisions
 
     def _part(self, decision: Decision) -> Decision | None:

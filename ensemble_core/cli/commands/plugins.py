@@ -66,17 +66,16 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
             print_warning(text)
 
 
-def _wrapped(texts: list[str]) -> Iterator[str]:
+def _wrapped(texts: list[str]) -> list[str]:
     """Each text in lines of a width that a table's last column can have."""
     import shutil
     import textwrap
 
     width = max(40, shutil.get_terminal_size((120, 24)).columns - 50)
-    for text in texts:
-        for number, line in enumerate(
-            textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        ):
-            yield line if number == 0 else f"  {line}"
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [line for text in texts for line in wrapper.wrap(text)]
 
 
 @plugins.command("show")

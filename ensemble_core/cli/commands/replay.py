@@ -80,7 +80,7 @@ class _Check:
         self.report = replay.engine.report()
 
     def _compare(self, snapshot: Snapshot, engine: Engine) -> None:
-        """Whether a snapshot holds the state that the events led to, and decides the same."""
+        """Hold a snapshot against what the events led to, and what it decides from there."""
         kept, seq = self._kept, snapshot.seq
         if kept.maker is None or snapshot.maker != kept.maker:
             self.foreign.append(seq)

@@ -25,7 +25,6 @@ from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
 from ensemble_core.journal.run_store import fit, state_folder
-from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.runtime.controller import new_tag
 
 __all__ = ["run"]
@@ -81,7 +80,9 @@ def run(
         text, registry, file=file, executor=choice.record, overrides=list(overrides)
     )
     if choice.record.members:
-        chosen.setdefault("members", members_of(ensemble))
+        # An empty name where a group names none.
+        named = {group.executor or "" for group in ensemble.groups.values()}
+        chosen.setdefault("members", sorted(named))
     built = build_executor(registry, choice.record, chosen)
     session = RunSession(ensemble, choice, display)
     tag = new_tag(fit(ensemble.name))
@@ -101,8 +102,3 @@ def run(
     }
     with ControlledRun.new(home, about, registry, text, list(overrides), built) as kept:
         return session.run(registry, built, output, tag, kept)
-
-
-def members_of(ensemble: Ensemble) -> list[str]:
-    """The members that job groups name; an empty name where a group names none."""
-    return sorted({group.executor or "" for group in ensemble.groups.values()})

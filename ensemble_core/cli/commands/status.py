@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -45,10 +46,6 @@ def status(kept: KeptRun, as_json: bool) -> int:
     controls it, where its journal is, the controllers that it has had, and its job groups and
     rules as 'ensemble run' does at the end.
     """
-    return _tell(kept, as_json)
-
-
-def _tell(kept: KeptRun, as_json: bool) -> int:
     info = look(kept.folder)
     engine: Engine | None = None
     trouble: EnsembleError | None = None
@@ -96,16 +93,7 @@ def _data(
         "last_event": _last_event(kept),
         "output": journal.about.get("output"),
         "sessions": [
-            {
-                "number": session.number,
-                "after": session.seq,
-                "began": session.began,
-                "ended": session.ended,
-                "host": session.host,
-                "pid": session.pid,
-                "versions": dict(session.versions),
-                "outcome": None if session.outcome is None else dict(session.outcome),
-            }
+            {"after" if key == "seq" else key: value for key, value in asdict(session).items()}
             for session in journal.sessions()
         ],
         "active": None if engine is None else len(engine.state.active()),

@@ -114,7 +114,7 @@ class ChangeDetector:
         return list(news)
 
     def _look(self, file: File, *, told: bool = False) -> bool:
-        """Whether there is something to read, and have the kernel tell of what comes."""
+        """Have the kernel tell of what comes; true if there is something to read already."""
         news = file.look()
         if file.dropped:
             self.remove(file)

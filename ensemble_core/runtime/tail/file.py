@@ -84,7 +84,7 @@ class File:
         self.dropped = False
         #: Which file was there at the last look, if one was.
         self.identity: tuple[int, int] | None = None
-        #: Whether what the system remembers of files here may be old, and opening one asks anew.
+        #: True if what the system remembers of files here may be old, and opening one asks anew.
         self.remembered = False
         # What the follower notes: on which device it was last, how often it is looked at, which
         # file the kernel tells of, whether its job is over.
@@ -114,7 +114,7 @@ class File:
         self._give_up: float | None = None
 
     def look(self) -> bool:
-        """Whether the file is there and differs from what was seen of it last."""
+        """True if the file is there and differs from what was seen of it last."""
         if self.dropped:
             return False
         self.identity = None

@@ -64,7 +64,7 @@ class InotifyWatches(Generic[T]):
         self._inotify.close()
 
     def __contains__(self, who: T) -> bool:
-        """Whether something is heard for this one."""
+        """True if something is heard for this one."""
         return who in self._places
 
     def watch(self, who: T, path: str) -> bool:

@@ -20,27 +20,24 @@ class Wakeup:
     _SHORT = 0.05
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._set = False
+        self._set = threading.Event()
         self._fd: int | None = None
         with contextlib.suppress(OSError):
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
         """Wake the sleeper, or have its next sleep end at once."""
-        with self._lock:
-            if not self._set:
-                self._set = True
-                if self._fd is not None:
-                    os.eventfd_write(self._fd, 1)
+        if not self._set.is_set():
+            self._set.set()
+            if self._fd is not None:
+                os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
         """The sleeper has woken; it looks at what it was woken for after this."""
-        with self._lock:
-            if self._set:
-                self._set = False
-                if self._fd is not None:
-                    os.eventfd_read(self._fd)
+        self._set.clear()
+        if self._fd is not None:
+            with contextlib.suppress(BlockingIOError):  # nobody woke it
+                os.eventfd_read(self._fd)
 
     def sleep(self, until: float, ear: int | None) -> None:
         """Sleep until it is set, ``ear`` is readable, or it is ``until`` (``time.monotonic``)."""
@@ -48,7 +45,7 @@ class Wakeup:
         for fd in (ear, self._fd):
             if fd is not None:
                 poll.register(fd, select.POLLIN)
-        while not self._set:
+        while not self._set.is_set():
             left = until - time.monotonic()
             if left <= 0:
                 return
@@ -59,9 +56,8 @@ class Wakeup:
                 return
 
     def close(self) -> None:
-        """Nobody sleeps any more."""
-        with self._lock:
-            self._set = True
-            fd, self._fd = self._fd, None
-            if fd is not None:
-                os.close(fd)
+        """Nobody sleeps any more, and nobody sets it."""
+        self._set.set()
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
