@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
     from ensemble_core.metrics.store import MetricsView as MetricsView
+    from ensemble_core.model.causes import CAUSES as CAUSES
+    from ensemble_core.model.causes import Cause as Cause
     from ensemble_core.model.decisions import Decision as Decision
     from ensemble_core.model.decisions import WhenBusy as WhenBusy
     from ensemble_core.model.events import Event as Event
@@ -67,6 +69,7 @@ else:
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
+        "model.causes": "CAUSES Cause",
         "model.decisions": "Decision WhenBusy",
         "model.events": (
             "Event ExecutorLost JobEvent Observed PluginEvent Problem ResizeOutcome Resources"

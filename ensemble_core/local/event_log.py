@@ -67,8 +67,10 @@ class EventLog:
         if record.told:
             self._lines.append(lines)
 
-    def tell_exception(self, record: JobRecord, kind: str, note: str, severity: int = 0) -> None:
-        context = {"type": kind, "severity": severity, "note": note}
+    def tell_exception(
+        self, record: JobRecord, kind: str, note: str, severity: int = 0, **more: str
+    ) -> None:
+        context = {"type": kind, "severity": severity, "note": note, **more}
         self.tell(record, encode_context("exception", context))
 
     def say(self, event: Event) -> None:

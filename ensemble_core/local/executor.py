@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
+from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Executor, Run, job_environment
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
@@ -103,6 +104,9 @@ class LocalExecutor(Executor):
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
+    )
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        {"exit", "signal", "timeout", "memory", "cancelled", "submit", "lost"}
     )
 
     def __init__(

@@ -7,10 +7,12 @@ does so through it: the starter, the terminator and the requests.
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_record import ActiveJobs, JobRecord, Phase, describe
+from ensemble_core.local.memory_kills import MemoryKills
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
@@ -21,6 +23,9 @@ __all__ = ["JobLifecycle"]
 
 #: Seconds between looks for dead orphans of jobs that go on running.
 _TIDY = 30.0
+
+#: Statuses of a job that SIGKILL ended, and of a shell that says so of what it ran.
+_KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 
 #: Events that are the same for each job.
 _RELEASE = encode_context("release", {"ranks": "all", "final": True})
@@ -48,6 +53,7 @@ class JobLifecycle:
         self.lost: dict[JobRecord, str] = {}
         #: Jobs that have ended by themselves in this turn.
         self._ended: list[JobRecord] = []
+        self._memory_kills = MemoryKills()
         self._tidying = False
 
     def started(self, record: JobRecord) -> None:
@@ -83,6 +89,7 @@ class JobLifecycle:
                 record,
                 "exec",
                 "its exit status was taken by other code",
+                cause="unknown",
             )
         record.live.discard(pid)
         if record.reason != "task" or not record.statuses:
@@ -106,7 +113,7 @@ class JobLifecycle:
         if record.phase is Phase.NONE:
             self._ended.append(record)
         else:
-            self._log.tell(record, _finish(record))
+            self._log.tell(record, self._finish(record))
             self.terminator.task_ended(record)
 
     def look_behind(self) -> None:
@@ -117,11 +124,17 @@ class JobLifecycle:
         left = self._tree.left_behind(ended)
         for record in ended:
             if record in left:
-                self._log.tell(record, _finish(record))
+                self._log.tell(record, self._finish(record))
                 record.reason = record.reason or "leftover"
                 self.terminator.end(record)
             else:
-                self.leave(record, "", _finish(record))
+                self.leave(record, "", self._finish(record))
+
+    def _finish(self, record: JobRecord) -> str:
+        status = record.status()
+        if status in _KILLED and record.reason in ("", "task") and self._memory_kills.happened():
+            return encode_context("finish", {"status": status, "cause": "memory"})
+        return encode_value("finish", "status", status)
 
     def _tidy(self) -> None:
         self._tidying = bool(self._active.running)
@@ -162,10 +175,6 @@ class JobLifecycle:
         name = record.job.id
         self._active.records.pop(name, None)
         self._log.tell(record, *first, _CLEAN)
-
-
-def _finish(record: JobRecord) -> str:
-    return encode_value("finish", "status", record.status())
 
 
 def _remove_if_empty(path: str) -> None:

@@ -43,7 +43,9 @@ _OF_EXCEPTION: Mapping[str, Cause] = {
     "jobspec": "submit",
     "launch": "submit",
     "output": "submit",
+    "prolog": "submit",
     "submit": "submit",
+    "validate": "submit",
     "workdir": "submit",
 }
 #: Exit codes by which shells, Flux and Slurm report the signals 1 to 31.

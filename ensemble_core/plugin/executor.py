@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
@@ -81,6 +82,9 @@ class Executor(ABC):
 
     #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
+    #: The causes (``CAUSES``) that it tells apart. Where one does not follow from the type of the
+    #: ``exception`` or the wait status of the ``finish``, that event's context has it as ``cause``.
+    causes: ClassVar[frozenset[Cause]] = frozenset({"exit", "timeout", "cancelled"})
     #: Whether others use the same queue, so that its gauges move without us.
     shared: ClassVar[bool] = False
 

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.model.causes import CAUSES, Cause, cause_of, said_cause
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import RFC21_EVENTS, Job
 from ensemble_core.plugin.executor import Executor, Run
@@ -150,6 +151,19 @@ class Session:
         """The type of the job's first exception."""
         return str(self.context(job, "exception")["type"])
 
+    def cause(self, job: Job) -> Cause:
+        """Why the job ended, as rules hear it."""
+        exception = finish = None
+        for event in self.of(job):
+            if event.name == "finish":
+                finish = event.context
+                break
+            if event.name == "exception" and event.context.get("severity", 0) == 0:
+                exception = exception or event.context
+        said = said_cause((finish or {}) if exception is None else exception)
+        kind = None if exception is None else str(exception["type"])
+        return said or cause_of(kind, None if finish is None else finish["status"])
+
     def problems(self) -> list[str]:
         """What the executor warned of so far."""
         return [event.message for event in list(self.events) if isinstance(event, Problem)]
@@ -197,11 +211,12 @@ def _alive(pid: int) -> bool:
 class ExecutorContract:
     """Tests of the contract. Override :meth:`make_executor`; adjust the attributes if need be."""
 
-    #: A command that succeeds, one that fails with ``failing_code``, one that takes very long, and
-    #: one that cannot be found.
+    #: A command that succeeds, one that fails with ``failing_code``, one that a signal ends, one
+    #: that takes very long, and one that cannot be found.
     succeeding: ClassVar[tuple[str, ...]] = ("true",)
     failing: ClassVar[tuple[str, ...]] = ("sh", "-c", "exit 3")
     failing_code: ClassVar[int] = 3
+    killing: ClassVar[tuple[str, ...]] = ("sh", "-c", "kill -SEGV $$")
     lasting: ClassVar[tuple[str, ...]] = ("sleep", "1000")
     missing: ClassVar[tuple[str, ...]] = ("there-is-no-such-command",)
     #: Whether jobs run on this machine, as this user, so that their processes can be looked for.
@@ -340,6 +355,51 @@ class ExecutorContract:
         session.run(job)
         self.check_order(session, job)
         self.check_end(session, job, "timeout")
+
+    @pytest.mark.parametrize("cause", CAUSES)
+    def test_why_a_job_ended_is_told(self, cause: Cause, request: pytest.FixtureRequest) -> None:
+        """For each of the executor's ``causes`` the suite has a method ``end_by_CAUSE``: it ends a
+        job so and says what was told of it. An executor that has others adds theirs."""
+        if cause not in self.make_executor().causes:
+            return
+        how = getattr(self, f"end_by_{cause.replace('-', '_')}", None)
+        assert how is not None, f"the suite has no method end_by_{cause.replace('-', '_')}"
+        assert how(request.getfixturevalue("session")) == cause
+
+    def end_by_exit(self, session: Session) -> Cause:
+        """Of two jobs, one of which succeeds."""
+        jobs = session.job(*self.succeeding), session.job(*self.failing)
+        session.run(*jobs)
+        (cause,) = {session.cause(job) for job in jobs}
+        return cause
+
+    def end_by_signal(self, session: Session) -> Cause:
+        """Of one job."""
+        job = session.job(*self.killing)
+        session.run(job)
+        return session.cause(job)
+
+    def end_by_timeout(self, session: Session) -> Cause:
+        """Of one job."""
+        job = session.job(*self.lasting, duration=1.0)
+        session.run(job)
+        return session.cause(job)
+
+    def end_by_cancelled(self, session: Session) -> Cause:
+        """Of many jobs, of which some have not begun."""
+        jobs = [session.job(*self.lasting) for _ in range(self.many)]
+        session.submit(*jobs)
+        session.wait_for(jobs[0], "start")
+        session.executor.cancel([job.id for job in jobs])
+        session.wait_clean(*jobs)
+        (cause,) = {session.cause(job) for job in jobs}
+        return cause
+
+    def end_by_submit(self, session: Session) -> Cause:
+        """Of a job with an output file that cannot be."""
+        job = session.job(*self.succeeding, stdout="/proc/there/is/none")
+        session.run(job)
+        return session.cause(job)
 
     def test_cancelling_leaves_no_process_behind(self, session: Session, tmp_path: Path) -> None:
         if not self.same_machine:

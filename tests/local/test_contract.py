@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.model.causes import Cause
 from ensemble_core.plugin.executor import Executor
-from ensemble_core.testing.executor import ExecutorContract
+from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 
-class TestLocalExecutor(ExecutorContract):
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """What is started meanwhile has 100 MB, all together; of either version of cgroups."""
+    memory = CGROUPS / "memory"
+    old = memory.is_dir()
+    folder = (memory if old else CGROUPS) / f"ensemble-test-{os.getpid()}"
+    places = Path("/proc/self/cgroup").read_text().splitlines()
+    place = next(line for line in places if (":memory:" if old else "0::") in line).split(":", 2)[2]
+    home = folder.parent / place.lstrip("/") / "cgroup.procs"
+    try:
+        folder.mkdir()
+        (folder / ("memory.limit_in_bytes" if old else "memory.max")).write_text("100000000")
+        if not old:
+            (folder / "memory.swap.max").write_text("0")
+    except OSError as error:
+        if folder.is_dir():
+            folder.rmdir()
+        pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
+    try:
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            home.write_text(str(os.getpid()))
+    finally:
+        wait_until(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
+class LocalContract(ExecutorContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def end_by_memory(self, session: Session) -> Cause:
+        small = Session(self.make_executor(), self.folder / "small", self.timeout)
+        with little_memory(), small as session:
+            job = session.job("python3", "-c", "bytearray(300_000_000)")
+            session.run(job)
+            return session.cause(job)
+
+    def end_by_submit(self, session: Session) -> Cause:
+        """Also of a job whose program is not there."""
+        job = session.job(*self.missing)
+        session.run(job)
+        assert session.cause(job) == super().end_by_submit(session)
+        return session.cause(job)
+
+    def end_by_lost(self, session: Session) -> Cause:
+        """Its supervisor is killed; the next controller asks for it."""
+        job = session.job("sh", "-c", "echo $PPID > parent; sleep 1", workdir=str(self.folder))
+        session.submit(job)
+        parent = self.folder / "parent"
+        wait_until(lambda: parent.exists() and parent.read_text() != "", self.timeout)
+        os.kill(int(parent.read_text()), signal.SIGKILL)
+        later = Session(self.make_executor(), self.folder, self.timeout, tidy=True)
+        later.tag = session.tag
+        with later:
+            assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
+            later.wait_clean(job)
+            return later.cause(job)
+
+
+class TestLocalExecutor(LocalContract):
     def make_executor(self) -> Executor:
         return LocalExecutor(slots=2, grace=0.3)
 
 
-class TestLocalExecutorThatCanGrow(ExecutorContract):
+class TestLocalExecutorThatCanGrow(LocalContract):
     def make_executor(self) -> Executor:
         return LocalExecutor(slots=2, min_slots=1, max_slots=4, gpus=2, grace=0.3)

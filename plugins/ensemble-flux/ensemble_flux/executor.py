@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ensemble_core import Emit, Executor, ExecutorError, Job, Run, job_environment
+from ensemble_core import Cause, Emit, Executor, ExecutorError, Job, Run, job_environment
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.loop import FluxLoop
@@ -23,6 +23,9 @@ class FluxExecutor(Executor):
     """Runs jobs in a Flux instance; see the README for what it promises."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        {"exit", "signal", "timeout", "node-failure", "cancelled", "submit"}
+    )
     shared: ClassVar[bool] = True
 
     def __init__(

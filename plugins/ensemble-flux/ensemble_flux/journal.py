@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core import JobEvent, JobState
+from ensemble_core import Cause, JobEvent, JobState
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58
 
@@ -75,6 +75,24 @@ def _after(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:
     if name == "priority" and state is not JobState.PRIORITY:
         return state  # a job that waits already, or runs, got another priority
     return after if after > state or name == "priority" else state
+
+
+#: What Flux says under the type ``exec`` besides why a job was not started.
+_EXEC_CAUSES: Mapping[str, Cause] = {
+    "node failure on": "node-failure",
+    "lost contact": "lost",
+    "exit-timeout": "exit",  # of tasks, one ended long before the others
+}
+
+
+def _cause(context: Mapping[str, Any]) -> Cause | None:
+    """Why a job ended by this exception, where its type does not tell."""
+    kind, note = context.get("type"), str(context.get("note", ""))
+    if kind == "lost-shell":
+        return "lost"
+    if kind != "exec":
+        return None
+    return next((cause for words, cause in _EXEC_CAUSES.items() if words in note), None)
 
 
 class _Active:
@@ -313,6 +331,9 @@ class Journal:
             self.forget(job)
         if timestamp <= ours.since:
             return None
+        cause = _cause(context) if name == "exception" else None
+        if cause is not None:
+            context = {**context, "cause": cause}
         ours.since = 0.0  # all that follows is newer, whatever the clock did
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}

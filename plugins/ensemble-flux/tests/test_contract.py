@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from ensemble_flux.executor import FluxExecutor
 
-from ensemble_core import Executor, ExecutorError, Run
+from ensemble_core import Cause, Executor, ExecutorError, Run
 from ensemble_core.testing.executor import ExecutorContract, Session
 
 
-@pytest.mark.usefixtures("instance")
-class TestOwner(ExecutorContract):
-    """With the journal of all jobs."""
-
+class FluxContract(ExecutorContract):
     contains = False  # without cgroups, Flux signals a job's process groups
+
+    @pytest.fixture(autouse=True)
+    def _request(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self.request, self.folder = request, tmp_path
+
+    def end_by_submit(self, session: Session) -> Cause:
+        """Also of a job whose program is not there."""
+        job = session.job(*self.missing)
+        session.run(job)
+        assert session.cause(job) == super().end_by_submit(session)
+        return session.cause(job)
+
+    def end_by_node_failure(self, session: Session) -> Cause:
+        """In an instance that may be broken: one of its brokers is killed."""
+        own = self.request.getfixturevalue("own_instance")
+        with Session(self.make_executor(), self.folder / "own", self.timeout) as session:
+            job = session.job(*self.lasting, nodes=4, tasks=4)
+            session.submit(job)
+            session.wait_for(job, "start")
+            os.kill(own.brokers()[3], signal.SIGKILL)
+            session.wait_clean(job)
+            return session.cause(job)
+
+
+@pytest.mark.usefixtures("instance")
+class TestOwner(FluxContract):
+    """With the journal of all jobs."""
 
     def make_executor(self) -> Executor:
         return FluxExecutor(events="journal")
 
 
 @pytest.mark.usefixtures("instance")
-class TestGuest(ExecutorContract):
+class TestGuest(FluxContract):
     """With the eventlog of each job."""
-
-    contains = False
 
     def make_executor(self) -> Executor:
         return FluxExecutor(events="eventlogs")

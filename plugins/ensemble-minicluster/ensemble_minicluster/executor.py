@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core import (
+    Cause,
     EnsembleError,
     Event,
     Executor,
@@ -63,6 +64,9 @@ class MiniCluster(Executor):
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
+    )
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its queue adds
     )
     shared: ClassVar[bool] = True
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core import (
+    Cause,
     Emit,
     EnsembleError,
     Event,
@@ -78,6 +79,9 @@ class RemoteExecutor(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        {"exit", "signal", "timeout", "cancelled", "submit"}  # and what its members add
+    )
 
     def __init__(
         self,

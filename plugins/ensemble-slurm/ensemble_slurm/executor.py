@@ -9,7 +9,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ensemble_core import Emit, Executor, ExecutorError, Job, Run, UsageError, job_environment
+from ensemble_core import (
+    Cause,
+    Emit,
+    Executor,
+    ExecutorError,
+    Job,
+    Run,
+    UsageError,
+    job_environment,
+)
 from ensemble_slurm.commands import query_environment
 from ensemble_slurm.commands import run as run_command
 from ensemble_slurm.gauges import sinfo
@@ -37,6 +46,9 @@ class SlurmExecutor(Executor):
     """Runs jobs on a Slurm cluster; see the README for what it promises."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+    causes: ClassVar[frozenset[Cause]] = frozenset(
+        {"exit", "signal", "timeout", "node-failure", "preempted", "cancelled", "submit"}
+    )
     shared: ClassVar[bool] = True
 
     def __init__(

@@ -16,7 +16,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ensemble_core import JobEvent
+from ensemble_core import Cause, JobEvent
 from ensemble_slurm.parse import Row
 from ensemble_slurm.reports import Report
 from ensemble_slurm.states import ending, is_over, is_running
@@ -303,13 +303,22 @@ class JobStates:
         if row.nodes and reported is None:
             self._start(tracked, row.started or when, now, row.nodes)
         tracked.end = _End(end.status, "", when, now)
-        self._finish(tracked, end.exception, end.note, when, now)
+        self._finish(tracked, end.exception, end.note, when, now, end.cause)
 
     def _finish(
-        self, tracked: Tracked, kind: str | None, note: str, when: float, now: float
+        self,
+        tracked: Tracked,
+        kind: str | None,
+        note: str,
+        when: float,
+        now: float,
+        cause: Cause | None = None,
     ) -> None:
         if kind is not None:
-            self._tell(tracked, "exception", when, now, {"type": kind, "severity": 0, "note": note})
+            context: dict[str, Any] = {"type": kind, "severity": 0, "note": note}
+            if cause is not None:
+                context["cause"] = cause
+            self._tell(tracked, "exception", when, now, context)
         if "start" in tracked.told:
             status = 0 if tracked.end is None else tracked.end.status
             if kind is not None and status == 0:

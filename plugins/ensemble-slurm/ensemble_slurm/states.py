@@ -11,16 +11,19 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ensemble_core import Cause
+
 __all__ = ["STUCK", "Ending", "base_state", "ending", "is_over", "is_running", "wait_status"]
 
 
 class Ending(NamedTuple):
     """How a job ended: the type of its fatal exception (``None`` for a mere exit), what to tell of
-    it, and its wait status."""
+    it, its wait status, and its cause where the type does not tell."""
 
     exception: str | None
     note: str
     status: int
+    cause: Cause | None = None
 
 
 #: Final states that are an exception: its type and what to say.
@@ -114,7 +117,7 @@ def ending(state: str, reason: str, status: int | None, *, ours: str | None = No
     words = f"Slurm: {state}" + (f", {reason}" if reason not in ("", "None", "(null)") else "")
     if state == "FAILED":
         # Of one that told of its own end this is not asked: its shell, or its launch, was ended.
-        return Ending("exec", words, code or 0x100)
+        return Ending("exec", words, code or 0x100, "signal" if code & 0x7F else None)
     kind, note = _EXCEPTIONS[state]
     note = ours if kind == "cancel" and ours is not None else f"{note} ({words})"
     return Ending(kind, note, code or int(signal.SIGTERM))

@@ -63,6 +63,9 @@ SlurmdTimeout={slurmd_timeout}
 MessageTimeout=5
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1 MaxTime=1 State=UP
+PartitionName=urgent Nodes=n4 PriorityTier=10 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 """
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from ensemble_slurm.executor import SlurmExecutor
 
-from ensemble_core import Executor, Problem
+from ensemble_core import Cause, Executor, Job, Problem
 from ensemble_core.testing.executor import ExecutorContract, Session
+
+if TYPE_CHECKING:
+    from conftest import Cluster
 
 
 @pytest.mark.usefixtures("cluster")
@@ -19,8 +22,9 @@ class TestSlurm(ExecutorContract):
     many: ClassVar[int] = 20
 
     @pytest.fixture(autouse=True)
-    def _inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
         monkeypatch.chdir(tmp_path)
+        self.cluster = cluster
 
     @pytest.fixture
     def session(self, tmp_path: Path) -> Iterator[Session]:
@@ -30,3 +34,29 @@ class TestSlurm(ExecutorContract):
 
     def make_executor(self) -> Executor:
         return SlurmExecutor(look=1.0, rate=50)
+
+    def end_by_node_failure(self, session: Session) -> Cause:
+        job = self.on_n4(session)
+        self.cluster.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")
+        try:
+            session.wait_clean(job)
+        finally:
+            self.cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
+        return session.cause(job)
+
+    def end_by_preempted(self, session: Session) -> Cause:
+        job = self.on_n4(session)
+        self.cluster.run(
+            "sbatch", "--partition=urgent", "--exclusive", "--wrap=true", "-o/dev/null"
+        )
+        session.wait_clean(job)
+        return session.cause(job)
+
+    def on_n4(self, session: Session) -> Job:
+        """A job that has all of the last node."""
+        job = session.job(
+            *self.lasting, options={"slurm": {"extra": ["--nodelist=n4"], "exclusive": True}}
+        )
+        session.submit(job)
+        session.wait_for(job, "start")
+        return job
