@@ -24,8 +24,7 @@ from ensemble_core.model.decisions import (
     Terminate,
     WhenBusy,
 )
-from ensemble_core.model.events import Event
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
 __all__ = ["EngineFiring"]
@@ -34,32 +33,17 @@ __all__ = ["EngineFiring"]
 class EngineFiring:
     """See :class:`ensemble_core.model.rules.Firing`."""
 
-    __slots__ = ("_state", "origin")
-
     def __init__(self, state: State, origin: Origin) -> None:
         self._state = state
         self.origin = origin
-
-    @property
-    def rule(self) -> str:
-        return self.origin.rule
-
-    @property
-    def event(self) -> Event:
-        return self.origin.occasion.event
-
-    @property
-    def job(self) -> str | None:
-        return self.origin.job
-
-    @property
-    def job_spec(self) -> Job | None:
-        record = self.origin.occasion.record
-        return None if record is None else record.job
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        return self.origin.fields
+        self.rule = origin.rule
+        self.event = origin.occasion.event
+        self.job = origin.job
+        record = origin.occasion.record
+        self.job_spec = None if record is None else record.job
+        self.fields: Mapping[str, Any] = origin.fields
+        self.metric = state.metric
+        self.active = state.active
 
     @property
     def groups(self) -> Sequence[str]:
@@ -68,12 +52,6 @@ class EngineFiring:
     def group(self, name: str) -> JobGroup | None:
         state = self._state.table.groups.get(name)
         return None if state is None else state.group
-
-    def metric(self, path: str) -> float | None:
-        return self._state.metric(path)
-
-    def active(self, group: str | None = None) -> Sequence[str]:
-        return self._state.active(group)
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         jobs = self._state.expand(group, overrides or {})

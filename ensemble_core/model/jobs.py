@@ -89,7 +89,7 @@ class JobState(enum.IntEnum):
 
     @property
     def waiting(self) -> bool:
-        """Whether the job is in the queue and has no resources yet."""
+        """True if the job is in the queue and has no resources yet."""
         return self < JobState.RUN
 
 
@@ -160,6 +160,14 @@ class Job(Record):
         return fill(text, names)
 
 
+#: Fields that each job of a group has from it: as they are, and with placeholders filled in.
+_SAME = (
+    "nodes", "cores_per_task", "gpus_per_task", "duration", "urgency", "observe", "executor",
+    "options",
+)  # fmt: skip
+_TEXTS = ("workdir", "stdout", "stderr")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
@@ -202,6 +210,8 @@ class JobGroup:
         """The jobs of one submit; ``first`` is the index of the first of them."""
         index = first
         tasks = self.nodes if self.tasks is None else self.tasks
+        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        texts: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
         for combination in itertools.product(*self.parameters.values()):
             chosen = dict(zip(self.parameters, combination, strict=True))
             for _ in range(self.count):
@@ -213,26 +223,20 @@ class JobGroup:
                     "here": self.here,
                     **chosen,
                 }
+                filled: dict[str, Any] = {
+                    name: text and fill(text, values) for name, text in texts.items()
+                }
                 yield Job(
                     id=job_id,
                     group=self.name,
                     index=index,
                     command=tuple(fill(word, values) for word in self.command),
-                    nodes=self.nodes,
                     tasks=tasks,
-                    cores_per_task=self.cores_per_task,
-                    gpus_per_task=self.gpus_per_task,
-                    duration=self.duration,
-                    workdir=None if self.workdir is None else fill(self.workdir, values),
                     environment={k: fill(v, values) for k, v in self.environment.items()}
                     if self.environment
                     else NOTHING,
-                    stdout=None if self.stdout is None else fill(self.stdout, values),
-                    stderr=None if self.stderr is None else fill(self.stderr, values),
-                    urgency=self.urgency,
                     parameters=chosen or NOTHING,
-                    observe=self.observe,
-                    executor=self.executor,
-                    options=self.options,
+                    **same,
+                    **filled,
                 )
                 index += 1
