@@ -25,7 +25,7 @@ from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.validation import OCCASIONS, meant_occasion
+from ensemble_core.plugin.validation import meant_occasion
 
 __all__ = ["bind_rule"]
 
@@ -162,9 +162,8 @@ def _can_wake(
         return False
     triggers = context.registry.triggers
     for name in trigger.wakes:
-        if name in OCCASIONS or name == record.name:
-            continue
-        if name in triggers.clashes or (name in triggers and name not in _NO_OCCASIONS):
+        is_trigger = name in triggers or name in triggers.clashes or name == record.name
+        if is_trigger and name not in _NO_OCCASIONS:
             continue
         meant = meant_occasion(name)
         if meant is None and name not in _NO_OCCASIONS:

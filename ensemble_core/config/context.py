@@ -13,7 +13,7 @@ from typing import Any
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import Validators
-from ensemble_core.errors import EnsembleError, Location, PluginError, UsageError, raised_at
+from ensemble_core.errors import EnsembleError, Location, UsageError, raised_at
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
 from ensemble_core.model.durations import seconds
@@ -147,9 +147,7 @@ class Context:
         except EnsembleError as error:
             self.attach(error, path)
         except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
-            self.attach(
-                PluginError(f"{what} failed", cause=f"{type(error).__name__}: {error}"[:300]), path
-            )
+            self.attach(cannot_be_built(what, error), path)
         return None
 
     # -- what is known -------------------------------------------------------------------------
@@ -178,7 +176,7 @@ class Context:
         return frozenset(found)
 
     def observed(self, group: str | None, name: str | None = None) -> bool:
-        """Whether the group (or any) has this observer, or any, as far as can be known."""
+        """True if the group (or any) has this observer, or any, as far as can be known."""
         return any(
             observer is None or name in (None, observer[0].name)
             for observer in self._observers(group)
@@ -200,7 +198,7 @@ class Context:
         return asked
 
     def left_out(self, name: str, group: str | None, path: Path) -> bool:
-        """Whether an observer could yield this field with other options, and none does with these;
+        """True if an observer could yield this field with other options, and none does with these;
         reported if so."""
         hint = self.why_not(group, name)
         if not hint:

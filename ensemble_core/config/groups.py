@@ -304,7 +304,7 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
 
 
 def _mentions(value: Any, name: str) -> bool:
-    """Whether a placeholder of this name stands anywhere in what observers or queues are given."""
+    """True if a placeholder of this name stands anywhere in what observers or queues are given."""
     if isinstance(value, str):
         return any(match[2] == name for match in PLACEHOLDER.finditer(value))
     if isinstance(value, Mapping):

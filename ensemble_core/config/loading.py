@@ -359,7 +359,7 @@ class _Loader:
 
 
 def _wakes_alone(trigger: Trigger) -> bool:
-    """Whether it can fire before any job of this ensemble was submitted."""
+    """True if it can fire before any job of this ensemble was submitted."""
     return (
         trigger.every is not None
         or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))

@@ -128,7 +128,7 @@ class Engine:
         return [item for item in self.state.table.records.items() if item[0] not in held]
 
     def concerns(self, event: Event) -> bool:
-        """Whether this event can matter. One of a stranger's job cannot, nor need it be kept,
+        """True if this event can matter. One of a stranger's job cannot, nor need it be kept,
         while no rule has ``scope: queue``."""
         return type(event) is not JobEvent or event.ours or self.state.rules.strangers
 

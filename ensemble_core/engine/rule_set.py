@@ -192,25 +192,25 @@ class RuleSet:
                 self.index.touched[watch] = None
 
     def awaits_failures(self, group: str) -> bool:
-        """Whether a live rule waits for a metric of this group's failures: a threshold, below which
-        they are tolerated."""
+        """True if a live rule waits for a metric of this group's failures: a threshold, below
+        which they are tolerated."""
         return any(
             state.live and state.watch is not None and state.rule.failure_group in (None, group)
             for state in self._failure_rules
         )
 
     def waits(self, occasion: str) -> bool:
-        """Whether a live rule waits for this occasion."""
+        """True if a live rule waits for this occasion."""
         return occasion in self.index.occasions
 
     def waits_for_resize(self) -> bool:
-        """Whether the answer to a resize request, or the nodes it brings, may wake a live rule."""
+        """True if the answer to a resize request, or the nodes it brings, may wake a live rule."""
         return any(
             self.waits(f"resize-{outcome}") for outcome in ("granted", "denied", "timeout")
         ) or any(watch.size for watch in self.index.gauges.values())
 
     def waits_for_time(self, now: float, *, shared: bool) -> bool:
-        """Whether some live rule may still fire although no job is active.
+        """True if some live rule may still fire although no job is active.
 
         ``shared``: others use the queue, so that its gauges move without us.
         """

@@ -106,7 +106,7 @@ class Pending(Generic[Asked]):
 
 
 def _asks_for_everything(ensemble: Ensemble) -> bool:
-    """Whether a user's function or a slow action may ask for any metric."""
+    """True if a user's function or a slow action may ask for any metric."""
     return bool(ensemble.functions) or any(
         each.plan is None
         for rule in ensemble.rules

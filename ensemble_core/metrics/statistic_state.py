@@ -33,7 +33,7 @@ def _plain(value: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether both are what a statistic is built with: the same function or object."""
+    """True if both are what a statistic is built with: the same function or object."""
     if isinstance(one, partial) and isinstance(other, partial):
         parts = zip((one.func, *one.args), (other.func, *other.args), strict=False)
         alike = len(one.args) == len(other.args) and one.keywords == other.keywords

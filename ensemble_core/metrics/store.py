@@ -207,11 +207,11 @@ class MetricStore:
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
 
     def moves_with_time(self, path: MetricPath) -> bool:
-        """Whether the value may change although nothing happens to a job of the group."""
+        """True if the value may change although nothing happens to a job of the group."""
         return path.kind == "gauge" or path.variable == "pending" or self.is_timed(path)
 
     def is_timed(self, path: MetricPath) -> bool:
-        """Whether the value depends on how long ago things happened."""
+        """True if the value depends on how long ago things happened."""
         return path.kind == "series" and self.statistics[path.statistic].timed
 
     def get(self, path: MetricPath, now: float) -> float | None:

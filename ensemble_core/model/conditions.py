@@ -77,7 +77,7 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool:
-        """Whether the condition holds. Where something it needs has no value, it does not."""
+        """True if the condition holds. Where something it needs has no value, it does not."""
         return self.verdict(value, fields, metric) is True
 
     def verdict(
@@ -86,7 +86,7 @@ class Condition(Formula):
         fields: Mapping[str, Any],
         metric: Callable[[str], float | None],
     ) -> bool | None:
-        """Whether the condition holds; ``None`` where that hangs on what has no value.
+        """True if the condition holds; ``None`` where that hangs on what has no value.
 
         ``A or B`` holds as soon as one of them does, and ``A and B`` is false as soon as one of
         them is, whatever is known of the other.

@@ -137,7 +137,7 @@ class Executor(ABC):
 
     @property
     def sees_strangers(self) -> bool:
-        """Whether events of jobs that are not the run's own are told, once it is open. Where they
+        """True if events of jobs that are not the run's own are told, once it is open. Where they
         are not, a run whose rules have ``scope: queue`` warns of it."""
         return True
 

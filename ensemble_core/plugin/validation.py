@@ -317,7 +317,7 @@ def _check_names(value: object, shown: str) -> None:
 
 
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
-    """Whether a function can be called with so many arguments; ``None`` stands for no function."""
+    """Refuse a function that cannot be called with so many arguments; ``None`` is no function."""
     if function is None:
         return
     takes = f"it is called with ({', '.join(arguments)})"
