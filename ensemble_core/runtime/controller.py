@@ -50,6 +50,9 @@ _TICK = 0.2
 _LONGEST_WAIT = 3600.0
 #: How long an order to a queue that was lost may take to return.
 _LOST_GRACE = 5.0
+#: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
+#: the queue has never said a word.
+_UNHEARD_GRACE = 10.0
 #: Events between looks whether a snapshot is due, and how many there must have been since the last
 #: for each job in the table: the cost of snapshots stays a share of the cost of events.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
@@ -151,6 +154,8 @@ class Runtime:
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._leave = False
         self._asked: StopRequested | None = None
+        #: Since when a run that was stopped cannot write its journal.
+        self._stuck_since: float | None = None
         # A clock that was set back must not have things happen before what led to them.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
@@ -337,7 +342,7 @@ class Runtime:
                 report = self.engine.report()
                 for watcher in self._ticking:
                     watcher.tick(report)
-            timeout = self._until_timer()
+            timeout = _TICK if self._stuck_since is not None else self._until_timer()
             if self._ticking and dirty:
                 timeout = min(_TICK, timeout if timeout is not None else _TICK)
             try:
@@ -358,10 +363,27 @@ class Runtime:
         ended = self.engine.state.ended
         if ended is None:
             return False
+        self._leave = self._leave or self._stuck(ended)
         if self._leave or self.engine.state.lost or not self.engine.busy:
             return True
         # Jobs that were not to be cancelled outlive the run where the queue can keep them.
         return not ended.cancel and "detach" in self._executor.capabilities
+
+    def _stuck(self, ended: Terminate) -> bool:
+        """Cancels what a stop is to cancel although the journal cannot be written; whether the run
+        then waits only for jobs that were decided on and, for the same reason, never submitted."""
+        stopped = self._asked is not None or self._stop_first is not None
+        if not stopped or self._journal is None or not self._journal.in_trouble:
+            self._stuck_since = None
+            return False
+        now = time.monotonic()
+        if self._stuck_since is None:
+            self._stuck_since = now
+            # Said again when it is on record: jobs that wait for the disk come to the queue first.
+            if ended.cancel:
+                self._performer.perform(Cancel(jobs=ended.cancel))
+        unheard = not any(record.newest for _, record in self.engine.in_queue())
+        return unheard and now - self._stuck_since > _UNHEARD_GRACE
 
     def _until_timer(self) -> float | None:
         timer = self.engine.next_timer()
@@ -386,9 +408,7 @@ class Runtime:
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
             self._forget(event.job, orders)
         journal = self._journal
-        if journal is None or (journal.in_trouble and type(event) is StopRequested):
-            # A user who stops a run whose disk is full must not have to wait for the disk. Said
-            # again when it is on record: jobs that wait for the disk too come to the queue first.
+        if journal is None:
             for order in orders:
                 self._performer.perform(order)
         if journal is not None:

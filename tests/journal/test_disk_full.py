@@ -28,6 +28,7 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime import controller as controller_module
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 from ensemble_core.testing import FakeExecutor, wait_until
 
@@ -250,6 +251,48 @@ def test_a_run_that_ends_while_the_disk_is_full_has_no_end_on_record(
         assert journal.sessions()[-1].outcome is None
 
 
+def test_a_stop_on_a_full_disk_does_not_wait_for_a_job_that_was_never_submitted(
+    started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_module, "_UNHEARD_GRACE", 0.5)
+    write = JournalWriter._write
+
+    def full(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
+        limit_pages(self, 0)
+        write(self, first, batch, snapshot)
+
+    monkeypatch.setattr(JournalWriter, "_write", full)
+    going = started()
+    wait_until(lambda: going.writer.in_trouble)
+    going.runtime.stop()
+    outcome = going.ended()
+    assert outcome.exit_code == 130
+    assert not outcome.over, "a resume finds that nothing was submitted"
+    assert going.executor.submitted == []
+    assert decided(going.path) == {}
+
+
+def test_a_stop_that_comes_before_the_disk_is_known_to_be_full_cancels_all_the_same(
+    started: Callable[..., Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = started(held=True)
+    going.executor.instant = False
+    going.executor.open_to_jobs.set()
+    wait_until(lambda: going.executor.submitted)
+    stopped = threading.Event()
+
+    def full(*_: Any) -> None:
+        assert stopped.wait(60)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JournalWriter, "_write", full)
+    going.runtime.stop()
+    wait_until(lambda: going.runtime.engine.state.ended)
+    stopped.set()
+    assert going.ended().exit_code == 130
+    assert sorted(set(going.executor.cancelled)) == ["work.0", "work.1"]
+
+
 # -- the command, on a disk that really is full ----------------------------------------------------
 
 
@@ -374,6 +417,20 @@ def test_who_leaves_a_run_whose_disk_is_full_can_resume_it(tmp_path: Path) -> No
         # Whatever was in the queue is over, and what was never submitted is known not to be.
         status = Command(tmp_path, disk / "state", "status", "last", "--json")
         assert status.wait() == 0
+
+
+def test_one_sigterm_ends_a_run_whose_disk_is_full(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "4m") as disk:
+        command = run_on(tmp_path, disk / "state")
+        wait_until(lambda: len(submits(tmp_path)) > 3)
+        filler = fill(disk)
+        wait_until(lambda: "no space for the journal" in command.said.read_text())
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait() == 143, command.said.read_text()
+        filler.unlink()
+        again = Command(tmp_path, disk / "state", "cancel", "last")
+        assert again.wait() == 0, again.said.read_text()
+        assert set(submits(tmp_path)) >= set(lines(tmp_path, "clean"))
 
 
 @pytest.mark.parametrize("free", [0, 8192, 40960])
