@@ -7,7 +7,7 @@ it without a traceback. Called by every other module; imports none of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "EnsembleError",
@@ -21,8 +21,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Location:
+class Location(NamedTuple):
     """A place in a file. ``line`` and ``column`` count from 1; 0 means the whole file."""
 
     file: str

@@ -9,8 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 __all__ = [
     "TextStyle",
@@ -46,8 +45,7 @@ _CONTROL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TextStyle:
+class TextStyle(NamedTuple):
     """What one stream can show: ``color``, and characters beyond ASCII (``unicode``)."""
 
     color: bool = False

@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
@@ -33,8 +32,7 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
 _FORMATTED = re.compile(r"(?<![${])\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*):[-+<>^,.0-9]+[deEfFgG%]?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Occasion:
+class Occasion(NamedTuple):
     """What an action may count on when its rule fires.
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
@@ -55,7 +53,7 @@ class Occasion:
         if not names:
             return self
         known = None if self.names is None else {*self.names, *names}
-        return replace(self, names=known, own={*self.own, *names})
+        return self._replace(names=known, own={*self.own, *names})
 
 
 def bind_action(

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from ensemble_core.config.actions import Occasion, OptionCheck, bind_action, not_asked_for
 from ensemble_core.config.context import Context
@@ -38,8 +37,7 @@ _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
 _NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Woken:
+class _Woken(NamedTuple):
     """The trigger of a rule, and what is known of its occasions."""
 
     record: TriggerPlugin

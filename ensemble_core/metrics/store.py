@@ -8,10 +8,9 @@ variable's values are reduced is the business of ``series``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
@@ -51,8 +50,7 @@ GAUGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPath:
+class MetricPath(NamedTuple):
     """A checked path. ``variable`` is the counter's name, the variable of the group (with its
     outcome: ``duration.failed``), or empty for a gauge."""
 
@@ -275,8 +273,7 @@ def _spoken(error: Exception) -> str:
     return f"raised {error!r}" + (f" ({place})" if place else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(NamedTuple):
     """One value with river's way of asking for it."""
 
     value: float

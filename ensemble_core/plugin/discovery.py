@@ -15,7 +15,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -156,7 +156,10 @@ class _Loader:
         """Call the plugin's hooks; what they return, by kind. Raises :class:`PluginError`, and
         what the plugin's own code raises while it is looked at."""
         hooks: list[tuple[str, Any]] = []
-        for name in dir(plugin):
+        names: Iterable[str] = dir(plugin)
+        if inspect.ismodule(plugin):  # most of what a module has is not worth a question
+            names = sorted(name for name, each in vars(plugin).items() if inspect.isroutine(each))
+        for name in names:
             mark = _parse_mark(plugin, name)
             if mark is None:
                 continue

@@ -10,14 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
-from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.observer import Observer
-from ensemble_core.plugin.resizer import Resizer
+
+if TYPE_CHECKING:
+    from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.observer import Observer
+    from ensemble_core.plugin.resizer import Resizer
 
 __all__ = [
     "ActionPlugin",
