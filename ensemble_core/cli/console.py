@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ensemble_core.cli.text_style import TextStyle, count_of, printable, shorten
+from ensemble_core.model.causes import said_cause
 from ensemble_core.model.decisions import (
     AddRule,
     Call,
@@ -352,14 +353,17 @@ class Narrator:
             if severity == 0 and not active.told:
                 active.told = True
                 if event.context.get("type") != "cancel":
-                    kind = str(event.context.get("type") or "exception")
+                    said = said_cause(event.context)
+                    kind = said or str(event.context.get("type") or "exception")
                     note = str(event.context.get("note") or "")
                     yield from self._failed(event.job, active, f"{kind}: {note}" if note else kind)
         elif event.name == "finish":
             status = event.context.get("status", 0)
             if status != 0 and not active.told:
                 active.told = True
-                yield from self._failed(event.job, active, describe_status(status), words=True)
+                said = said_cause(event.context)
+                reason = f"{said}: {describe_status(status)}" if said else describe_status(status)
+                yield from self._failed(event.job, active, reason, words=True)
 
     def _failed(
         self, job: str, active: _Active, reason: str, words: bool = False

@@ -161,12 +161,24 @@ def _state_now(rule: RuleReport) -> str:
     return "" if rule.enabled else "then disabled"
 
 
+def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
+    """By what the jobs of each group failed, where it was not by themselves alone."""
+    lines = []
+    for group in groups:
+        if group.causes.keys() - {"exit"}:
+            most = sorted(group.causes.items(), key=lambda item: (-item[1], item[0]))
+            told = ", ".join(f"{number} by {cause}" for cause, number in most)
+            lines.append(f" failed of {group.name}: {told}")
+    return lines
+
+
 def report_lines(report: Report, look: TextStyle, width: int | None = None) -> list[str]:
     """The table of groups and the lines of rules, as far as there are any."""
     lines: list[str] = []
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
         lines += group_table(report.groups, look, width, total)
+        lines += [look.paint(line, "bad") for line in _failure_lines(report.groups)]
     if report.rules:
         lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
     return lines

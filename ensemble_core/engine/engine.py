@@ -169,6 +169,7 @@ class Engine:
                     success=counts["success"],
                     failed=counts["failed"],
                     cancelled=counts["cancelled"],
+                    causes=dict(group.causes),
                     mean_duration=state.metrics.mean(name, "duration"),
                     mean_pending=state.metrics.mean(name, "pending"),
                 )

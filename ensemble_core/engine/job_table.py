@@ -155,6 +155,8 @@ class GroupState:
     next_index: int = 0
     waiting: dict[str, JobRecord] = field(default_factory=dict)
     running: int = 0
+    #: How many of its jobs failed by each cause.
+    causes: dict[str, int] = field(default_factory=dict)
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""
@@ -299,6 +301,9 @@ class JobTable:
         record.outcome = outcome = "success" if good else "failed"
         self._count(group, "finished")
         self._count(group, outcome)
+        if not good:
+            why = record.why or "unknown"
+            group.causes[why] = group.causes.get(why, 0) + 1
         self._record_duration(record, "duration", f"duration.{outcome}")
         return "job-success" if good else "job-fail"
 

@@ -22,7 +22,7 @@ class GroupReport(Record):
     """One job group: how many jobs are where, and mean times in seconds (``None``: no sample).
 
     ``submitted`` is the sum of ``waiting``, ``running``, ``success``, ``failed`` and
-    ``cancelled``.
+    ``cancelled``; ``failed`` that of ``causes``, by why the jobs ended.
     """
 
     name: str
@@ -32,6 +32,7 @@ class GroupReport(Record):
     success: int = 0
     failed: int = 0
     cancelled: int = 0
+    causes: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     mean_duration: float | None = None
     mean_pending: float | None = None
 

@@ -16,7 +16,7 @@ import pytest
 from ensemble_core.cli.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
 from ensemble_core.cli.error_format import format_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.summary import group_table, rule_lines, summary
+from ensemble_core.cli.summary import group_table, report_lines, rule_lines, summary
 from ensemble_core.cli.text_style import TextStyle, format_duration, printable, style_of
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 from ensemble_core.errors import EnsembleError, Location
@@ -255,6 +255,14 @@ def test_a_job_that_failed_by_an_exception_is_told_of_once() -> None:
     exception = job("exception", type="exec", severity=0, note=note)
     lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
     assert lines == [OutputLine(f"   failed sleep.0: exec: {note}", error=True)]
+
+
+def test_a_failure_is_told_with_the_cause_that_its_executor_gives() -> None:
+    lines = texts(submit(), job("finish", status=9, cause="memory"))
+    assert lines[-1] == "   failed sleep.0: memory: killed by SIGKILL (exit code 137)"
+    broken = {"type": "exec", "severity": 0, "note": "node failure on n3", "cause": "node-failure"}
+    lines = texts(submit(), job("exception", **broken))
+    assert lines[-1] == "   failed sleep.0: node-failure: node failure on n3"
 
 
 def test_a_file_without_a_word_is_not_pointed_at(tmp_path: Path) -> None:
@@ -526,6 +534,16 @@ def test_on_a_narrow_terminal_reasons_have_lines_of_their_own() -> None:
     lines = "\n".join(rule_lines(rules, PLAIN, 40)).splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 40
+
+
+def test_below_the_table_stands_by_what_jobs_failed_unless_all_did_by_themselves() -> None:
+    causes = {"exit": 1, "timeout": 3, "memory": 1}
+    groups = (
+        GroupReport(name="sim", submitted=5, failed=5, causes=causes),
+        GroupReport(name="fit", submitted=5, failed=5, causes={"exit": 5}),
+    )
+    lines = report_lines(Report(groups=groups), PLAIN)
+    assert lines[-1] == " failed of sim: 3 by timeout, 1 by exit, 1 by memory"
 
 
 def test_the_summary_ends_with_the_exit_code_and_its_reason() -> None:

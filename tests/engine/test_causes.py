@@ -139,6 +139,17 @@ def test_an_observed_column_of_these_names_comes_first() -> None:
     assert logs(told) == ["2 3"]
 
 
+def test_failures_are_counted_by_cause() -> None:
+    told = story()
+    fail(told, "sim.0", 1 << 8)
+    fail(told, "sim.1", 15, {"type": "timeout"})
+    fail(told, "sim.2", 15, {"type": "timeout"})
+    told.play("sim.3")
+    told.cancel("sim.4")
+    (sim, _) = told.engine.report().groups
+    assert dict(sim.causes) == {"exit": 1, "timeout": 2}
+
+
 def test_strangers_have_causes_as_well() -> None:
     told = story(f"trigger: job-fail, scope: queue, repetitions: 9, when: cause == 'memory', {SAY}")
     told.job("f1", "submit", "start", ours=False)
