@@ -61,15 +61,13 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
     its errors are printed as JSON too where that is asked for."""
 
     @wraps(function)
-    def command(
-        debug: bool, quiet: bool, as_json: bool, progress: bool | None, **others: Any
-    ) -> int:
-        if quiet and (debug or as_json):
-            raise click.UsageError(
-                f"--quiet and --{'debug' if debug else 'json'} exclude each other"
-            )
-        with errors_as_json(as_json):
-            return function(display=Display(debug, quiet, as_json, progress), **others)
+    def command(**given: Any) -> int:
+        display = Display(**{name: given.pop(name) for name in Display._fields})
+        if display.quiet and (display.debug or display.as_json):
+            other = "debug" if display.debug else "json"
+            raise click.UsageError(f"--quiet and --{other} exclude each other")
+        with errors_as_json(display.as_json):
+            return function(display=display, **given)
 
     for option in (
         click.option(

@@ -158,10 +158,9 @@ class Lock:
                 raise self._refusal(self.holder()) from None
             except OSError:
                 locked = False  # this file system has no locks
-            if not locked and not take_over:
-                holder = self.holder()
-                if holder is not None and self._may_live(holder):
-                    raise self._refusal(holder)
+            holder = None if locked or take_over else self.holder()
+            if holder is not None and self._may_live(holder):
+                raise self._refusal(holder)
             me = {
                 "host": socket.gethostname(),
                 "pid": os.getpid(),

@@ -423,8 +423,16 @@ class Runtime:
         for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
-            if (order := self._order(decision)) is not None:
-                orders.append(order)
+            if isinstance(decision, Submit) and decision.jobs:
+                self._tracker.expect(decision.jobs)
+                orders.append(decision)
+            elif isinstance(decision, Resize) or (isinstance(decision, Cancel) and decision.jobs):
+                orders.append(decision)
+            elif isinstance(decision, Terminate) and decision.cancel:
+                orders.append(Cancel(jobs=decision.cancel))
+            elif isinstance(decision, Call):
+                rule = Rule(self.engine.rule_of(decision))
+                orders.append(MakeCall(decision, self.engine.snapshot(), rule))
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:
@@ -456,22 +464,6 @@ class Runtime:
             if not self._told_of_snapshots:
                 self._told_of_snapshots = True
                 self._warn(f"{error}\n  a resume will handle every event again, which takes longer")
-
-    # -- decisions -----------------------------------------------------------------------------
-
-    def _order(self, decision: Decision) -> Order | None:
-        """What carries a decision out, if there is something to do."""
-        if isinstance(decision, Submit) and decision.jobs:
-            self._tracker.expect(decision.jobs)
-            return decision
-        if isinstance(decision, Resize) or (isinstance(decision, Cancel) and decision.jobs):
-            return decision
-        if isinstance(decision, Terminate) and decision.cancel:
-            return Cancel(jobs=decision.cancel)
-        if isinstance(decision, Call):
-            rule = Rule(self.engine.rule_of(decision))
-            return MakeCall(decision, self.engine.snapshot(), rule)
-        return None
 
     # -- the folder ----------------------------------------------------------------------------
 

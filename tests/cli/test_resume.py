@@ -339,6 +339,17 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("damaged")).killed("told", 12)
 
 
+def test_a_journal_whose_schema_is_no_text_is_told_in_words(cut_off: Place, place: Place) -> None:
+    shutil.copytree(cut_off.state, place.state)
+    sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
+    data = place.journal.read_bytes()
+    assert b"TEXT PRIMARY KEY" in data
+    place.journal.write_bytes(data.replace(b"TEXT PRIMARY KEY", b"TEXT PRIMARY \xccEY"))
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "the journal is damaged" in result.output
+
+
 @pytest.mark.parametrize(
     ("damage", "seed"),
     [(damage, seed) for damage in DAMAGE for seed in range(2 if damage in (empty, text) else 8)],

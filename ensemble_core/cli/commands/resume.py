@@ -130,8 +130,7 @@ def _take_up(
     ensemble: Ensemble = recovered.engine.state.ensemble
     # Whoever leaves last tidies the file up, and that is to be the one who writes.
     past.journal.close()
-    writer = JournalWriter(past.journal.path)
-    try:
+    with contextlib.closing(JournalWriter(past.journal.path)) as writer:
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
@@ -149,8 +148,6 @@ def _take_up(
             engine=recovered.engine,
             stop_first=stop_first,
         )
-    finally:
-        writer.close()
 
 
 def _adopt(engine: Engine, ensemble: Ensemble) -> None:

@@ -23,7 +23,7 @@ from ensemble_core.cli.text_style import (
 )
 from ensemble_core.journal.run_store import RunInfo, folders, look, state_folder
 
-__all__ = ["format_length", "runs"]
+__all__ = ["format_length", "runs", "style_of_state"]
 
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
@@ -74,6 +74,11 @@ def format_length(info: RunInfo) -> str:
     return "-" if info.ended is None else format_duration(max(0.0, info.ended - info.began))
 
 
+def style_of_state(info: RunInfo) -> str:
+    """The style in which a run is shown."""
+    return _STYLES.get(info.state) or ("bad" if info.exit_code else "good")
+
+
 def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[str]:
     rows = [
         (
@@ -103,8 +108,8 @@ def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[st
             rows = [(_ends(row[0], longest, style), *row[1:]) for row in rows]
     lines[0] = style.paint(lines[0], "bold")
     for place, info in enumerate(infos, 1):
-        kind = _STYLES.get(info.state) or ("bad" if info.exit_code else None)
-        if kind is not None:
+        kind = style_of_state(info)
+        if kind != "good" or info.state == "running":
             lines[place] = style.paint(lines[place], kind)
     return lines
 

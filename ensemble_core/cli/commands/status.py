@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.commands.runs import format_length
+from ensemble_core.cli.commands.runs import format_length, style_of_state
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
@@ -103,7 +103,7 @@ def _data(
 
 
 def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
-    lines = [style.paint(f"{printable(kept.tag)}: {_standing(info)}", _style(info))]
+    lines = [style.paint(f"{printable(kept.tag)}: {_standing(info)}", style_of_state(info))]
     length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
     lines.append(f" file        {printable(info.file)}")
@@ -139,12 +139,6 @@ def _standing(info: RunInfo) -> str:
     if info.state == "ended":
         return f"ended, exit code {info.exit_code}"
     return {"new": "interrupted before anything happened"}.get(info.state, info.state)
-
-
-def _style(info: RunInfo) -> str:
-    if info.state == "ended":
-        return "bad" if info.exit_code else "good"
-    return "good" if info.state == "running" else "warning"
 
 
 def _age(kept: KeptRun, info: RunInfo) -> str:

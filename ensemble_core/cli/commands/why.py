@@ -182,18 +182,13 @@ class _Answer:
             if left_out and place == _SHOWN:
                 lines.append(look.paint(f"   {look.ellipsis} {left_out} more; --all", "dim"))
             before = f"{numbered:>{numbers}}  {elapsed}  {shorten(event, events, look):<{events}}  "
-            room = None if width is None else width - len(before)
-            if room is None or len(said) <= room:
+            if width is None or len(before) + len(said) <= width:
                 lines.append(look.paint(before, "dim") + look.paint(said, style))
                 continue
-            if room < 24:  # too narrow for columns
-                lines.append(look.paint(before.rstrip(), "dim"))
-                before, room = " " * 4, max(24, (width or 80) - 4)
-                parts = textwrap.wrap(said, room)
-            else:
-                first, *parts = textwrap.wrap(said, room)
-                lines.append(look.paint(before, "dim") + look.paint(first, style))
-            lines += [" " * len(before) + look.paint(part, style) for part in parts]
+            # As of a rule that never fired in a summary: the reason has lines of its own.
+            parts = textwrap.wrap(said, max(24, width - 8))
+            lines.append(look.paint(before.rstrip(), "dim"))
+            lines += [" " * 8 + look.paint(part, style) for part in parts]
         return [*lines, *_wrap(self.conclusion(), width)]
 
     def _cells(self, span: Span, look: TextStyle) -> tuple[str, str, str, str, str]:

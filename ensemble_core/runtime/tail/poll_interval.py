@@ -47,7 +47,6 @@ class PollInterval:
         self._next = 0.0
         self._cost = 0.0
         self._news = False
-        self._hurried = False
 
     def add(self, file: File) -> None:
         """Look at this file, too."""
@@ -67,10 +66,7 @@ class PollInterval:
 
     def hurry(self) -> None:
         """Look at every file now; at those that had their turn, once more after the others."""
-        if self._left:
-            self._hurried = True
-        else:
-            self._left = deque(self._files)
+        self._left = deque({**dict.fromkeys(self._left), **self._files})
 
     def turn(self, look: Callable[[File], bool], slice_: float) -> list[File]:
         """Look at files for at most about ``slice_`` seconds, and go on there the next time. Gives
@@ -92,6 +88,6 @@ class PollInterval:
         if not self._left:
             self._pause = self._shortest if self._news else min(self._pause * 1.5, self._idle)
             self._pause = min(max(self._pause, self._cost * self._per_cost), self._longest)
-            self._next = now if self._hurried else now + self._pause
-            self._cost, self._news, self._hurried = 0.0, False, False
+            self._next = now + self._pause
+            self._cost, self._news = 0.0, False
         return news
