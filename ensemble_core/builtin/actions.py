@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.model.jobs import FIELD_PLACEHOLDER, fill
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
@@ -54,12 +54,12 @@ def _rules(options: Mapping[str, Any]) -> list[str]:
     return [rules] if isinstance(rules, str) else list(rules)
 
 
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    shown = {
-        name: f"{value:.6g}" if isinstance(value, float) else value
-        for name, value in firing.fields.items()
-    }
-    message = fill(options["message"], shown, FIELD_PLACEHOLDER)
+    message = fill(options["message"], firing.fields, FIELD_PLACEHOLDER, _shown)
     return [firing.log(message, options.get("level", "info"))]
 
 

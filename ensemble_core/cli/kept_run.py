@@ -104,7 +104,8 @@ class KeptRun:
                 file=text.file,
                 executor=record,
                 overrides=list(text.overrides),
-            )
+                attached=text.attached,
+            ).begun(self.tag, str(self.journal.about.get("cwd", ".")))
 
         return load
 

@@ -54,6 +54,7 @@ class ControlledRun:
         text: str,
         overrides: Sequence[str],
         executor: Executor,
+        attached: Mapping[str, str] | None = None,
     ) -> ControlledRun:
         """Begin to keep a run of this executor, which prepares itself meanwhile. Raises
         :class:`JournalError`; then nothing is left behind."""
@@ -66,7 +67,7 @@ class ControlledRun:
             journal = JournalWriter(folder / NAME)
             try:
                 journal.describe(about)
-                journal.text(str(about["file"]), text, overrides)
+                journal.text(str(about["file"]), text, overrides, attached)
                 kept = cls(folder, lock, journal, registry)
                 kept.begin()
             except BaseException:

@@ -7,7 +7,6 @@ action is known by name here. Called for rules of the file, and for what users' 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -19,7 +18,8 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import expression
-from ensemble_core.model.jobs import FIELD_PLACEHOLDER
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
@@ -27,9 +27,6 @@ __all__ = ["Occasion", "OptionCheck", "bind_action", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
-
-#: ``{Temp:.2f}``, as Python formats a number.
-_FORMATTED = re.compile(r"(?<![${])\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*):[-+<>^,.0-9]+[deEfFgG%]?\}")
 
 
 class Occasion(NamedTuple):
@@ -69,6 +66,7 @@ def bind_action(
     check = OptionCheck(context, record.options, occasion)
     options = check.options(path, given)
     _check_job(context, path, name, record, spec, occasion)
+    _check_values(context, path, record, given, check.group)
     if not context.intact(path):
         return None
     return BoundAction(
@@ -121,6 +119,29 @@ def _check_job(
     )
 
 
+def _check_values(
+    context: Context,
+    path: Path,
+    record: ActionPlugin,
+    given: Mapping[str, Any],
+    group: JobGroup | None,
+) -> None:
+    """Whether a plain submit leaves a parameter without a value, whatever else happens."""
+    properties = record.options.get("properties", {})
+    kinds = {_annotation(properties.get(key)) for key in given}
+    if group is None or "submit" not in record.needs or not kinds <= {"group", "fields"}:
+        return
+    if context.known.functions or group.name in context.known.changing or not group.missing:
+        return
+    name = group.missing[0]
+    context.report(
+        path,
+        f"the parameter {name!r} of {group.name!r} is null, and this submit gives no value for it",
+        hint=f"write with: {{parameters: {{{name}: …}}}} beside the label",
+        code="no-value",
+    )
+
+
 class OptionCheck:
     """Checks options by the annotations (``x-ensemble``) of their schema, and reads what these say
     how to read. ``metrics`` and ``nested`` are the metrics and the actions that were found."""
@@ -128,6 +149,8 @@ class OptionCheck:
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: Occasion) -> None:
         self.metrics: set[str] = set()
         self.nested: list[BoundAction] = []
+        #: The group that is meant, with the fields that the action changes.
+        self.group: JobGroup | None = None
         self._context = context
         self._schema = schema
         self._occasion = occasion
@@ -232,7 +255,8 @@ class OptionCheck:
         """A name of something that there must be, or a message."""
         context = self._context
         if kind == "group":
-            context.group(name, path)
+            if context.group(name, path):
+                self.group = self.group or context.known.groups[name]
         elif kind == "metric":
             if context.metric(name, path) is not None:
                 self.metrics.add(name)
@@ -255,7 +279,7 @@ class OptionCheck:
             name = around.get(key) if _annotation(schema) == "group" else None
             group = self._context.known.groups.get(name) if isinstance(name, str) else None
             if group is not None:
-                change_group(self._context, path, group, fields)
+                self.group = change_group(self._context, path, group, fields)
         return as_written(self._context, path, fields)
 
 
@@ -289,19 +313,21 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
 
 
 def _check_message(context: Context, path: Path, text: str, occasion: Occasion) -> None:
-    for match in _FORMATTED.finditer(text):
-        name = match[1]
-        if occasion.names is None or name in occasion.names:
-            context.report(
-                path,
-                f"{match[0]} has a format, and messages have none",
-                hint=f"write {{{name}}}, which shows six digits",
-                code="bad-value",
-                where=context.document.at_text(path, match[0]),
-            )
     for match in FIELD_PLACEHOLDER.finditer(text):
-        name = match[2]
-        if name is None or not_asked_for(context, path, (name,), occasion):
+        name, form = match[3], match[4]
+        if form is not None and (occasion.names is None or name in occasion.names):
+            if not any(_fits(value, form[1:]) for value in (1, 1.5, "text")):
+                context.report(
+                    path,
+                    f"the format of {match[0]} is wrong: {form[1:]!r} is no format",
+                    hint=f"write {{{name}:.2f}} for two digits after the point, or {{{name}}}",
+                    code="bad-format",
+                    where=context.document.at_text(path, match[0]),
+                )
+            continue
+        if name is None or form is not None:  # {other:.2f} may well be text
+            continue
+        if not_asked_for(context, path, (name,), occasion):
             continue
         if occasion.names is None or name in occasion.names:
             continue
@@ -319,6 +345,14 @@ def _check_message(context: Context, path: Path, text: str, occasion: Occasion) 
             code="no-such-field",
             where=context.document.at_text(path, f"{{{name}}}"),
         )
+
+
+def _fits(value: object, form: str) -> bool:
+    try:
+        formatted(value, form)
+    except ValueError:
+        return False
+    return True
 
 
 def _where_it_may_be(context: Context, name: str, occasion: Occasion) -> str:

@@ -46,6 +46,13 @@ class Known:
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
     here: str = "."
+    #: Texts of the files that this one names, and whether further ones may be read.
+    attached: dict[str, str] = field(default_factory=dict)
+    reads: bool = False
+    #: Words of rules, tables and functions, any of which may be the name of a parameter.
+    spoken: frozenset[str] = frozenset()
+    #: Job groups whose fields rules may change while the run is under way.
+    changing: frozenset[str] = frozenset()
 
 
 def cannot_be_built(what: str, error: Exception) -> EnsembleError:
@@ -163,7 +170,7 @@ class Context:
 
     def parameters(self, group: str | None) -> set[str]:
         """Names of sweep parameters of the group, or of any group."""
-        return {name for known in self._groups(group) if known for name in known.parameters}
+        return {name for known in self._groups(group) if known for name in known.names}
 
     def variables(self, group: str | None) -> frozenset[str] | None:
         """The fields that observers of the group (or of any) can yield; ``None``: not known."""

@@ -1,4 +1,5 @@
-"""Python source check, ``custom:``: the file's Python source, checked without running any of it.
+"""Python source check, ``custom:``: the file's Python source, or that of a file beside it, checked
+without running any of it.
 
 Called by the loader; the source itself is executed by the runtime, and only in a run.
 """
@@ -10,16 +11,38 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 
+from ensemble_core.config.attachments import attached, beside
 from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
 from ensemble_core.errors import Location
 
-__all__ = ["functions_of"]
+__all__ = ["functions_of", "source_of"]
 
-_PATH = ("custom",)
+_PATH: Path = ("custom",)
 _LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 
 
-def functions_of(context: Context, source: str) -> frozenset[str] | None:
+#: The name of a file, where Python source could be.
+_FILE = re.compile(r"[^\n]*\.py\s*")
+
+
+def source_of(context: Context) -> tuple[str, str | None] | None:
+    """The source, and the file that it stands in where it is not the ensemble file; ``None`` where
+    there is none, or an error was reported."""
+    value = context.document.data.get("custom")
+    path: Path = _PATH
+    if isinstance(value, dict):
+        path, value = (*path, "file"), value.get("file")
+    elif not isinstance(value, str) or not _FILE.fullmatch(value):
+        return (value, None) if isinstance(value, str) else None
+    if not isinstance(value, str) or not context.intact(path):
+        return None
+    name = value.strip()
+    text = attached(context, path, name, suffixes=(".py",))
+    return None if text is None else (text, beside(context, name))
+
+
+def functions_of(context: Context, source: str, file: str | None = None) -> frozenset[str] | None:
     """The names that custom actions may use; ``None`` where the source has a syntax error."""
     try:
         with warnings.catch_warnings():
@@ -32,7 +55,9 @@ def functions_of(context: Context, source: str) -> frozenset[str] | None:
             f"'custom' is not Python: {error.msg}",
             hint=f"look at: {error.text.strip()[:80]}" if error.text else None,
             code="bad-python",
-            where=_place(context, source, error.lineno or 1, error.offset or 1),
+            where=_place(context, source, error.lineno or 1, error.offset or 1)
+            if file is None
+            else Location(file, error.lineno or 1, error.offset or 1),
         )
         return None
     except (ValueError, RecursionError, MemoryError) as error:

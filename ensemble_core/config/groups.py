@@ -6,24 +6,23 @@ group's fields, in the file or while a run is under way.
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.placeholders import TEXTS, check_placeholders
 from ensemble_core.config.schema import defaults
-from ensemble_core.model.jobs import BUILTIN_PLACEHOLDERS, PLACEHOLDER, JobGroup
+from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
+from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
 
-_MOST_JOBS = 1_000_000
-_NUMBERS = ("count", "nodes", "tasks", "cores_per_task", "gpus_per_task", "urgency")
-_TEXTS = ("workdir", "stdout", "stderr")
+_NUMBERS = ("count", "replicas", "nodes", "tasks", "cores_per_task", "gpus_per_task", "urgency")
 #: A member of the ensemble service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
@@ -37,7 +36,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
         # Placeholders are still worth a look: an error elsewhere must not hide theirs.
         if "command" in fields:
             fields.setdefault("name", "")
-            _check_placeholders(context, path, spec, JobGroup(**fields))
+            check_placeholders(context, path, spec, JobGroup(**fields))
         return None
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
     _check_whole(context, path, spec, group)
@@ -60,19 +59,40 @@ def change_group(
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
         return None
-    if "environment" in fields:
-        fields["environment"] = {**group.environment, **fields["environment"]}
-    changed = replace(group, **fields)
-    _check_whole(context, path, spec, changed)
+    if "parameters" in fields:
+        fields.setdefault("points", {})  # the whole sweep
+    changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
+    changed = replace(changed, more=tuple(more))
+    for entry in (changed, *more):
+        _check_whole(context, path, spec, entry)
     return changed if len(context.errors) == before else None
 
 
+def _changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
+    if "environment" in fields:
+        fields = {**fields, "environment": {**group.environment, **fields["environment"]}}
+    return replace(group, **fields)
+
+
 def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
-    _check_placeholders(context, path, spec, group)
-    if group.size > _MOST_JOBS:
+    check_placeholders(context, path, spec, group)
+    both = [name for name in group.points if name in group.parameters]
+    if both:
+        at = "parameters" if "parameters" in spec else "points"
+        inner = (*path, "parameters", both[0])
         context.report(
-            (*path, "parameters" if "parameters" in spec else "count"),
-            f"one submit of {group.name!r} would be {group.size} jobs; at most {_MOST_JOBS}",
+            (*path, at),
+            f"{both[0]!r} is a parameter and a column of the points",
+            hint="remove it from 'parameters', or leave the column out with 'columns'",
+            code="duplicate-name",
+            where=context.document.at_key(inner) if at == "parameters" else None,
+        )
+    size = group.size
+    if size > MOST_JOBS:
+        at = next((key for key in ("parameters", "points", "replicas") if key in spec), "count")
+        context.report(
+            (*path, at),
+            f"one submit of {group.name!r} would be {size} jobs; at most {MOST_JOBS}",
             hint="make the sweep or the count smaller",
             code="out-of-range",
         )
@@ -146,6 +166,18 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
             fields[name] = found
     if "command" in fields:
         fields["command"], fields["text"] = fields["command"]
+    if "replicas" in fields:
+        if "count" in fields:
+            context.report(
+                (*path, "replicas"),
+                "both 'count' and 'replicas' are given, and they mean the same",
+                hint="keep 'replicas', where each is to know its number: {replica}",
+                code="bad-value",
+                where=context.document.at_key((*path, "replicas")),
+            )
+        fields["count"], fields["replicated"] = fields.pop("replicas"), True
+    elif "count" in fields:
+        fields["replicated"] = False
     return fields
 
 
@@ -207,108 +239,15 @@ def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict
     return values
 
 
-def _parameters(
-    context: Context, path: Path, given: Mapping[str, list[Any]]
-) -> dict[str, tuple[object, ...]]:
-    for name, values in given.items():
-        if name in BUILTIN_PLACEHOLDERS:
-            context.report(
-                (*path, name),
-                f"{{{name}}} is built in, so no parameter can have this name",
-                hint="choose another name",
-                code="bad-name",
-                where=context.document.at_key((*path, name)),
-            )
-        for index, value in enumerate(values):
-            inner = (*path, name, index)
-            if isinstance(value, str):
-                _text(context, inner, value)
-            elif isinstance(value, float) and not math.isfinite(value):
-                context.report(
-                    inner,
-                    f"{context.document.written(inner, value)} is not a number to sweep over",
-                    hint="quote it if the text is meant",
-                    code="wrong-type",
-                )
-    return {name: tuple(values) for name, values in given.items()}
-
-
 #: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, _number),
-    **dict.fromkeys((*_TEXTS, "executor"), _text),
+    **dict.fromkeys((*TEXTS, "executor"), _text),
     "duration": Context.duration,
     "command": _command,
     "environment": _environment,
-    "parameters": _parameters,
+    "parameters": read_parameters,
+    "points": read_points,
     "observe": _observers,
     "options": _options,
 }
-
-
-def _check_placeholders(
-    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
-) -> None:
-    """Each placeholder has a parameter, and each parameter is used."""
-    if not context.intact((*path, "parameters")):
-        return
-    known = BUILTIN_PLACEHOLDERS | set(group.parameters)
-    used: set[str] = set()
-    missing: dict[str, Path] = {}
-    for text, place in _texts(path, spec, group):
-        for match in PLACEHOLDER.finditer(text):
-            name = match[2]
-            if name is not None:
-                used.add(name)
-                if name not in known:
-                    missing.setdefault(name, place)
-    for name, place in missing.items():
-        near = get_close_matches(name, known, 1, 0.7)
-        meant = f"did you mean {{{near[0]}}}? Or" if near else f"add {name} to 'parameters', or"
-        context.report(
-            place,
-            f"the placeholder {{{name}}} has no parameter",
-            hint=f"{meant} write {{{{{name}}}}} for literal braces",
-            code="no-such-parameter",
-            where=context.document.at_text(place, f"{{{name}}}"),
-        )
-    if not all(context.intact((*path, name)) for name in ("command", "environment", *_TEXTS)):
-        return
-    if not group.command:
-        return
-    for name in group.parameters:
-        if name not in used and not _mentions((group.observe, group.options), name):
-            own = (*path, "parameters", name)
-            place = own if "parameters" in spec else path
-            context.report(
-                place,
-                f"the parameter {name!r} is used nowhere, so all its jobs would be the same",
-                hint=f"write {{{name}}} in the command, workdir, environment, stdout or stderr",
-                code="unused-parameter",
-                where=context.document.at_key(place),
-            )
-
-
-def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """What a job is given that may have placeholders; what ``spec`` lacks stands at ``path``."""
-    for index, word in enumerate(group.command):
-        command = spec.get("command")
-        inner: Path = ("command", index) if isinstance(command, list) else ("command",)
-        yield word, (*path, *inner) if "command" in spec else path
-    for name in _TEXTS:
-        text = getattr(group, name)
-        if text is not None:
-            yield text, (*path, name) if name in spec else path
-    for key, value in group.environment.items():
-        yield value, (*path, "environment", key) if "environment" in spec else path
-
-
-def _mentions(value: Any, name: str) -> bool:
-    """True if a placeholder of this name stands anywhere in what observers or queues are given."""
-    if isinstance(value, str):
-        return any(match[2] == name for match in PLACEHOLDER.finditer(value))
-    if isinstance(value, Mapping):
-        return any(_mentions(inner, name) for inner in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_mentions(inner, name) for inner in value)
-    return False

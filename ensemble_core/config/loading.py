@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known, cannot_be_built
-from ensemble_core.config.custom import functions_of
+from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.overrides import apply
+from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import Validators, defaults
 from ensemble_core.config.schema_check import check_shape
@@ -75,8 +76,13 @@ def load_text(
     file: str = "ensemble.yaml",
     executor: ExecutorPlugin | None = None,
     overrides: Sequence[str] = (),
+    attached: Mapping[str, str] | None = None,
 ) -> Ensemble:
-    """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`."""
+    """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
+
+    ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
+    beside it.
+    """
     document = read_text(text, file)
     if not isinstance(document.data, dict):
         found = "a list" if isinstance(document.data, list) else "a single value"
@@ -85,9 +91,13 @@ def load_text(
     errors = apply(document, overrides)
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
-    context = Context(
-        document, Validators(registry), executor, Known(here=os.path.abspath(os.path.dirname(file)))
+    known = Known(
+        here=os.path.abspath(os.path.dirname(file)),
+        attached=dict(attached or {}),
+        reads=attached is None,
+        spoken=_spoken(document.data),
     )
+    context = Context(document, Validators(registry), executor, known)
     context.errors += errors
     check_shape(context)
     ensemble = _Loader(context, file).load()
@@ -95,6 +105,21 @@ def load_text(
         distinct = {(error.where, error.what): error for error in context.errors}
         raise FileErrors(distinct.values())
     return ensemble
+
+
+#: Keys of a job group whose words are no speech of parameters: only their placeholders are.
+_SILENT = frozenset(
+    {"name", "command", "environment", "parameters", "points", "observe", "options", *TEXTS}
+)
+
+
+def _spoken(data: Mapping[str, Any]) -> frozenset[str]:
+    """Words that the file has outside of what jobs are given: rules may speak of parameters."""
+    parts: list[Any] = [value for key, value in data.items() if key != "jobs"]
+    for group in _entries(data.get("jobs")):
+        if isinstance(group, dict):
+            parts += [value for key, value in group.items() if key not in _SILENT]
+    return frozenset(words_of(parts))
 
 
 def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
@@ -143,9 +168,11 @@ class _Loader:
         context, data = self._context, self._data
         self._statistics()
         groups = self._groups()
-        source = data.get("custom")
-        if source is None or isinstance(source, str):
-            context.known.functions = functions_of(context, source or "")
+        found = source_of(context)
+        source, beside = found or ("", None)
+        if found is not None or data.get("custom") is None:
+            context.known.functions = functions_of(context, source, beside)
+        context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
         limits = data.get("limits") if context.intact(("limits",)) else None
@@ -165,7 +192,8 @@ class _Loader:
             limits=_limits(limits or {}),
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,
-            custom=data.get("custom") or "",
+            custom=source,
+            attached=dict(context.known.attached),
             functions=context.known.functions or frozenset(),
             file=self._file,
             warnings=tuple(dict.fromkeys(context.warnings)),
@@ -256,14 +284,38 @@ class _Loader:
             group = make_group(context, path, spec)
             if not isinstance(name, str):
                 continue
+            first = context.known.groups.get(name)
             if name in seen:
-                self._twice((*path, "name"), "job group", name, seen[name])
-                continue
-            seen[name] = (*path, "name")
+                context.warnings.append(
+                    f"{context.document.at((*path, 'name'))}: the job group {name!r} is there "
+                    f"already ({context.document.at(seen[name])}): a submit is of both"
+                )
+                if group is not None and first is not None:
+                    group = replace(first, more=(*first.more, group))
+            seen.setdefault(name, (*path, "name"))
             context.known.groups[name] = group
             if group is not None:
                 groups[name] = group
         return groups
+
+    def _changing(self, value: Any) -> Iterator[str]:
+        """Job groups whose fields actions within this part of the file change for later submits."""
+        if isinstance(value, dict):
+            record = self._context.registry.actions.get(str(value.get("name")))
+            kinds = (
+                {
+                    schema.get("x-ensemble"): value.get(key)
+                    for key, schema in record.options.get("properties", {}).items()
+                }
+                if record is not None and "submit" not in record.needs
+                else {}
+            )
+            group = kinds.get("group")
+            if "fields" in kinds and isinstance(group, str):
+                yield group
+            value = list(value.values())
+        for inner in value if isinstance(value, list) else ():
+            yield from self._changing(inner)
 
     def _twice(self, path: Path, noun: str, name: str, first: Path) -> None:
         place = self._context.document.at(first)
@@ -391,7 +443,7 @@ def _binder(context: Context) -> Binder:
     """The same checks for what arrives in a run: one document for each specification."""
 
     def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
-        known = replace(context.known, rules=None)
+        known = replace(context.known, rules=None, reads=False)
         inner = Context(Document(plain(spec)), context.validators, context.executor, known)
         data = inner.document.data
         if part != "job-fields":

@@ -222,12 +222,15 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
 def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
     pattern = (schema.get("propertyNames") or {}).get("pattern", "")
     data = context.document.get(path)
+    hint = "use letters, digits and _, and begin with a letter"
+    if isinstance(data, dict) and any("range(" in str(value) for value in data.values()):
+        hint = "write a range as {from: 1, to: 4}, with step: if it is not 1"
     for key in data if isinstance(data, dict) else ():
         if not re.search(pattern, key):
             context.report(
                 (*path, key),
                 f"{shown(key)} cannot be a name in {_named(path, context.document)}",
-                hint="use letters, digits and _, and begin with a letter",
+                hint=hint,
                 broken=True,
                 code="bad-name",
                 where=context.document.at_key((*path, key)),

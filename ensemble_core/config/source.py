@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -19,22 +20,28 @@ __all__ = ["LARGEST", "decode", "read"]
 LARGEST = 4 * 1024 * 1024
 
 
-def read(path: str | os.PathLike[str]) -> str:
+_YAML = (".yaml", ".yml")
+
+
+def read(
+    path: str | os.PathLike[str], *, largest: int = LARGEST, suffixes: Sequence[str] = _YAML
+) -> str:
     """The file's text. Raises :class:`UsageError` for whatever is no readable text file.
 
-    Reads nothing of a file that is too large, and never waits for a pipe's writer.
+    Reads nothing of a file of more than ``largest`` bytes, and never waits for a pipe's writer.
+    ``suffixes`` are those of files that may have been meant where there is none.
     """
     file = Path(path)
     name, where = str(file), Location(str(file))
     try:
         status = file.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= largest:
             return decode(file.read_bytes(), name)
     except FileNotFoundError:
         raise UsageError(
             f"there is no file {name!r}",
             where=where,
-            hint=_nearby(file.parent, file.name),
+            hint=_nearby(file.parent, file.name, suffixes),
             code="no-such-file",
         ) from None
     except (OSError, ValueError) as error:
@@ -45,13 +52,12 @@ def read(path: str | os.PathLike[str]) -> str:
             code="unreadable-file",
         ) from None
     if stat.S_ISREG(status.st_mode):
-        raise too_large(name, status.st_size)
+        raise too_large(name, status.st_size, largest)
     what, hint = "is not a regular file", "write the ensemble to a file first"
     if stat.S_ISDIR(status.st_mode):
-        what, hint = (
-            "is a folder, not an ensemble file",
-            _nearby(file) or "name the YAML file in it",
-        )
+        kind, example = ("an ensemble file", "YAML ") if suffixes is _YAML else ("a file", "")
+        what, hint = f"is a folder, not {kind}", f"name the {example}file in it"
+        hint = _nearby(file, suffixes=suffixes) or hint
     raise UsageError(f"{name!r} {what}", where=where, hint=hint, code="not-a-file")
 
 
@@ -77,22 +83,26 @@ def decode(data: bytes, name: str) -> str:
         ) from None
 
 
-def too_large(name: str, size: int) -> UsageError:
-    """The error for a text above ``LARGEST``."""
+def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
+    """The error for a text above ``largest`` bytes."""
+    noun, hint = "such a file", "is it the right file?"
+    if largest == LARGEST:
+        noun = "an ensemble file"
+        hint += " A sweep needs one entry under 'parameters', not many jobs"
     return UsageError(
-        f"the file has {size / 1024 / 1024:.1f} MiB; an ensemble file has at most 4",
+        f"the file has {size / 1024 / 1024:.1f} MiB; {noun} has at most {largest >> 20}",
         where=Location(name),
-        hint="is it the right file? A sweep needs one entry under 'parameters', not many jobs",
+        hint=hint,
         code="file-too-large",
     )
 
 
-def _nearby(folder: Path, name: str = "") -> str | None:
-    """A hint at the YAML files of a folder: the one whose name is nearest, or some of them."""
+def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
+    """A hint at files of a folder: the one whose name is nearest, or some of them."""
     try:
         with os.scandir(folder) as entries:
-            yaml = (entry.name for entry in entries if entry.name.endswith((".yaml", ".yml")))
-            found = list(islice(yaml, 200))
+            alike = (entry.name for entry in entries if entry.name.endswith(tuple(suffixes)))
+            found = list(islice(alike, 200))
     except OSError:
         return None if folder.is_dir() else f"there is no folder {str(folder)!r} either"
     near = get_close_matches(name, found, 1, 0.4) if name else []

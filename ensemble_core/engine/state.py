@@ -350,6 +350,13 @@ class State:
         if state is None:
             raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")
         source = self.ensemble.binder.group(state.group, overrides) if overrides else state.group
+        if source.missing:
+            raise EnsembleError(
+                f"the parameter {source.missing[0]!r} of {group!r} is null, and this submit gives "
+                "no value for it: nothing is submitted",
+                hint=f"write 'with: {{parameters: {{{source.missing[0]}: …}}}}' beside the label",
+                code="no-value",
+            )
         jobs = tuple(source.jobs(state.next_index))
         state.next_index += len(jobs)
         return jobs

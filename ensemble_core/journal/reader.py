@@ -75,12 +75,25 @@ class JournalError(EnsembleError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The ensemble file as it held for the events after ``seq``, with ``--set`` overrides."""
+    """The ensemble file as it held for the events after ``seq``, with ``--set`` overrides.
+
+    ``attached`` are the texts of the files that it names, by these names; ``None`` where they are
+    to be read.
+    """
 
     seq: int
     file: str
     text: str
     overrides: tuple[str, ...]
+    attached: Mapping[str, str] | None = None
+
+    def given(self) -> str:
+        """Overrides and attached texts as the column ``overrides`` has them: a list where there
+        are no such texts, which is what a journal of the first format has."""
+        overrides = list(self.overrides)
+        return json.dumps(
+            {"set": overrides, "files": self.attached} if self.attached else overrides
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,13 @@ class Snapshot:
     seq: int
     maker: str
     state: bytes
+
+
+def _text(seq: int, file: str, text: str, given: Any) -> Text:
+    """What :meth:`Text.given` wrote, read back."""
+    if isinstance(given, dict):
+        return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
+    return Text(seq, file, text, tuple(given), {})
 
 
 def storable(name: str) -> str | bytes:
@@ -346,7 +366,7 @@ class Journal:
         """The ensemble file of this run, in its versions, oldest first."""
         with self._reading():
             return [
-                Text(int(seq), os.fsdecode(file or ""), str(text), tuple(json.loads(overrides)))
+                _text(int(seq), os.fsdecode(file or ""), str(text), json.loads(overrides))
                 for seq, file, text, overrides in self._connection.execute(
                     "SELECT seq, file, text, overrides FROM texts ORDER BY seq"
                 )

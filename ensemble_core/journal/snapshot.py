@@ -28,7 +28,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.metrics import series, store
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
-from ensemble_core.model import decisions, events, jobs
+from ensemble_core.model import decisions, events, jobs, sweeps
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule, BoundSpec
@@ -43,7 +43,7 @@ _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
         *(engine_state, job_table, rate_limit, rule_index, rule_set, timers),
-        *(series, store, decisions, events, jobs),
+        *(series, store, decisions, events, jobs, sweeps),
     )
     for name, found in vars(module).items()
     if isinstance(found, type)

@@ -26,6 +26,7 @@ from ensemble_core.journal.reader import (
     PERFORMED,
     JournalError,
     Snapshot,
+    Text,
     connect,
     digest,
     storable,
@@ -132,12 +133,19 @@ class JournalWriter:
             )
         )
 
-    def text(self, file: str, text: str, overrides: Sequence[str]) -> None:
-        """From the next event on this is the ensemble file."""
+    def text(
+        self,
+        file: str,
+        text: str,
+        overrides: Sequence[str],
+        attached: Mapping[str, str] | None = None,
+    ) -> None:
+        """From the next event on this is the ensemble file, with the texts of those it names."""
+        given = Text(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             (
                 "INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)",
-                (self.seq, storable(file), text, json.dumps(list(overrides))),
+                (self.seq, storable(file), text, given),
             )
         )
 

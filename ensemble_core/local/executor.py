@@ -6,8 +6,9 @@ A plugin, loaded by the entry point ``local``. What a user can count on:
   its end. The machine is one node; ``nodes`` only sets how many tasks there are by default. A job
   that could never have its cores or GPUs fails at once, with a note that says what to do.
 - Its ``tasks`` copies of the command start together, each in a session of its own, with
-  ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_RUN`` (the run's tag),
-  ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT`` in the environment. They are copies,
+  ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
+  ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT`` in
+  the environment. They are copies,
   not ranks of one MPI program: variables of an outer MPI launcher are taken away, so that an MPI
   program starts as a single process, or starts its own with ``mpirun``. Where GPUs are configured,
   ``CUDA_VISIBLE_DEVICES`` names those of the task, and is ``-1`` where it has none.

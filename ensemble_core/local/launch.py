@@ -273,6 +273,7 @@ class Launcher:
         environment[b"ENSEMBLE_JOB_ID"] = name
         environment[b"ENSEMBLE_GROUP"] = os.fsencode(job.group)
         environment[b"ENSEMBLE_INDEX"] = b"%d" % job.index
+        environment[b"ENSEMBLE_ATTEMPT"] = b"%d" % job.attempt
         environment[b"ENSEMBLE_RUN"] = self._base[b"ENSEMBLE_RUN"]
         environment[b"ENSEMBLE_TASK_COUNT"] = b"%d" % job.tasks
         environment[LINEAGE] = self._lineage + name

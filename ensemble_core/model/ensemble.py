@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 
@@ -47,6 +48,7 @@ class Ensemble:
 
     ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
     ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
+    ``attached`` are the texts of the files that it names.
     """
 
     name: str
@@ -59,5 +61,15 @@ class Ensemble:
     debug: bool = False
     custom: str = ""
     functions: frozenset[str] = frozenset()
+    attached: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     file: str = ""
     warnings: tuple[str, ...] = ()
+
+    def begun(self, tag: str, cwd: str) -> Ensemble:
+        """The ensemble of the run with this tag, started in this folder: its jobs' placeholders
+        ``{run}`` and ``{cwd}``."""
+
+        def known(group: JobGroup) -> JobGroup:
+            return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))
+
+        return replace(self, groups={name: known(group) for name, group in self.groups.items()})

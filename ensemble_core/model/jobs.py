@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import enum
 import itertools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.model.codec import NOTHING, Record
+from ensemble_core.model.placeholders import fill
 
-__all__ = [
-    "BUILTIN_PLACEHOLDERS",
-    "FIELD_PLACEHOLDER",
-    "PLACEHOLDER",
-    "RFC21_EVENTS",
-    "Job",
-    "JobGroup",
-    "JobState",
-    "fill",
-]
+__all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 
 #: Job events of Flux RFC 21, the one event vocabulary; other queues map onto it.
 RFC21_EVENTS: tuple[str, ...] = (
@@ -56,21 +47,6 @@ RFC21_EVENTS: tuple[str, ...] = (
     "debug",
 )
 
-#: ``{name}`` in a command, workdir, environment or output path. ``${name}`` is the shell's own,
-#: and ``{{name}}`` stands for the literal ``{name}``.
-PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
-
-#: The same in a message, where a field may have the name of a column: ``{c_msd[4]}``,
-#: ``{PotEng.error}``.
-FIELD_PLACEHOLDER = re.compile(
-    r"\{\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\}\}"
-    r"|(?<!\$)(?<!\{)\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\}(?!\})"
-)
-
-#: Names that a placeholder may have in any group; a sweep's parameters come beside them. ``here``
-#: is the folder of the ensemble file.
-BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
-
 
 class JobState(enum.IntEnum):
     """States of a job in the order they are passed through (RFC 21); INACTIVE is final."""
@@ -93,22 +69,6 @@ class JobState(enum.IntEnum):
         return self < JobState.RUN
 
 
-def fill(text: str, values: Mapping[str, object], pattern: re.Pattern[str] = PLACEHOLDER) -> str:
-    """Replace each ``{name}`` that ``values`` knows; ``{{name}}`` becomes ``{name}``.
-
-    >>> fill("run-{T} ${HOME} {{T}}", {"T": 1.5})
-    'run-1.5 ${HOME} {T}'
-    """
-
-    def replace(match: re.Match[str]) -> str:
-        literal, name = match.groups()
-        if literal is not None:
-            return "{" + literal + "}"
-        return str(values[name]) if name in values else match.group()
-
-    return pattern.sub(replace, text) if "{" in text else text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Record):
     """One submission of a group, complete: what an executor is given.
@@ -117,6 +77,8 @@ class Job(Record):
     from 0 over the whole run. ``duration`` is the time limit in seconds, 0 for none. ``tasks``
     copies of ``command`` are launched over ``nodes`` nodes. ``workdir`` ``None`` means the folder
     the run was started in; ``stdout``/``stderr`` ``None`` mean that the run keeps the output.
+    ``replica`` numbers the jobs of one combination of parameters from 0, where the group has
+    ``replicas``; ``attempt`` those of one index, from 0.
     """
 
     id: str
@@ -137,6 +99,15 @@ class Job(Record):
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
+    replica: int = 0
+    attempt: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        for name in ("replica", "attempt"):
+            if not data[name]:  # of nearly every job
+                del data[name]
+        return data
 
     @property
     def cores(self) -> int:
@@ -149,14 +120,22 @@ class Job(Record):
         return self.tasks * self.gpus_per_task
 
     def fill(self, text: str) -> str:
-        """``text`` with this job's ``{group}``, ``{index}``, ``{id}`` and parameters filled in.
+        """``text`` with this job's ``{group}``, ``{index}``, ``{id}``, ``{replica}``,
+        ``{attempt}`` and parameters filled in.
 
         For plugins whose options may hold placeholders, a path for instance.
 
         >>> Job(id="melt.3", group="melt", index=3, command=("lmp",)).fill("log.{index}")
         'log.3'
         """
-        names = {"group": self.group, "index": self.index, "id": self.id, **self.parameters}
+        names = {
+            "replica": self.replica,
+            "attempt": self.attempt,
+            **self.parameters,
+            "group": self.group,
+            "index": self.index,
+            "id": self.id,
+        }
         return fill(text, names)
 
 
@@ -172,8 +151,9 @@ _TEXTS = ("workdir", "stdout", "stderr")
 class JobGroup:
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit.
 
-    ``parameters`` is a sweep: one job per combination, times ``count``. ``tasks`` ``None`` means
-    as many as ``nodes``.
+    ``parameters`` is a sweep: one job per combination, ``count`` times. ``points`` are further
+    parameters whose values stand side by side: the first of each, the second of each … A value
+    ``None`` must be given by whoever submits. ``tasks`` ``None`` means as many as ``nodes``.
     """
 
     name: str
@@ -189,7 +169,8 @@ class JobGroup:
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
-    parameters: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: NOTHING)
+    parameters: Mapping[str, Sequence[object]] = field(default_factory=lambda: NOTHING)
+    points: Mapping[str, Sequence[object]] = field(default_factory=lambda: NOTHING)
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
@@ -197,46 +178,84 @@ class JobGroup:
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.
     here: str = "."
+    #: The run's tag and the folder where it was started; a run that is not begun has neither.
+    run: str = "{run}"
+    cwd: str = "{cwd}"
+    #: Whether jobs are numbered within each combination: the file says ``replicas``.
+    replicated: bool = False
+    #: Further entries of the file with this name: one submit is of all of them.
+    more: tuple[JobGroup, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that its jobs have as parameters."""
+        own = dict.fromkeys((*self.points, *self.parameters))
+        return tuple(dict.fromkeys([*own, *(name for entry in self.more for name in entry.names)]))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parameters that have no value: whoever submits must give them."""
+        own = (name for name, values in self.parameters.items() if tuple(values[:1]) == (None,))
+        return (*own, *(name for entry in self.more for name in entry.missing))
 
     @property
     def size(self) -> int:
         """Jobs per submit: ``count`` times the number of parameter combinations."""
-        size = self.count
+        size = self.count * self._rows
         for values in self.parameters.values():
             size *= len(values)
-        return size
+        return size + sum(entry.size for entry in self.more)
+
+    @property
+    def _rows(self) -> int:
+        """How many points there are; one, of no columns, where the group has none."""
+        return len(next(iter(self.points.values()))) if self.points else 1
+
+    def combinations(self) -> Iterator[dict[str, object]]:
+        """The parameters of each job, but for replicas: points first, then the combinations of the
+        others in the file's order, the last of them the fastest."""
+        for row in range(self._rows):
+            point = {name: column[row] for name, column in self.points.items()}
+            for values in itertools.product(*self.parameters.values()):
+                yield {**point, **dict(zip(self.parameters, values, strict=True))}
 
     def jobs(self, first: int) -> Iterator[Job]:
         """The jobs of one submit; ``first`` is the index of the first of them."""
         index = first
-        tasks = self.nodes if self.tasks is None else self.tasks
+        for entry in (self, *self.more):
+            for chosen in entry.combinations():
+                for replica in range(entry.count):
+                    yield entry.job(index, chosen, replica)
+                    index += 1
+
+    def job(self, index: int, parameters: Mapping[str, object], replica: int = 0) -> Job:
+        """One job with these parameters."""
+        job_id = f"{self.name}.{index}"
+        values = {
+            "run": self.run,
+            "cwd": self.cwd,
+            "replica": replica,
+            "attempt": 0,
+            **parameters,
+            "group": self.name,
+            "index": index,
+            "id": job_id,
+            "here": self.here,
+        }
         same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        texts: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
-        for combination in itertools.product(*self.parameters.values()):
-            chosen = dict(zip(self.parameters, combination, strict=True))
-            for _ in range(self.count):
-                job_id = f"{self.name}.{index}"
-                values = {
-                    "group": self.name,
-                    "index": index,
-                    "id": job_id,
-                    "here": self.here,
-                    **chosen,
-                }
-                filled: dict[str, Any] = {
-                    name: text and fill(text, values) for name, text in texts.items()
-                }
-                yield Job(
-                    id=job_id,
-                    group=self.name,
-                    index=index,
-                    command=tuple(fill(word, values) for word in self.command),
-                    tasks=tasks,
-                    environment={k: fill(v, values) for k, v in self.environment.items()}
-                    if self.environment
-                    else NOTHING,
-                    parameters=chosen or NOTHING,
-                    **same,
-                    **filled,
-                )
-                index += 1
+        for name in _TEXTS:
+            text = getattr(self, name)
+            same[name] = text and fill(text, values)
+        return Job(
+            id=job_id,
+            group=self.name,
+            index=index,
+            command=tuple(fill(word, values) for word in self.command),
+            tasks=self.nodes if self.tasks is None else self.tasks,
+            environment={k: fill(v, values) for k, v in self.environment.items()}
+            if self.environment
+            else NOTHING,
+            parameters=parameters or NOTHING,
+            replica=replica if self.replicated else 0,
+            **same,
+        )

@@ -226,12 +226,14 @@ def test_validate_checks_every_file_and_counts(folder: Path) -> None:
     assert result.returncode == 0
     assert result.stdout.splitlines() == [
         "hello.yaml: valid: 2 job groups, 3 rules",
+        "  each submit of hello is 2 jobs",
         "sleeper.yaml: valid: 1 job group, 1 rule",
+        "  each submit of sleeper is 2 jobs",
     ]
     Path("bad.yaml").write_text("jobs: 3\n")
     mixed = ensemble("validate", "bad.yaml", "hello.yaml", "absent.yaml")
     assert mixed.returncode == 2
-    assert mixed.stdout == "hello.yaml: valid: 2 job groups, 3 rules\n"
+    assert mixed.stdout.splitlines()[0] == "hello.yaml: valid: 2 job groups, 3 rules"
     assert "bad.yaml:1:7: " in mixed.stderr
     assert "absent.yaml" in mixed.stderr
     assert mixed.stderr.splitlines()[-1].endswith("errors in 2 files")
@@ -245,6 +247,7 @@ def test_validate_as_json_is_one_document(folder: Path) -> None:
     assert [file["valid"] for file in document["files"]] == [False, True]
     assert document["files"][0]["errors"][0]["line"] == 1
     assert document["files"][1]["groups"] == ["hello", "after"]
+    assert document["files"][1]["jobs"] == {"hello": 2, "after": 1}
 
 
 @pytest.mark.parametrize(
@@ -379,3 +382,48 @@ def test_a_run_goes_on_where_a_standard_stream_is_closed(tmp_path: Path, closed:
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=60, check=False)
     assert done.returncode == 0
     assert (tmp_path / "kept.txt").read_text("utf-8") == "a.0\n"
+
+
+SWEEP = """
+jobs:
+  - name: sim
+    command: sh -c 'echo {a} $ENSEMBLE_ATTEMPT > out'
+    points: points.csv
+    workdir: WORKDIR/{index}
+rules:
+  - {trigger: start, action: [{name: submit, label: sim}, {name: custom, label: told}]}
+custom: study.py
+"""
+
+
+@pytest.fixture
+def sweep(folder: Path) -> Path:
+    (folder / "points.csv").write_text("a\nx\ny\n")
+    (folder / "study.py").write_text("def told(**kwargs):\n    pass\n")
+    return folder
+
+
+def test_a_run_that_would_write_among_the_files_of_a_kept_one_is_warned_of(sweep: Path) -> None:
+    (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
+    (sweep / "same.yaml").write_text(SWEEP.replace("WORKDIR", "same"))
+    for name, warned in (("own", 0), ("same", 0), ("own", 0), ("same", 1)):
+        result = ensemble("run", f"{name}.yaml")
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.count("was used by the kept run") == warned
+    assert "same/{index} was used by the kept run same-" in result.stderr
+    assert "with {run} in workdir of 'sim'" in result.stderr
+    assert (sweep / "same" / "1" / "out").read_text() == "y 0\n"
+    assert len(list((sweep / "own").iterdir())) == 2
+
+
+def test_a_run_goes_by_what_the_files_beside_it_said_when_it_began(sweep: Path) -> None:
+    (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
+    assert ensemble("run", "own.yaml").returncode == 0
+    (sweep / "points.csv").unlink()
+    (sweep / "study.py").write_text("def (")
+    again = ensemble("replay", "last")
+    assert again.returncode == 0, again.stderr
+    assert "to the byte" in again.stdout
+    broken = ensemble("validate", "own.yaml")
+    assert broken.returncode == 2
+    assert "study.py:1:5: 'custom' is not Python" in broken.stderr

@@ -85,7 +85,7 @@ def test_an_unknown_key_at_any_level_is_an_error_with_the_nearest(
         ("environment: {A: yes}", (2, 54), ["yes", "boolean"]),
         ("environment: [A]", (2, 50), ["a list", "a mapping"]),
         ("observe: {json-lines: 3}", (2, 59), ["the number 3", "a mapping"]),
-        ("parameters: {T: 3}", (2, 53), ["the number 3", "a list"]),
+        ("parameters: {T: yes}", (2, 53), ["yes", "a list"]),
         ("urgency: 32", (2, 46), ["32", "at most 31"]),
         ("count: .inf", (2, 44), [".inf", "a whole number"]),
     ],
@@ -228,19 +228,16 @@ def test_a_statistic_that_does_not_exist_is_an_error(registry: Registry) -> None
     assert "'mean'" in (error.hint or "")
 
 
-def test_two_groups_or_rules_of_one_name_are_an_error_that_shows_both(registry: Registry) -> None:
-    group, rule = errors_of(
+def test_two_rules_of_one_name_are_an_error_that_shows_both(registry: Registry) -> None:
+    rule = the_error(
         JOBS
-        + "  - {name: sleep, command: 'true'}\n"
         + "rules:\n"
         + "  - {id: a, trigger: start, action: {name: submit, label: sleep}}\n" * 2,
         registry,
     )
 
-    assert (place(group), group.code) == ((3, 12), "duplicate-name")
-    assert "f.yaml:2:12" in group.what
-    assert (place(rule), rule.code) == ((6, 10), "duplicate-name")
-    assert "f.yaml:5:10" in rule.what
+    assert (place(rule), rule.code) == ((5, 10), "duplicate-name")
+    assert "f.yaml:4:10" in rule.what
 
 
 # -- actions and the executor ------------------------------------------------------------------

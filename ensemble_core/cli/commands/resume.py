@@ -135,7 +135,7 @@ def _take_up(
         if changed is not None:
             ensemble = past.loading(changed)
             _adopt(recovered.engine, ensemble)
-            writer.text(changed.file, changed.text, changed.overrides)
+            writer.text(changed.file, changed.text, changed.overrides, ensemble.attached)
         kept.begin()
         choice = ExecutorChoice(str(past.executor["name"]), record, "", "as the run began", options)
         session = RunSession(ensemble, choice, display)
@@ -191,6 +191,9 @@ def _changed(past: KeptRun, accept: bool) -> Text | None:
         click.echo(f"warning: the run goes on with the file as it was: {error}", err=True)
         return None
     if now == text.text:
+        # Files that it names are read anew only where changes are accepted.
+        if accept and text.attached:
+            return Text(past.journal.last(), text.file, now, text.overrides)
         return None
     lines = difflib.unified_diff(
         text.text.splitlines(),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ensemble_core import config
+from ensemble_core.cli.earlier_folders import folders_of, reused
 from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
@@ -84,9 +85,12 @@ def run(
         named = {group.executor or "" for group in ensemble.groups.values()}
         chosen.setdefault("members", sorted(named))
     built = build_executor(registry, choice.record, chosen)
-    session = RunSession(ensemble, choice, display)
     tag = new_tag(fit(ensemble.name))
+    used = folders_of(ensemble.begun("{run}", os.getcwd()))
+    ensemble = ensemble.begun(tag, os.getcwd())
     home = state_folder(state)
+    warned = (*ensemble.warnings, *reused(home, used))
+    session = RunSession(replace(ensemble, warnings=warned), choice, display)
     output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
     if no_journal:
         return session.run(registry, built, output, tag)
@@ -97,8 +101,11 @@ def run(
         "executor": {"name": choice.name, "options": dict(chosen)},
         "plugins": [os.path.abspath(plugin) for plugin in plugins],
         "cwd": os.getcwd(),
+        "folders": list(used),
         "output": str(output),
         "shared": built.shared,
     }
-    with ControlledRun.new(home, about, registry, text, list(overrides), built) as kept:
+    with ControlledRun.new(
+        home, about, registry, text, list(overrides), built, ensemble.attached
+    ) as kept:
         return session.run(registry, built, output, tag, kept)

@@ -63,6 +63,7 @@ def validate(
                 "valid": True,
                 "name": ensemble.name,
                 "groups": list(ensemble.groups),
+                "jobs": {name: group.size for name, group in ensemble.groups.items()},
                 "rules": [rule.id for rule in ensemble.rules],
                 "warnings": list(ensemble.warnings),
                 "errors": [],
@@ -74,6 +75,9 @@ def validate(
             valid = look.paint("valid", "good")
             has = f"{count_of(groups, 'job group')}, {count_of(rules, 'rule')}"
             click.echo(f"{printable(file)}: {valid}: {has}")
+            for name, group in ensemble.groups.items():
+                if group.size > 1:
+                    click.echo(f"  each submit of {name} is {count_of(group.size, 'job')}")
     if as_json:
         click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
     elif wrong:

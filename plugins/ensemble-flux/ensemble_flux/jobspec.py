@@ -85,11 +85,8 @@ class Jobspecs:
         """
         if not job.command or not job.command[0]:
             raise JobspecError("the command is empty")
-        if job.tasks < job.nodes:
-            raise JobspecError(
-                f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Flux starts at least "
-                "one task on each node; say 'tasks:' accordingly"
-            )
+        # Flux starts at least one task on each node.
+        tasks = max(job.tasks, job.nodes)
         options = job.options.get("flux", {})
         shell: dict[str, Any] = {"rlimit": dict(self._rlimits)} if self._rlimits else {}
         if output:
@@ -104,6 +101,7 @@ class Jobspecs:
                 "ENSEMBLE_JOB_ID": job.id,
                 "ENSEMBLE_GROUP": job.group,
                 "ENSEMBLE_INDEX": str(job.index),
+                "ENSEMBLE_ATTEMPT": str(job.attempt),
                 **job.environment,
             },
             "job": {"name": job.id},
@@ -129,7 +127,7 @@ class Jobspecs:
                     "command": list(job.command),
                     "slot": "task",
                     # An uneven spread leaves slots empty, so there the tasks are counted in all.
-                    "count": {"total": job.tasks} if job.tasks % job.nodes else {"per_slot": 1},
+                    "count": {"total": tasks} if tasks % job.nodes else {"per_slot": 1},
                 }
             ],
             "attributes": attributes,

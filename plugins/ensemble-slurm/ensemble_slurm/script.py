@@ -197,6 +197,7 @@ class Scripts:
         changes = [f"{name}={value}" for name, value in job.environment.items()]
         return [
             f"_ens_job={quote(job.id)}",
+            f"export ENSEMBLE_ATTEMPT={job.attempt}",
             f"_ens_workdir={quote(place.workdir)}",
             f"_ens_out={quote(place.out)}",
             f"_ens_err={quote(place.err)}",

@@ -1,0 +1,68 @@
+"""Folders of earlier runs: a warning where a new run would write among the files of one that is
+kept. Asked by ``ensemble run``, which notes each run's folders in its journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.run_store import folders
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import PLACEHOLDER, fill
+
+__all__ = ["folders_of", "reused"]
+
+#: So many of the newest runs are asked.
+_MOST = 50
+
+
+def folders_of(ensemble: Ensemble) -> dict[str, str]:
+    """Where the jobs of each group write, unless each run has a place of its own for that: absolute
+    paths in which each job's placeholders are left, with the field and group that say so."""
+    found: dict[str, str] = {}
+    for first in ensemble.groups.values():
+        for group in (first, *first.more):
+            workdir = group.workdir or ""
+            if any(match[3] for match in PLACEHOLDER.finditer(_shared(group, workdir))):
+                found.setdefault(_shared(group, workdir), f"workdir of {group.name!r}")
+            for field in ("stdout", "stderr"):
+                file = getattr(group, field)
+                if file is not None:
+                    path = _shared(group, os.path.join(workdir, file))
+                    found.setdefault(path, f"{field} of {group.name!r}")
+    return {path: whose for path, whose in found.items() if "{run" not in path}
+
+
+def _shared(group: JobGroup, path: str) -> str:
+    """The path with what all jobs of the group, and of every run in this folder, have in common."""
+    known = {"group": group.name, "here": group.here, "cwd": group.cwd}
+    left = {name: value for name, value in known.items() if name not in group.names}
+    return os.path.normpath(os.path.join(group.cwd, fill(path, left)))
+
+
+def reused(state: Path, used: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each of these folders that an earlier kept run wrote to."""
+    left = {path: whose for path, whose in used.items() if os.path.isdir(_made(path))}
+    for folder in reversed(folders(state)[-_MOST:] if left else []):
+        try:
+            with Journal(folder / NAME) as journal:
+                earlier = set(journal.about.get("folders", ()))
+        except (EnsembleError, OSError):
+            continue
+        for path in [path for path in left if path in earlier]:
+            shown = os.path.relpath(path)
+            yield (
+                f"{shown if not shown.startswith('../..') else path} was used by the kept run "
+                f"{folder.name}: jobs of this run write among its files; give each run a place of "
+                f"its own, with {{run}} in {left.pop(path)}"
+            )
+
+
+def _made(path: str) -> str:
+    """The folder that must be there if anything was written below this path."""
+    match = PLACEHOLDER.search(path)
+    return os.path.dirname(path[: match.start()] if match else path)

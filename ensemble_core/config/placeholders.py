@@ -1,0 +1,161 @@
+"""Placeholder checks of a job group: each has a parameter, each parameter is used, formats fit.
+
+Called by ``groups`` for each entry under ``jobs:`` and each ``with:``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import (
+    BUILTIN_PLACEHOLDERS,
+    PLACEHOLDER,
+    RUN_PLACEHOLDERS,
+    formatted,
+)
+from ensemble_core.model.sweeps import Range
+
+__all__ = ["TEXTS", "check_placeholders", "words_of"]
+
+#: Fields of a group, beside command and environment, that may have placeholders.
+TEXTS = ("workdir", "stdout", "stderr")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
+#: Of values that are worked out so many are tried with a format.
+_TRIED = 1000
+
+
+def words_of(value: Any) -> Iterator[str]:
+    """Every word, within plain data, that could be the name of a parameter."""
+    if isinstance(value, str):
+        yield from _WORD.findall(value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _WORD.findall(key)
+            yield from words_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from words_of(inner)
+
+
+def check_placeholders(
+    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
+) -> None:
+    """Report placeholders that nothing fills, formats that do not fit, and unused parameters."""
+    if not all(context.intact((*path, name)) for name in ("parameters", "points")):
+        return
+    if "points" in spec and not group.points:
+        return  # they could not be read
+    names = {*group.points, *group.parameters}
+    known = _BUILTIN | names
+    used: set[str] = set()
+    missing: dict[str, Path] = {}
+    for text, place in _texts(path, spec, group):
+        for match in PLACEHOLDER.finditer(text):
+            name = match[3]
+            if name is None:
+                continue
+            if name in known:
+                used.add(name)
+                _check_format(context, place, match, group)
+            elif match[4] is None:  # {x:y} may well be text
+                missing.setdefault(name, place)
+    for name, place in missing.items():
+        near = get_close_matches(name, known, 1, 0.7)
+        meant = f"did you mean {{{near[0]}}}? Or" if near else f"add {name} to 'parameters', or"
+        context.report(
+            place,
+            f"the placeholder {{{name}}} has no parameter",
+            hint=f"{meant} write {{{{{name}}}}} for literal braces",
+            code="no-such-parameter",
+            where=context.document.at_text(place, f"{{{name}}}"),
+        )
+    for part in ("observe", "options"):
+        for text in _strings(getattr(group, part)):
+            for match in PLACEHOLDER.finditer(text):
+                if match[3] in known:
+                    used.add(match[3])
+                    _check_format(context, (*path, part) if part in spec else path, match, group)
+    if not all(context.intact((*path, name)) for name in ("command", "environment", *TEXTS)):
+        return
+    if not group.command:
+        return
+    for name in group.parameters:
+        if name not in used and name not in context.known.spoken:
+            own = (*path, "parameters", name)
+            place = own if "parameters" in spec else path
+            context.report(
+                place,
+                f"the parameter {name!r} is used nowhere, so all its jobs would be the same",
+                hint=f"write {{{name}}} in the command, workdir, environment, stdout or stderr",
+                code="unused-parameter",
+                where=context.document.at_key(place),
+            )
+
+
+def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
+    """Whether each value that this placeholder may have can be written in its format."""
+    name, form = match[3], match[4]
+    if form is None:
+        return
+    for value in _values(name, group):
+        if value is None:
+            continue
+        try:
+            formatted(value, form[1:])
+        except ValueError as error:
+            context.report(
+                place,
+                f"the format of {match[0]} is wrong: {error}",
+                hint=f"write {{{name}:.2f}} for two digits after the point, {{{name}:03d}} for "
+                f"whole numbers of three digits; {{{{{name}{form}}}}} for literal braces",
+                code="bad-format",
+                where=context.document.at_text(place, match[0]),
+            )
+            return
+
+
+def _values(name: str, group: JobGroup) -> Iterator[object]:
+    """Values that a placeholder may have, at least one of each type."""
+    found: Sequence[object] | None = group.parameters.get(name, group.points.get(name))
+    if isinstance(found, Range):
+        yield from islice(found, _TRIED)
+    elif found is not None:
+        yield from found
+    elif name in ("index", "replica", "attempt"):
+        yield 0
+    else:
+        yield name
+
+
+def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
+    """What a job is given that may have placeholders; what ``spec`` lacks stands at ``path``."""
+    for index, word in enumerate(group.command):
+        command = spec.get("command")
+        inner: Path = ("command", index) if isinstance(command, list) else ("command",)
+        yield word, (*path, *inner) if "command" in spec else path
+    for name in TEXTS:
+        text = getattr(group, name)
+        if text is not None:
+            yield text, (*path, name) if name in spec else path
+    for key, value in group.environment.items():
+        yield value, (*path, "environment", key) if "environment" in spec else path
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in what observers or queues are given."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _strings(inner)

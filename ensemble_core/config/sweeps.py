@@ -1,0 +1,261 @@
+"""Sweeps: the values of a group's ``parameters``, and of its ``points``, which stand in a CSV file.
+
+Called by ``groups`` for each entry under ``jobs:`` and each ``with:``. How many jobs that makes is
+known before any value is worked out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.errors import Location
+from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
+from ensemble_core.model.sweeps import Range, by_count, by_step
+
+__all__ = ["MOST_JOBS", "read_parameters", "read_points"]
+
+#: Jobs of one submit.
+MOST_JOBS = 1_000_000
+#: Values of a range: Python counts no further.
+_MOST_COUNTED = 10**15
+#: Bytes of a file of points.
+_LARGEST = 64 * 1024 * 1024
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+#: ``range(1, 5)``, as Python has it.
+_PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
+
+
+def read_parameters(
+    context: Context, path: Path, given: Mapping[str, Any]
+) -> dict[str, Sequence[object]]:
+    """The values of each parameter; none of one that is wrong, which was reported."""
+    found: dict[str, Sequence[object]] = {}
+    for name, value in given.items():
+        inner = (*path, name)
+        _check_name(context, inner, name)
+        if isinstance(value, dict):
+            values: Sequence[object] | None = _range(context, inner, value)
+        elif isinstance(value, list):
+            values = tuple(value)
+            for index, item in enumerate(value):
+                _check_value(context, (*inner, index), item)
+        else:
+            values = (value,)
+            _check_value(context, inner, value)
+        found[name] = () if values is None else values
+    return found
+
+
+def _check_name(context: Context, path: Path, name: str, where: Location | None = None) -> None:
+    if name in BUILTIN_PLACEHOLDERS:
+        context.report(
+            path,
+            f"{{{name}}} is built in, so no parameter can have this name",
+            hint="choose another name",
+            code="bad-name",
+            where=where or context.document.at_key(path),
+        )
+
+
+def _check_value(context: Context, path: Path, value: object) -> None:
+    if isinstance(value, str):
+        if "\0" in value:
+            context.report(path, "a NUL character, which no program can be given", code="bad-value")
+        meant = _PYTHON_RANGE.fullmatch(value)
+        if meant is not None:
+            context.report(
+                path,
+                f"{value!r} is text, and the jobs would be given it as it stands",
+                hint=_said_as_range(meant[1]),
+                code="bad-value",
+            )
+    elif isinstance(value, float) and not math.isfinite(value):
+        context.report(
+            path,
+            f"{context.document.written(path, value)} is not a number to sweep over",
+            hint="quote it if the text is meant",
+            code="wrong-type",
+        )
+
+
+def _said_as_range(arguments: str) -> str:
+    """What Python's ``range`` of these arguments is called here: its end is not one of them."""
+    words = arguments.split(",")
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3:
+        return "write {from: 1, to: 4}, with step: if it is not 1"
+    first, end = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    step = numbers[2] if len(numbers) == 3 else 1
+    last = range(first, end, step)[-1] if step and range(first, end, step) else end
+    return f"write {{from: {first}, to: {last}{f', step: {step}' if step != 1 else ''}}}"
+
+
+def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | None:
+    """``{from, to, step}`` or ``{from, to, count}``."""
+    if not all(context.intact((*path, key)) for key in ("from", "to", "step", "count", "log")):
+        return None
+    first, last, log = given["from"], given["to"], given.get("log", False)
+    if "step" in given and "count" in given:
+        where = context.document.at_key((*path, "count"))
+        context.report(
+            path,
+            "both 'step' and 'count' are given",
+            hint="keep one of them",
+            code="bad-range",
+            where=where,
+        )
+        return None
+    if log and ("count" not in given or first == 0 or (first > 0) != (last > 0)):
+        what = "needs 'count': how many values there are"
+        if "count" in given:
+            what = "needs 'from' and 'to' of one sign, neither of them 0"
+        context.report((*path, "log"), f"a range with 'log' {what}", code="bad-range")
+        return None
+    if "count" in given:
+        count = int(given["count"])
+        if count == 1 and first != last:
+            context.report(
+                (*path, "count"),
+                "one value cannot reach from 'from' to 'to'",
+                hint="count: 2 gives both ends",
+                code="bad-range",
+            )
+            return None
+        return by_count(first, last, count, log=bool(log))
+    step = given.get("step", 1)
+    if step == 0:
+        context.report((*path, "step"), "'step' is 0: the range has no end", code="bad-range")
+        return None
+    if abs(last - first) / abs(step) > _MOST_COUNTED:
+        context.report(
+            path,
+            f"the range has more than {_MOST_COUNTED:.0e} values",
+            hint=f"at most {MOST_JOBS} jobs can be submitted at once",
+            code="out-of-range",
+        )
+        return None
+    values = by_step(first, last, step)
+    if not values:
+        context.report(
+            path,
+            f"the range is empty: from {first} no step of {step} leads to {last}",
+            hint=f"step: {-step}" if "step" in given else "step: -1 counts down",
+            code="empty",
+        )
+        return None
+    return values
+
+
+# -- points ------------------------------------------------------------------------------------
+
+
+def read_points(
+    context: Context, path: Path, given: str | Mapping[str, Any]
+) -> dict[str, Sequence[object]] | None:
+    """The columns of a CSV file beside the ensemble file; ``None`` where that is wrong."""
+    before = len(context.errors)
+    file = given if isinstance(given, str) else given["file"]
+    place = path if isinstance(given, str) else (*path, "file")
+    text = attached(context, place, file, largest=_LARGEST, suffixes=(".csv",))
+    if text is None:
+        return None
+    file = beside(context, file)
+    table = _table(context, file, text)
+    if table is None:
+        return None
+    header, rows, line = table
+    chosen = given.get("columns", header) if isinstance(given, dict) else header
+    columns: dict[str, Sequence[object]] = {}
+    for index, name in enumerate(chosen):
+        inner = (*path, "columns", index) if chosen is not header else path
+        if name not in header:
+            near = get_close_matches(name, header, 1, 0.5)
+            context.report(
+                inner,
+                f"{file} has no column {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else f"it has {', '.join(header[:15])}",
+                code="no-such-column",
+            )
+        elif not _NAME.fullmatch(name):
+            context.report(
+                inner,
+                f"the column {name!r} cannot be a parameter: letters, digits and _",
+                hint="name it otherwise, or leave it out: {file: …, columns: [NAME, …]}",
+                code="bad-name",
+                where=Location(file, line, 1),
+            )
+        elif name in columns:
+            context.report(inner, f"the column {name!r} is named twice", code="duplicate-name")
+        else:
+            _check_name(context, inner, name, Location(file, line, 1))
+            at = header.index(name)
+            columns[name] = _column([row[at] for row in rows])
+    return columns if len(context.errors) == before else None
+
+
+def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list[str]], int] | None:
+    """Header, rows and the header's line of a CSV text; ``None`` where it is not one."""
+    header: list[str] | None = None
+    first, rows = 1, list[list[str]]()
+    reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
+
+    def wrong(what: str, hint: str | None = None, line: int | None = None) -> None:
+        where = Location(file, line or reader.line_num, 1)
+        context.report((), what, hint=hint, code="bad-csv", where=where)
+
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not any(cells):
+                continue
+            if header is None:
+                header, first = cells, reader.line_num
+                twice = sorted({name for name in cells if cells.count(name) > 1})
+                if twice:
+                    wrong(
+                        f"the column {twice[0]!r} stands twice"
+                        if twice[0]
+                        else "several columns have no name",
+                        "give each column a name of its own",
+                    )
+                    return None
+            elif len(cells) != len(header):
+                wrong(
+                    f"the row has {len(cells)} cells, the header {len(header)} columns",
+                    "quote cells that have a comma in them" if len(cells) > len(header) else None,
+                )
+                return None
+            else:
+                rows.append(cells)
+                if len(rows) > MOST_JOBS:
+                    wrong(f"more than {MOST_JOBS} points")
+                    return None
+    except csv.Error as error:
+        wrong(f"the file is not CSV: {error}")
+        return None
+    if header is None or not rows:
+        wrong("there are no points: a header and at least one row are needed", line=1)
+        return None
+    return header, rows, first
+
+
+def _column(cells: list[str]) -> tuple[object, ...]:
+    """The values of a column: numbers, if all cells are and none has leading zeros."""
+    if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
+        return tuple(cells)
+    return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)

@@ -1,0 +1,99 @@
+"""Placeholders: ``{name}`` and ``{name:format}`` in the texts of a job, and of messages.
+
+``${name}`` is the shell's own, and ``{{name}}`` stands for the literal ``{name}``. A format is one
+of Python's for numbers and text; only names that are known take one, so that other braces stay as
+they are. Filled by job groups and actions, checked by the config part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+__all__ = [
+    "BUILTIN_PLACEHOLDERS",
+    "FIELD_PLACEHOLDER",
+    "PLACEHOLDER",
+    "RUN_PLACEHOLDERS",
+    "fill",
+    "formatted",
+]
+
+_NAME = r"[A-Za-z_]\w*"
+#: A field may have the name of a column: ``c_msd[4]``, ``PotEng.error``.
+_FIELD = rf"{_NAME}(?:\.\w+|\[\w+\])*"
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    form = r"(:[^{}\s]*)?"
+    return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
+
+
+#: In a command, workdir, environment or output path. Groups: the name and format within doubled
+#: braces, the name and format of a placeholder.
+PLACEHOLDER = _pattern(_NAME)
+
+#: The same in a message.
+FIELD_PLACEHOLDER = _pattern(_FIELD)
+
+#: Names that a placeholder may have in any group, and no parameter may. ``here`` is the folder of
+#: the ensemble file.
+BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
+
+#: Further names, unless a parameter has one of them: the run's tag, the folder where it was
+#: started, and the numbers of the job's replica and attempt, both from 0.
+RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
+
+#: What a format may say: no width or precision beyond 999, and nothing nested.
+_FORMAT = re.compile(
+    r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
+)
+_WHOLE = "bcdoxX"
+
+
+def fill(
+    text: str,
+    values: Mapping[str, object],
+    pattern: re.Pattern[str] = PLACEHOLDER,
+    shown: Callable[[object], str] = str,
+) -> str:
+    """Replace each ``{name}`` that ``values`` knows; ``{{name}}`` becomes ``{name}``. ``shown``
+    makes text of what has no format, or one that it does not fit.
+
+    >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
+    'run-1.50 ${HOME} {T}'
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        literal, literal_form, name, form = match.groups()
+        if literal is not None:
+            if literal_form is not None and literal not in values:
+                return match.group()
+            return "{" + literal + (literal_form or "") + "}"
+        if name not in values:
+            return match.group()
+        if form is None:
+            return shown(values[name])
+        try:
+            return formatted(values[name], form[1:])
+        except ValueError:
+            return shown(values[name])
+
+    return pattern.sub(replace, text) if "{" in text else text
+
+
+def formatted(value: object, form: str) -> str:
+    """The value in this format; a whole float serves where the format is one of integers. Raises
+    ``ValueError`` where it does not fit.
+
+    >>> formatted(3.0, "03d")
+    '003'
+    """
+    if not _FORMAT.fullmatch(form):
+        raise ValueError(f"{form!r} is no format")
+    if isinstance(value, float) and value.is_integer() and form[-1:] in tuple(_WHOLE):
+        value = int(value)
+    try:
+        return format(value, form)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ValueError(f"{form!r} does not fit {value!r}") from error
