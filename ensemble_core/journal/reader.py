@@ -226,7 +226,7 @@ def migrate(path: Path) -> None:
     """Bring a journal of an older format up to date. Raises :class:`JournalError`."""
     try:
         connect(path, write=True).close()
-    except (sqlite3.Error, OSError, ValueError) as error:  # a damaged schema may be no text
+    except (sqlite3.Error, OSError) as error:
         raise words(error, path) from error
 
 
