@@ -175,7 +175,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
     try:
         return _open(path, "rwc" if write else "ro", salvage)
     except UnicodeDecodeError as error:  # of SQLite's own words about a schema that is damaged
-        raise sqlite3.DatabaseError("its schema is damaged") from error
+        raise sqlite3.DatabaseError("malformed: its schema is no text") from error
     except sqlite3.OperationalError as error:
         refused = "readonly" in str(error) or "unable to open" in str(error)
         if write or not refused or _in_use(path):
