@@ -181,10 +181,6 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
     return fields
 
 
-def _number(context: Context, path: Path, value: float) -> int:
-    return int(value)
-
-
 def _text(context: Context, path: Path, text: str) -> str | None:
     if "\0" not in text:
         return text
@@ -195,10 +191,6 @@ def _text(context: Context, path: Path, text: str) -> str | None:
 def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     records = context.registry.observers
     return {name: defaults(records[name].options, options or {}) for name, options in given.items()}
-
-
-def _options(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: dict(options) for name, options in given.items()}
 
 
 def _command(
@@ -241,7 +233,7 @@ def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict
 
 #: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
-    **dict.fromkeys(_NUMBERS, _number),
+    **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),
     "duration": Context.duration,
     "command": _command,
@@ -249,5 +241,5 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "parameters": read_parameters,
     "points": read_points,
     "observe": _observers,
-    "options": _options,
+    "options": lambda context, path, given: {name: dict(one) for name, one in given.items()},
 }

@@ -35,8 +35,9 @@ def shared_files(
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
                 one, other = pair
+                file = os.path.normpath(os.path.join(one.workdir or "", paths[0]))
                 yield (
-                    f"{one.id} and {other.id} would both write {_spelled(one, paths[0])}, which "
+                    f"{one.id} and {other.id} would both write {file}, which "
                     f"the observer {name!r} reads: give each job a folder of its own, "
                     "'workdir: runs/{group}/{index}'"
                 )
@@ -50,7 +51,3 @@ def _in_one_folder(group: JobGroup) -> tuple[Job, Job] | None:
         if earlier is not job:
             return earlier, job
     return None
-
-
-def _spelled(job: Job, path: str) -> str:
-    return os.path.normpath(os.path.join(job.workdir or "", path))

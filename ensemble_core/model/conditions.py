@@ -43,6 +43,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+_SPOKEN = {bool: "true or false", list: "a list", dict: "a mapping", type(None): "empty"}
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,9 @@ def parse(when: object, *, has_value: bool = True) -> Condition:
     reason and a hint.
     """
     if isinstance(when, bool) or not isinstance(when, (int, float, str)):
+        found = _SPOKEN.get(type(when), f"a {type(when).__name__}")
         raise refused(
-            f"'when' is {_kind(when)}, expected a number, a comparison or an expression",
+            f"'when' is {found}, expected a number, a comparison or an expression",
             'write for example 3, "> 0.5" or "value > 5 and value < 10"',
         )
     if isinstance(when, (int, float)):
@@ -132,12 +134,6 @@ def parse(when: object, *, has_value: bool = True) -> Condition:
     if "value" in fields:
         _needs_value(text, has_value)
     return Condition(text, tree, fields, metrics)
-
-
-def _kind(value: object) -> str:
-    return {bool: "true or false", list: "a list", dict: "a mapping", type(None): "empty"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
 
 
 def _needs_value(text: str, has_value: bool) -> None:

@@ -15,9 +15,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from difflib import get_close_matches
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -94,20 +95,14 @@ class _Loader:
 
     def load(self, found: EntryPoint) -> LoadedPlugin | None:
         """Load an installed plugin; ``None`` if this very object was loaded already."""
-
-        def done(
-            records: Mapping[str, tuple[Named, ...]] | None = None, error: str | None = None
-        ) -> LoadedPlugin:
-            return LoadedPlugin(
-                name=found.name,
-                distribution=found.distribution,
-                version=found.version,
-                module=found.value,
-                records=records or {},
-                error=error,
-                builtin=normalize(found.distribution) == BUILTIN,
-            )
-
+        done = partial(
+            LoadedPlugin,
+            name=found.name,
+            distribution=found.distribution,
+            version=found.version,
+            module=found.value,
+            builtin=normalize(found.distribution) == BUILTIN,
+        )
         if found.error is not None:
             return done(error=found.error)
         try:
@@ -120,7 +115,7 @@ class _Loader:
         file = getattr(plugin, "__file__", None)
         if file:
             self._files.add(_real(Path(file)))
-        return done(records)
+        return done(records=records)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
         """Load a single file; ``None`` if it was loaded already. Raises :class:`PluginError`."""

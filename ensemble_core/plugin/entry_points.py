@@ -53,27 +53,28 @@ def normalize(distribution: str) -> str:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group, by distribution and name. What is first on the path counts."""
+    """The entry points of a group, by distribution and name."""
     found: dict[tuple[str, str, str], EntryPoint] = {}
-    seen: set[str] = set()
-    for place in dict.fromkeys(sys.path):
-        for name, where in _distributions(place or "."):
-            if name in seen:
-                continue
-            seen.add(name)
-            for point in _read(group, name, where):
-                found.setdefault((normalize(point.distribution), point.name, point.value), point)
+    for name, where in _installed():
+        for point in _read(group, name, where):
+            found.setdefault((normalize(point.distribution), point.name, point.value), point)
     return [found[key] for key in sorted(found)]
 
 
 def version_of(distribution: str) -> str | None:
     """The version of an installed distribution; ``None`` where it is not installed."""
     wanted = normalize(distribution)
+    return next((_identity(name, at)[1] for name, at in _installed() if name == wanted), None)
+
+
+def _installed() -> Iterator[tuple[str, Any]]:
+    """Every distribution, as :func:`_distributions` gives it. What is first on the path counts."""
+    seen: set[str] = set()
     for place in dict.fromkeys(sys.path):
         for name, where in _distributions(place or "."):
-            if name == wanted:
-                return _identity(name, where)[1]
-    return None
+            if name not in seen:
+                seen.add(name)
+                yield name, where
 
 
 def _distributions(place: str) -> Iterator[tuple[str, Any]]:
