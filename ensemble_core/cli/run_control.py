@@ -6,18 +6,19 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.cli.kept_run import versions
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.replay import maker_of
 from ensemble_core.journal.run_store import Lock, new_folder
-from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.runtime.controller import Outcome
+
+if TYPE_CHECKING:  # loaded while the executor prepares itself
+    from ensemble_core.journal.writer import JournalWriter
+    from ensemble_core.runtime.controller import Outcome
 
 __all__ = ["ControlledRun"]
 
@@ -34,6 +35,8 @@ class ControlledRun:
     def __init__(
         self, folder: Path, lock: Lock, journal: JournalWriter, registry: Registry
     ) -> None:
+        from ensemble_core.journal.replay import maker_of
+
         self.folder = folder
         self.journal = journal
         self._lock = lock
@@ -62,8 +65,10 @@ class ControlledRun:
         lock = Lock(folder)
         try:
             lock.acquire()
-            # Beside the journal, of which each first part waits for the disk.
+            # Beside what is to be loaded and the journal, whose first parts wait for the disk.
             executor.prepare(folder.name, folder / _EXECUTOR)
+            from ensemble_core.journal.writer import JournalWriter
+
             journal = JournalWriter(folder / NAME)
             try:
                 journal.describe(about)

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
 import stat
 import time
@@ -37,6 +38,7 @@ __all__ = [
     "leave_asked",
     "look",
     "new_folder",
+    "new_tag",
     "state_folder",
     "stop_asked",
 ]
@@ -64,6 +66,14 @@ def state_folder(given: str | os.PathLike[str] | None) -> Path:
 def fit(name: str) -> str:
     """An ensemble's name as the name of a folder may be."""
     return _UNFIT.sub("-", name).strip(".-") or "run"
+
+
+def new_tag(name: str) -> str:
+    """A name for a run that no other has: the ensemble's, the time to the millisecond, by which
+    runs are ordered, and some chance."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
+    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{secrets.token_hex(2)}"
 
 
 def new_folder(state: Path, tag: str) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
 from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.reader import JournalError
+from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.metrics.statistic_state import NoState
@@ -43,7 +43,7 @@ from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
-__all__ = ["Outcome", "Runtime", "Watcher", "new_tag"]
+__all__ = ["Outcome", "Runtime", "Watcher"]
 
 _TICK = 0.2
 #: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
@@ -96,14 +96,6 @@ class Outcome:
     tag: str
     over: bool = True
     left: int = 0
-
-
-def new_tag(name: str) -> str:
-    """A name for a run that no other has: the ensemble's, the time to the millisecond, by which
-    runs are ordered, and some chance."""
-    now = time.time()
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
-    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{secrets.token_hex(2)}"
 
 
 class Runtime:

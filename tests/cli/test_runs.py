@@ -24,12 +24,11 @@ from ensemble_core.cli.kept_run import KeptRun, versions
 from ensemble_core.cli.main import main
 from ensemble_core.cli.text_style import format_size
 from ensemble_core.journal.reader import NAME, digest
-from ensemble_core.journal.run_store import Lock, new_folder
+from ensemble_core.journal.run_store import Lock, new_folder, new_tag
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime.controller import new_tag
 from ensemble_core.testing import Story
 
 REGISTRY = discover()

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ensemble_core import config
 from ensemble_core.cli.earlier_folders import folders_of, reused
-from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
+from ensemble_core.cli.executor_choice import (
+    ExecutorChoice,
+    build_executor,
+    choose_executor,
+    read_options,
+)
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
     Display,
@@ -23,10 +29,12 @@ from ensemble_core.cli.options import (
     state_option,
 )
 from ensemble_core.cli.run_control import ControlledRun
-from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
-from ensemble_core.journal.run_store import fit, state_folder
-from ensemble_core.runtime.controller import new_tag
+from ensemble_core.journal.run_store import fit, new_tag, state_folder
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.run_session import RunSession
+    from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["run"]
 
@@ -89,11 +97,11 @@ def run(
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
     ensemble = ensemble.begun(tag, os.getcwd())
     home = state_folder(state)
-    warned = (*ensemble.warnings, *reused(home, used))
-    session = RunSession(replace(ensemble, warnings=warned), choice, display)
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
     output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
     if no_journal:
-        return session.run(registry, built, output, tag)
+        built.prepare(tag, None)
+        return _session(ensemble, choice, display).run(registry, built, output, tag)
     about = {
         "tag": tag,
         "name": ensemble.name,
@@ -108,4 +116,11 @@ def run(
     with ControlledRun.new(
         home, about, registry, text, list(overrides), built, ensemble.attached
     ) as kept:
-        return session.run(registry, built, output, tag, kept)
+        return _session(ensemble, choice, display).run(registry, built, output, tag, kept)
+
+
+def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:
+    """What shows the run; it is loaded while the executor prepares itself."""
+    from ensemble_core.cli.run_session import RunSession
+
+    return RunSession(ensemble, choice, display)
