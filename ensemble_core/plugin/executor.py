@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
@@ -149,6 +149,15 @@ class Executor(ABC):
         whose handles belong to one thread can give each its own.
         """
         return None
+
+    def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
+        """What the queue's own record of a job's event has besides the event, for custom functions.
+
+        The keys are those of Flux's journal: ``id``, what the queue calls the job, and, where the
+        queue keeps them, ``jobspec`` of a ``submit`` and ``R`` of an ``alloc``. Asked for in the
+        thread that runs the function, like ``handle``.
+        """
+        return {"id": queue_id}
 
     @abstractmethod
     def close(self) -> None:

@@ -19,7 +19,7 @@ from ensemble_core.errors import EnsembleError, Location, UsageError
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import CallFailed, CallReturned, Event
+from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 
@@ -40,9 +40,9 @@ class MakeCall(NamedTuple):
 class Caller:
     """Makes the calls of one run.
 
-    ``emit`` takes the outcome, ``clock`` gives its timestamp, and ``handle`` the executor's handle
-    when a function is called. Raises :class:`UsageError` when the file's ``custom:`` part cannot
-    be executed: that happens here, before anything is submitted.
+    ``emit`` takes the outcome, ``clock`` gives its timestamp; ``handle`` and ``record`` are what
+    the executor has for a function when it is called. Raises :class:`UsageError` when the file's
+    ``custom:`` part cannot be executed: that happens here, before anything is submitted.
     """
 
     def __init__(
@@ -52,12 +52,14 @@ class Caller:
         emit: Callable[[Event], None],
         clock: Callable[[], float],
         handle: Callable[[], object],
+        record: Callable[[str, str], Mapping[str, Any]],
     ) -> None:
         self._ensemble = ensemble
         self._actions = actions
         self._emit = emit
         self._clock = clock
         self._handle = handle
+        self._record = record
         self._functions = _functions(ensemble)
         self._custom: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._slow: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
@@ -113,7 +115,7 @@ class Caller:
                 raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
             return self._functions[call.name](
                 metrics=task.metrics,
-                event=event,
+                event={**event, **self._first_keys(call)},
                 rule=task.rule,
                 action=Action({"name": "custom", "label": call.name}),
                 handle=self._handle(),
@@ -135,6 +137,20 @@ class Caller:
                 handle=self._handle(),
             )
         )
+
+    def _first_keys(self, call: Call) -> Mapping[str, Any]:
+        """What ensemble-python 0.0.16 hands to a function as ``event``: a record of Flux's journal.
+        It is beside the event's own fields, which have other names."""
+        event = call.event
+        if event.get("type") != JobEvent.type:
+            return {}
+        entry = {"timestamp": event["timestamp"], "name": event["name"]}
+        if event["context"]:
+            entry["context"] = event["context"]
+        name = event["job"]
+        queue_id = (call.job or {}).get("queue_id") if event["ours"] else name
+        record = {} if queue_id is None else self._record(str(queue_id), event["name"])
+        return {"id": name, **record, "events": [entry]}
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
         """What a call returned, as plain specifications that are known to be right."""

@@ -158,6 +158,7 @@ class Runtime:
             lambda event: self.emit((event,)),
             self.clock,
             lambda: executor.handle,
+            executor.journal_record,
         )
         self._performer = Performer(executor, name, self._caller, self.emit, self.clock)
         self._lock = threading.Lock()

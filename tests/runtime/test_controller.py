@@ -157,6 +157,10 @@ def f(metrics, event, rule, action, handle, job, ensemble, **rest):
     assert metrics.models["count"]["sim"]["success"].get() >= 1
     assert metrics["mean.sim-duration"] >= 0
     assert event["name"] == "finish" and event["job"] == "sim.0", event
+    # What ensemble-python 0.0.16 hands over, as far as this queue has it.
+    assert event["id"] == job["queue_id"] and "jobspec" not in event and "R" not in event, event
+    (entry,) = event["events"]
+    assert entry == {"timestamp": event["timestamp"], "name": "finish", "context": {"status": 0}}
     assert rule.id == "ask" and rule.trigger == "job-success" and rule.action.label == "f"
     assert action.name == "custom" and action.label == "f"
     assert handle is None
@@ -170,6 +174,20 @@ def f(metrics, event, rule, action, handle, job, ensemble, **rest):
     failures = [one.traceback for one in bench.seen.events if isinstance(one, CallFailed)]
     assert failures == []
     assert bench.seen.messages == ["all there"]
+
+
+def test_a_function_gets_what_the_queue_has_of_its_event(tmp_path: Path) -> None:
+    class Keeping(FakeExecutor):
+        def journal_record(self, queue_id: str, event: str) -> dict[str, Any]:
+            return {"id": 7, "R": {"version": 1}} if event == "alloc" else {"id": 7}
+
+    text = custom(
+        "def f(event, **rest):\n    return Action(name=\"log\", message=f\"{event['id']} {event.get('R')}\")",
+        "  - {trigger: job-alloc, action: {name: custom, label: f}}",
+    )
+    bench = Bench(text, tmp_path, Keeping(instant=True))
+    bench.end()
+    assert sorted(bench.seen.messages) == ["7 None", "7 {'version': 1}"]
 
 
 def test_a_function_gets_a_handle_of_its_own_thread(tmp_path: Path) -> None:

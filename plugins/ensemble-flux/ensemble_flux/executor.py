@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,11 +15,16 @@ from ensemble_core import Cause, Emit, Executor, ExecutorError, Job, Run, job_en
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.loop import FluxLoop
+from ensemble_flux.notation import parse_f58
 from ensemble_flux.output import Output, seen_by_all
 from ensemble_flux.reactor import words
 from ensemble_flux.submitter import Order
 
 __all__ = ["FluxExecutor"]
+
+#: Seconds between looks for what Flux stores of a job: it tells of a submit before it has written
+#: that, which takes some milliseconds.
+_WRITTEN = (0.0, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0)
 
 
 class FluxExecutor(Executor):
@@ -179,6 +187,19 @@ class FluxExecutor(Executor):
             handle = flux.Flux(self._uri) if self._uri else flux.Flux()
             self._handles.handle = handle
         return handle
+
+    def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
+        record: dict[str, Any] = {"id": parse_f58(queue_id)}
+        key = {"submit": "jobspec", "alloc": "R"}.get(event)
+        flux: Any = self.handle
+        if key is not None and flux is not None:
+            question = {"id": record["id"], "keys": [key], "flags": 0}
+            for pause in _WRITTEN:
+                time.sleep(pause)
+                with contextlib.suppress(OSError):  # not yet, or Flux knows the job no more
+                    record[key] = json.loads(flux.rpc("job-info.lookup", question).get()[key])
+                    break
+        return record
 
     def close(self) -> None:
         """Let the instance go. Jobs in it go on."""

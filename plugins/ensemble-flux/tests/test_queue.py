@@ -337,6 +337,41 @@ def test_thousands_of_jobs_leave_no_descriptors_and_little_memory(
 # -- the handle --------------------------------------------------------------------------------------
 
 
+def test_custom_functions_get_what_fluxs_journal_has_of_an_event(
+    instance: Any, ensemble: Ensemble, events: str
+) -> None:
+    run = ensemble(
+        """
+jobs: [{name: work, command: sleep 0.2}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: job-submit, action: {name: custom, label: look}}
+  - {trigger: job-alloc, action: {name: custom, label: look}}
+  - {trigger: job-finish, action: {name: custom, label: look}}
+custom: |
+  import json
+  def look(event, **kwargs):
+      (entry,) = event["events"]
+      more = {key: sorted(event[key]) for key in ("jobspec", "R") if key in event}
+      said = [event["id"], entry["name"], entry.get("context", {}).get("status"), more]
+      return Action({"name": "log", "message": json.dumps(said)})
+""",
+        "-o",
+        f"events={events}",
+    )
+    assert run.ended() == 0, run.errors
+    said = [json.loads(line["message"]) for line in run.of(kind="decision", type="log")]
+    ((job,),) = [{entry[0] for entry in said}]
+    assert instance.flux(
+        "job", "id", "--to=dec", run.wait_for(type="job", name="submit")["context"]["queue_id"]
+    ).strip() == str(job)
+    assert sorted((name, status, more) for _, name, status, more in said) == [
+        ("alloc", None, {"R": ["execution", "version"]}),
+        ("finish", 0, {}),
+        ("submit", None, {"jobspec": ["attributes", "resources", "tasks", "version"]}),
+    ]
+
+
 def test_custom_functions_may_use_the_handle_as_they_like_while_jobs_run(
     instance: Any, ensemble: Ensemble
 ) -> None:

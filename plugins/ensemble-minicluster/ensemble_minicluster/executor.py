@@ -209,6 +209,9 @@ class MiniCluster(Executor):
     def handle(self) -> object:
         return self._inner.handle
 
+    def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
+        return self._inner.journal_record(queue_id, event)
+
     def close(self) -> None:
         """Deliver what was asked, in a few seconds; then let the queue go. Its jobs go on."""
         resizing, self._resizing = self._resizing, None
