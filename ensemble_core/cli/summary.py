@@ -173,7 +173,7 @@ def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
 
 
 def report_lines(report: Report, look: TextStyle, width: int | None = None) -> list[str]:
-    """The table of groups and the lines of rules, as far as there are any."""
+    """The table of groups, the lines of rules and the warnings, as far as there are any."""
     lines: list[str] = []
     if report.groups:
         total = report.groups if len(report.groups) > 1 else None
@@ -181,6 +181,9 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
         lines += [look.paint(line, "bad") for line in _failure_lines(report.groups)]
     if report.rules:
         lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+    if report.warnings:
+        lines.append(look.paint(" warnings", "bold"))
+        lines += [look.paint(f" {printable(text)}", "warning") for text in report.warnings]
     return lines
 
 

@@ -18,6 +18,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.placeholders import TEXTS, check_placeholders
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
@@ -40,6 +41,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
         return None
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
     _check_whole(context, path, spec, group)
+    _check_observers(context, path, group)
     command = spec["command"]
     if isinstance(command, str):
         unheard = sorted(_SHELL & set(group.command))
@@ -49,6 +51,21 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
                 f"ordinary argument; write bash -c '...' if it is meant for a shell"
             )
     return group if len(context.errors) == before else None
+
+
+def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
+    """Whether each observer can be built with these options; what a plugin's raises that is no
+    error of the file's is told in the run."""
+    if not group.observe or group.missing or not group.size:
+        return
+    job = next(group.jobs(0))
+    for name, options in group.observe.items():
+        try:
+            context.registry.observers[name].build(job, options)
+        except EnsembleError as error:
+            context.attach(error, (*path, "observe", name))
+        except Exception:
+            continue
 
 
 def change_group(

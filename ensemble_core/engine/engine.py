@@ -65,6 +65,8 @@ from ensemble_core.model.events import (
 __all__ = ["Engine"]
 
 _LONGEST_RETRY = 60.0
+#: So many different warnings are remembered for whoever looks at the run later.
+_MOST_WARNINGS = 20
 
 
 class Engine:
@@ -180,6 +182,7 @@ class Engine:
             events=state.events,
             firings=state.firings,
             errors=state.errors,
+            warnings=tuple(state.warnings),
             unhandled_failures=state.unhandled_failures,
         )
 
@@ -378,6 +381,8 @@ class Engine:
             state.error(event.message)
         else:
             state.out.append(Log(message=event.message, level="warning"))
+        if event.lasts and len(state.warnings) < _MOST_WARNINGS:
+            state.warnings.append(event.message)
 
     def _on_plugin(self, event: PluginEvent) -> None:
         record = self.state.table.records.get(event.job) if event.job is not None else None

@@ -63,7 +63,8 @@ class RuleReport(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Record):
-    """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did."""
+    """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did;
+    ``warnings`` are what went wrong beside the jobs: an observer that understood nothing."""
 
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()
@@ -71,3 +72,10 @@ class Report(Record):
     firings: int = 0
     errors: int = 0
     unhandled_failures: int = 0
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.warnings:
+            del data["warnings"]
+        return data

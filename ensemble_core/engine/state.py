@@ -148,6 +148,8 @@ class State:
         self.lost = False
         self.ended_by_loss: Terminate | None = None
         self.errors = 0
+        #: What observers did not understand, for whoever looks at the run later.
+        self.warnings: list[str] = []
         self.unhandled_failures = 0
         self.events = 0
         self.firings = 0

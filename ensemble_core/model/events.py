@@ -182,12 +182,20 @@ class ExecutorLost(Event):
 class Problem(Event):
     """Something went wrong beside the jobs that the user must hear of: a file that cannot be
     followed, a cancel that the queue refused. An ``error`` turns the run's exit code to 1.
-    ``jobs`` are ours that could not be cancelled: their rows wake rules again."""
+    ``jobs`` are ours that could not be cancelled: their rows wake rules again. One that ``lasts``
+    is told again in the run's summary and status."""
 
     type: ClassVar[str] = "problem"
     message: str
     level: Literal["warning", "error"] = "warning"
     jobs: tuple[str, ...] = ()
+    lasts: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.lasts:
+            del data["lasts"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)

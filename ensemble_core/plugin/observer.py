@@ -49,3 +49,9 @@ class Observer(ABC):
     def finish(self) -> Iterable[Row]:
         """Rows that the end of the file completes. Called once, after the job ended."""
         return ()
+
+    def complaint(self) -> str | None:
+        """What it did not understand of a whole file, in words for the user; ``None`` where it is
+        content. Asked after ``finish``, where the job succeeded: ``12 lines, none of them JSON``.
+        """
+        return None

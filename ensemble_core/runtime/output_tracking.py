@@ -132,7 +132,12 @@ class OutputTracker:
     def _watch(self, job: Job, start: Mapping[str, Any], rows: Mapping[str, int]) -> None:
         if self._follower is None:
             self._follower = Follower(
-                self._put, self._clock, warn=self._warn, fail=self._fail, backlog=self._backlog
+                self._put,
+                self._clock,
+                warn=self._warn,
+                fail=self._fail,
+                miss=self._miss,
+                backlog=self._backlog,
             )
         # Taken out: a start that is told twice must not have the files read twice.
         since = self._since.pop(job.id, None)
@@ -157,6 +162,9 @@ class OutputTracker:
 
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))
+
+    def _miss(self, message: str) -> None:
+        self._put((Problem(self._clock(), message, lasts=True),))
 
     def _fail(self, message: str) -> None:
         self._put((Problem(self._clock(), message, "error"),))

@@ -64,6 +64,13 @@ class ObserverContract(RecordContract):
         assert path is None or isinstance(path, str)
         assert path != ""
 
+    def test_a_complaint_is_text_or_none(self) -> None:
+        for sample in (b"", b"nothing of the kind\n", self.sample):
+            observer = self._build()
+            self._read([sample], observer)
+            said: object = observer.complaint()
+            assert said is None or (isinstance(said, str) and said)
+
     def test_cut_anywhere_gives_the_same(self) -> None:
         for sample in self._all():
             whole = self._read([sample])

@@ -14,9 +14,10 @@ import pytest
 from river import stats as river
 
 from ensemble_core import Row
-from ensemble_core.builtin import actions, observers, triggers
+from ensemble_core.builtin import actions, line_observers, observers, triggers
 from ensemble_core.builtin import statistics as builtin_statistics
 from ensemble_core.builtin.statistics import EXACT, LONGEST
+from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.events import JobEvent
 from ensemble_core.testing import (
@@ -127,15 +128,101 @@ class TestJsonLinesOfChosenFields(ObserverContract):
     rows = (Row({"loss": 0.5}),)
 
 
+class TestKeyValue(ObserverContract):
+    plugin = OBSERVERS["key-value"]
+    options: ClassVar = {"clock": "step"}
+    bad_options = ({"path": ""}, {"fields": []}, {"fields": ["a.b"]}, {"field": ["a"]})
+    sample = (
+        b"begin at 12:30:05 of http://host:80/a?b=c\n"
+        b"step=10 loss=0.5, acc: 3 lr = 1e-3 (T: 10ms)\n"
+        b"Step  \tstep=20  loss: nan best=-Infinity.\n"
+        b"loss = 1 loss = 2\nduration=4\npath=/a/b version=1.2.3 ok=true\n"
+        b"e=1" + b"0" * 400 + b"\nfinal: .25"
+    )
+    rows = (
+        Row({"step": 10, "loss": 0.5, "acc": 3, "lr": 1e-3}, 10),
+        Row({"step": 20, "loss": float("nan"), "best": float("-inf")}, 20),
+        Row({"loss": 2}),
+        Row({"final": 0.25}),
+    )
+
+
+class TestKeyValueOfChosenFields(ObserverContract):
+    plugin = OBSERVERS["key-value"]
+    options: ClassVar = {"fields": ["loss"]}
+    sample = b"loss=1 acc=2\nacc=3\n"
+    rows = (Row({"loss": 1}),)
+
+
+class TestRegex(ObserverContract):
+    plugin = OBSERVERS["regex"]
+    options: ClassVar = {
+        "path": "log.{index}",
+        "fields": {"E0": r"E0= *(\S+)", "zbrent": "ZBRENT: fatal", "n": r"(\d+) atoms"},
+    }
+    bad_options = ({}, {"fields": {}}, {"fields": {"a.b": "x"}}, {"fields": {"a": ""}})
+    sample = b"1 F= -.1E+02 E0= -.10854E+02  dE\nE0= none\nZBRENT: fatal error, E0=3\n\xff 12 atoms"
+    rows = (Row({"E0": -10.854}), Row({"zbrent": 1, "E0": 3}), Row({"n": 12}))
+
+
+@pytest.mark.parametrize("name", ["json-lines", "key-value", "regex"])
+def test_whole_numbers_stay_integers_as_they_are_written(name: str) -> None:
+    options = {"regex": {"fields": {"n": "n.*?([0-9.]+)"}}}.get(name, {})
+    observer = OBSERVERS[name].build(TestRegex.job, options)
+    lines = {"json-lines": b'{"n": 3}\n{"n": 3.0}\n'}.get(name, b"n=3\nn=3.0\n")
+    values = [row.values["n"] for row in observer.feed(lines)]
+    assert [type(value) for value in values] == [int, float]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "output", "complaint"),
+    [
+        ("json-lines", {}, b"a\nb\n\nc", "3 lines, none of them a JSON object"),
+        ("json-lines", {"fields": ["los"]}, b'{"loss": 1}', "no field 'los'; there was 'loss'"),
+        ("json-lines", {}, b'{"a": "b"}', "1 line, none of them with a number"),
+        ("json-lines", {}, b"", "there was no line in it"),
+        ("json-lines", {"fields": ["a"], "clock": "t"}, b'{"t": 1, "a": 2}', None),
+        ("key-value", {}, b"loss 3", "1 line, none of them with name=NUMBER or name: NUMBER"),
+        ("key-value", {"fields": ["a", "b"]}, b"a=1 c=2", "no field 'b'; there was 'c'"),
+        ("regex", {"fields": {"E": "E=(.+)"}}, b"x\ny", "2 lines, and no number for 'E' in any"),
+        ("regex", {"fields": {"E": "E=(.+)"}}, b"E=x", "1 line, and no number for 'E' in any"),
+        ("regex", {"fields": {"error": "ERROR"}}, b"all is well", None),
+        ("regex", {"fields": {"E": "E=(.+)", "F": "F=(.+)"}}, b"E=1", None),
+    ],
+)
+def test_an_observer_that_understands_nothing_says_so(
+    name: str, options: dict[str, Any], output: bytes, complaint: str | None
+) -> None:
+    observer = OBSERVERS[name].build(TestRegex.job, options)
+    list(observer.feed(output))
+    list(observer.finish())
+    said = observer.complaint()
+    assert said == complaint or (complaint and said and said.startswith(complaint))
+
+
+def test_no_pattern_can_keep_the_run_busy() -> None:
+    line = b"a" * 100_000 + b"!\n"
+    evil = OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(a+)+$", "y": "(a|aa)*b"}})
+    plain = OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(z)", "y": "y"}})
+    assert list(evil.feed(line)) == list(plain.feed(line)) == []
+
+
+def test_a_pattern_that_is_none_is_an_error_with_what_may_stand_in_one() -> None:
+    with pytest.raises(EnsembleError) as caught:
+        OBSERVERS["regex"].build(TestRegex.job, {"fields": {"x": "(?=a)"}})
+    assert caught.value.code == "bad-pattern"
+    assert "no lookaround" in (caught.value.hint or "")
+
+
 def test_json_lines_does_not_collect_names_without_end() -> None:
-    observer = observers.JsonLines()
+    observer = line_observers.JsonLines()
     names = {
         name
         for number in range(5000)
         for row in observer.feed(b'{"x%d": 1}\n' % number)
         for name in row.values
     }
-    assert len(names) == observers.MOST_FIELDS
+    assert len(names) == line_observers.MOST_FIELDS
 
 
 def feed(name: str, values: list[float], **options: Any) -> float | None:

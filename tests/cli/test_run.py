@@ -427,3 +427,21 @@ def test_a_run_goes_by_what_the_files_beside_it_said_when_it_began(sweep: Path) 
     broken = ensemble("validate", "own.yaml")
     assert broken.returncode == 2
     assert "study.py:1:5: 'custom' is not Python" in broken.stderr
+
+
+def test_an_observer_that_understands_nothing_is_warned_of_at_the_first_jobs_end(
+    folder: Path,
+) -> None:
+    (folder / "slip.yaml").write_text(
+        "jobs:\n"
+        "  - {name: sim, count: 3, command: echo 'loss=0.5', observe: {key-value: {fields: [los]}}}\n"
+        "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
+    )
+    result = ensemble("run", "slip.yaml")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("no field 'los'; there was 'loss'") == 1
+    for shown in (result.stdout, ensemble("status", "last").stdout):
+        assert " warnings" in shown
+        assert "no field 'los'; there was 'loss'" in shown
+    (summary,) = lines_of(ensemble("status", "last", "--json").stdout)
+    assert len(summary["report"]["warnings"]) == 1

@@ -15,6 +15,7 @@ import pytest
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower
+from ensemble_core.runtime.tail.file import File
 from ensemble_core.testing import wait_until
 
 PATIENCE = 60.0
@@ -205,6 +206,25 @@ def test_a_file_that_a_job_should_have_written_is_missed_once_for_its_group(
         f"job j.1 succeeded, and there is no {tmp_path / '1.txt'}: the observer 'lines' read nothing"
     )
     assert old.startswith(f"job l.0 succeeded, and {left} is from before the job")
+
+
+@pytest.mark.parametrize(("rows", "seconds", "warned"), [(20, 45, 1), (20, 5, 0), (3, 45, 0)])
+def test_rows_that_come_only_at_the_end_of_a_long_job_were_held_back_in_a_buffer(
+    tmp_path: Path, rows: int, seconds: float, warned: int
+) -> None:
+    file, told, now = tmp_path / "out.txt", list[str](), [1000.0]
+    observed = File(
+        "a.0", "test", Lines(), file, since=None, taken=0, tell=lambda event: None,
+        clock=lambda: now[0], warn=told.append, fail=told.append,
+    )  # fmt: skip
+    file.write_text("1\n" * rows)
+    now[0] += seconds
+    while observed.read_to_end():
+        pass
+    observed.finish()
+    said = observed.complaint()
+    assert (said is not None) == bool(warned)
+    assert said is None or (f"all {rows} rows" in said and "stdbuf -oL" in said)
 
 
 def test_something_that_writes_on_after_the_job_does_not_hold_up_its_end(

@@ -22,6 +22,8 @@ __all__ = ["File"]
 
 #: Bytes that are read at once: what a file that grows fast may keep the others waiting for.
 _CHUNK = 64 * 1024
+#: Rows that came only at the end of a job that ran so many seconds were held back in a buffer.
+_LATE, _LATE_ROWS = 30.0, 10
 #: The bytes before our place that must still be there, or the file was written anew.
 _REMEMBERED = 256
 #: The kernel stamps files with a clock that may be a tick (10 ms) behind.
@@ -110,6 +112,9 @@ class File:
         self._before = b""
         #: Where to stop, once the job has ended.
         self._end: int | None = None
+        self._began = clock()
+        #: Rows that came before the job ended, and after.
+        self._rows = [0, 0]
         #: Until when reading to the end is tried again, once it failed.
         self._give_up: float | None = None
 
@@ -185,6 +190,25 @@ class File:
             return (
                 f"{self.path} is from before the job, which did not write to it: "
                 f"the observer {self.name!r} read nothing"
+            )
+        return None
+
+    def complaint(self) -> str | None:
+        """What the observer did not understand, or why its rows came late."""
+        if self.dropped or self._seen is None or self._stale is not None:
+            return None
+        try:
+            why = self._observer.complaint()
+        except Exception:  # the observer is somebody else's code, and has done its work
+            return None
+        if why is not None:
+            return f"the observer {self.name!r} did not understand {self.path}: {why}"
+        ran = self._clock() - self._began
+        early, late = self._rows
+        if not early and late >= _LATE_ROWS and ran >= _LATE:
+            return (
+                f"all {late} rows of {self.path} came at its end, after {ran:.0f} s: programs hold "
+                "their output back where it is no terminal; 'python -u' and 'stdbuf -oL' do not"
             )
         return None
 
@@ -270,6 +294,7 @@ class File:
                 raise _Wrong("returned None and not a list of Row")
             for row in given:
                 _check(row)
+                self._rows[self._end is not None] += 1
                 if row.values and self._taken:
                     self._taken -= 1
                 elif row.values:

@@ -65,6 +65,9 @@ class Follower:
         Is told, once for each file and cause, what went wrong, such as a path that is no regular
         file; and once for each kind, which file systems are looked at every few
         seconds only. By default the message is logged.
+    miss:
+        Is told, once for each group and observer, of a job that should have written what its
+        observer reads, and did not. By default ``warn`` is.
     fail:
         Is told of an observer that raised, or gave what are no rows; it is given nothing more. By
         default ``warn`` is.
@@ -86,6 +89,7 @@ class Follower:
         *,
         warn: Callable[[str], None] | None = None,
         fail: Callable[[str], None] | None = None,
+        miss: Callable[[str], None] | None = None,
         backlog: Callable[[], int] | None = None,
         inotify: bool = True,
     ) -> None:
@@ -93,6 +97,7 @@ class Follower:
         self._clock = clock
         self._warn_user = warn or _log.warning
         self._fail_user = fail or self._warn_user
+        self._miss_user = miss or self._warn_user
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
@@ -260,10 +265,11 @@ class Follower:
 
     def _miss(self, file: File) -> None:
         whose = (file.job.rpartition(".")[0], file.name)
-        why = None if whose in self._missed else file.unread()
+        why = None if whose in self._missed else file.unread() or file.complaint()
         if why is not None:
             self._missed.add(whose)
-            self._warn(f"job {file.job} succeeded, and {why}")
+            with _logged("a warning could not be given"):
+                self._miss_user(f"job {file.job} succeeded, and {why}")
 
     def _release(self, wakeup: Wakeup) -> None:
         """Whatever ends the thread, nobody waits in vain for ``then``."""
