@@ -39,6 +39,7 @@ bench: $(READY) ## the benchmarks: ratios, each measured in one run
 soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="--executor local --seed 7")
 	@$(BIN)/python scripts/soak.py $(SOAK)
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor power --rounds 200
+	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor hostile --rounds 500
 
 setup: $(READY) ## make or update .venv
 

@@ -31,7 +31,7 @@ WORDS = {
 #: Ensembles of the queue that is a file; each seed is one round of each.
 ENSEMBLES = 12
 #: Programs of their own beside those of executors.
-PROGRAMS = {"file": "rounds.py", "power": "power_cuts.py"}
+PROGRAMS = {"file": "rounds.py", "power": "power_cuts.py", "hostile": "hostile.py"}
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
@@ -85,7 +85,7 @@ def main() -> int:
         choices=[*PROGRAMS, "local", "flux", "slurm"],
         default="file",
         help="a queue that is a file (default), this machine, the Flux or the Slurm around; power: "
-        "power cuts of this machine, 50 in each round",
+        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")

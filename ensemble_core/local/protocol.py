@@ -16,10 +16,9 @@ import json.encoder
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
-from types import MappingProxyType
 from typing import Any, cast
 
-from ensemble_core.model.codec import dumps, layout
+from ensemble_core.model.codec import NOTHING, dumps, layout
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 
@@ -49,7 +48,6 @@ JOB_FIELDS = layout(Job).names
 _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
 decode: Callable[[str], Any] = json.loads
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: What of a job the supervisor does not need.
 _NOT_SENT = ("parameters", "observe", "executor", "options")
 #: Where a job's event has what else it says.
@@ -98,7 +96,7 @@ def event_head(job: str) -> str:
     return f'["e",{_quote(job)},'
 
 
-def encode_context(name: str, context: Mapping[str, Any] = _NOTHING, *extra: object) -> str:
+def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: object) -> str:
     """A job's event as text, without its job and time; ``extra`` is for the ledger and does not
     reach :func:`to_event`."""
     values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
@@ -130,7 +128,7 @@ def to_event(message: list[Any]) -> Event:
     """The event of a message that begins with ``e`` or ``o``."""
     if message[0] == "e":
         if len(message) <= _MORE_AT:
-            return JobEvent(message[2], message[1], message[3], message[4] or _NOTHING)
+            return JobEvent(message[2], message[1], message[3], message[4] or NOTHING)
         _, job, time, name, context = message[:5]
         more = {"timestamp": time, "job": job, "name": name, "context": context}
         return JobEvent.from_dict({**more, **message[_MORE_AT]})

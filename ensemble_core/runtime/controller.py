@@ -30,6 +30,7 @@ from ensemble_core.model.events import (
     Event,
     ExecutorLost,
     JobEvent,
+    Observed,
     Problem,
     Resumed,
     Started,
@@ -40,6 +41,8 @@ from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.event_check import admitted as check
+from ensemble_core.runtime.event_check import usual
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
@@ -53,6 +56,8 @@ _LOST_GRACE = 5.0
 #: How long a run that was stopped waits, while its journal cannot be written, for jobs of which
 #: the queue has never said a word.
 _UNHEARD_GRACE = 10.0
+#: Kinds of malformed events that are told of.
+_MALFORMED = 100
 #: Events between looks whether a snapshot is due, and how many there must have been since the last
 #: for each job in the table: the cost of snapshots stays a share of the cost of events.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
@@ -161,6 +166,8 @@ class Runtime:
             executor.journal_record,
         )
         self._performer = Performer(executor, name, self._caller, self.emit, self.clock)
+        #: What was told already of malformed events.
+        self._malformed: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._queued = 0
         self._taken = 0
@@ -179,7 +186,29 @@ class Runtime:
 
     def emit(self, events: Sequence[Event]) -> None:
         """Hand events to the run. Safe from any thread."""
+        if not all(map(usual, events)):
+            events = [each for event in events if (each := self._admitted(event)) is not None]
         self._tracker.emit(events)
+
+    def _admitted(self, event: Event) -> Event | None:
+        """An event of others' code as the journal can keep it; ``None`` for one that it cannot."""
+        if usual(event):
+            return event
+        admitted: Event | None = None
+        try:
+            admitted, wrong = check(event, self.clock())
+        except Exception as error:  # of a plugin's own class, or deeper than Python goes
+            wrong = str(error) or type(error).__name__
+        kind = type(event).__name__
+        if wrong and (kind, wrong) not in self._malformed and len(self._malformed) < _MALFORMED:
+            self._malformed.add((kind, wrong))
+            done = "the time it came is taken" if admitted is not None else "it is dropped"
+            message = (
+                f"executor {self._name} or a plugin sent a malformed event ({kind}): {wrong}; "
+                f"{done}, as for any later one"
+            )
+            self._put((Problem(self.clock(), message, "error"),))
+        return admitted
 
     def stop(self, reason: str = "interrupted", exit_code: int = 130) -> None:
         """Ask the run to end: cancel what is active. A second time: leave at once.
@@ -394,6 +423,11 @@ class Runtime:
     def _handle(self, event: Event) -> None:
         if not self.engine.concerns(event):
             return
+        if type(event) is Observed and not usual(event):  # what a plugin's observer read
+            row = self._admitted(event)
+            if row is None:
+                return
+            event = row
         for watcher in self._watchers:
             watcher.event(event)
         decisions = self.engine.handle(event)

@@ -1,0 +1,126 @@
+"""Check of events on their way in: the engine works in only what the journal can give back.
+
+Events come from others' code: executors, observers, users' functions. One whose timestamp is a text
+could be journalled and not read again, and one with a set in it be read as another than the engine
+has seen. Most events are as they should be, which :func:`usual` sees at a glance. Any other is
+taken as the journal would give it back, its time set right, or refused. Called by the controller.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.events import Event, JobEvent, Observed, Resources
+
+__all__ = ["admitted", "usual"]
+
+#: Seconds since the epoch beyond which no event happens (the year 5138).
+_LATEST = 1e11
+#: Characters of one event, and of one text that is not looked at more closely.
+_LONGEST, _USUAL = 4 << 20, 1 << 16
+#: Of numbers that are no more than usual; and how deep values may be inside one another.
+_LARGEST, _DEEPEST = 1 << 63, 40
+_SCALARS = frozenset({float, bool, NoneType})
+
+
+def usual(event: Any) -> bool:
+    """Whether nothing about an event asks for a closer look."""
+    kind = type(event)
+    if kind is JobEvent:
+        values = event.context
+        if type(event.job) is not str or type(event.name) is not str or event.ours is not True:
+            return False
+    elif kind is Observed:
+        values, clock = event.values, event.clock
+        if type(event.job) is not str or type(event.observer) is not str or event.anew is not False:
+            return False
+        if clock is not None and type(clock) is not float:
+            return False
+    elif kind is Resources:
+        values = event.values
+    else:
+        return False
+    time = event.timestamp
+    if type(time) is not float or not -_LATEST < time < _LATEST:
+        return False
+    if type(values) is dict:
+        return not values or _plain(values, _USUAL, 8)
+    return values is NOTHING
+
+
+def admitted(event: object, now: float) -> tuple[Event, str]:
+    """The event as the journal gives it back, with what was mended of it, if anything was.
+
+    Raises ``ValueError`` with what is wrong with one that cannot be kept.
+    """
+    if not isinstance(event, Event):
+        raise ValueError(f"{type(event).__name__} is no event")
+    mended = ""
+    time: object = event.timestamp
+    if isinstance(time, bool) or not (isinstance(time, (int, float)) and -_LATEST < time < _LATEST):
+        mended = f"a time of type {type(time).__name__} that is none"
+        event = replace(event, timestamp=now)
+    text = event.to_json()
+    if len(text) > _LONGEST:
+        raise ValueError(f"it is {len(text) >> 20} MiB long, of {_LONGEST >> 20} that are kept")
+    again = Event.from_dict(json.loads(text))
+    for name, hint in _hints(type(again)):
+        value = getattr(again, name)
+        if not _fits(value, hint):
+            raise ValueError(f"its {name!r} is of type {type(value).__name__}")
+        inner = [*value] if type(value) is tuple else [value]
+        if name != "timestamp" and not _plain(inner, _LONGEST, _DEEPEST):
+            raise ValueError(f"its {name!r} has numbers or depths that are not kept")
+    return again, mended
+
+
+def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:
+    """Whether there is nothing but what JSON gives back as it is, within bounds."""
+    if type(values) is dict:
+        for key in values:
+            if type(key) is not str:
+                return False
+        items: Any = values.values()
+    else:
+        items = values
+    for value in items:
+        kind = type(value)
+        if kind is str:
+            if len(value) > longest:
+                return False
+        elif kind is int:
+            if not -_LARGEST < value < _LARGEST:
+                return False
+        elif kind not in _SCALARS and not (
+            (kind is dict or kind is list) and depth and _plain(value, longest, depth - 1)
+        ):
+            return False
+    return True
+
+
+def _hints_of(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+    hints = get_type_hints(cls)
+    return tuple((each.name, hints[each.name]) for each in fields(cls))
+
+
+_hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_of))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value that came out of JSON is of a field's type."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin is tuple:
+        return type(value) is tuple and all(_fits(item, parts[0]) for item in value)
+    if origin is not None:
+        return isinstance(value, Mapping)
+    return type(value) is hint or (hint is float and type(value) is int)

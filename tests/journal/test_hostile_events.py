@@ -1,0 +1,123 @@
+"""Whatever a plugin tells a run, what was journalled can be read, resumed and replayed."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.replay import recover
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import Event, JobEvent, Problem, Resources
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.executor import Emit, Run
+from ensemble_core.runtime.controller import Runtime
+from ensemble_core.testing import FakeExecutor
+from ensemble_core.testing.crash import read_rounds
+
+REGISTRY = discover(())
+CRASH = Path(__file__).parent / "crash"
+TEXT = """
+jobs: [{name: a, command: x}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+class Odd(FakeExecutor):
+    """A queue that tells one odd event before each job's life."""
+
+    def __init__(self, event: Any) -> None:
+        super().__init__(instant=True)
+        self._odd = event
+
+    def open(self, run: Run, emit: Emit) -> None:
+        super().open(run, emit)
+        self._tell_odd = lambda: emit((self._odd,))
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._tell_odd()
+        super().submit(jobs)
+
+
+def told(folder: Path, event: Any) -> tuple[list[Event], int]:
+    """What is on record of a run in which this was told, and its exit code."""
+    writer = JournalWriter(folder / NAME)
+    writer.describe({"tag": "run"})
+    writer.text("e.yaml", TEXT, ())
+    writer.begin(1.0, {})
+    runtime = Runtime(
+        load_text(TEXT, REGISTRY),
+        Odd(event),
+        actions=REGISTRY.actions,
+        observers=REGISTRY.observers,
+        folder=folder / "output",
+        journal=writer,
+    )
+    code = runtime.run().exit_code
+    writer.close()
+    with Journal(folder / NAME) as journal:
+        replay = recover(journal, lambda text: load_text(text.text, REGISTRY), None)
+        assert replay.engine.report() == runtime.engine.report()
+        return [row.event() for row in journal.rows()], code
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["now", None, True, math.nan, math.inf, 1e300, 10**5000, [1.0], b"1"],
+    ids=["text", "None", "True", "nan", "inf", "far", "huge", "list", "bytes"],
+)
+def test_an_event_whose_time_is_none_happens_when_it_comes(time: Any, tmp_path: Path) -> None:
+    events, code = told(tmp_path, JobEvent(time, "a.0", "memo", {"n": 1}))
+    (memo,) = [e for e in events if isinstance(e, JobEvent) and e.name == "memo"]
+    assert abs(memo.timestamp - events[0].timestamp) < 1000
+    (problem,) = [e for e in events if isinstance(e, Problem)]
+    assert "malformed" in problem.message
+    assert type(time).__name__ in problem.message
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        object(),
+        JobEvent(5.0, 7, "memo"),  # type: ignore[arg-type]
+        JobEvent(5.0, "a.0", ["finish"]),  # type: ignore[arg-type]
+        JobEvent(5.0, "a.0", "finish", None),  # type: ignore[arg-type]
+        JobEvent(5.0, "a.0", "memo", {"n": 10**5000}),
+        JobEvent(5.0, "a.0", "memo", {"n": "x" * (5 << 20)}),
+        JobEvent(5.0, "a.0", "memo", ours="yes"),  # type: ignore[arg-type]
+        Resources(5.0, 3.0),  # type: ignore[arg-type]
+    ],
+    ids=["object", "job", "name", "no context", "number", "length", "ours", "values"],
+)
+def test_an_event_that_cannot_be_kept_is_dropped_and_told(event: Any, tmp_path: Path) -> None:
+    events, code = told(tmp_path, event)
+    assert not any(e.timestamp == 5.0 for e in events)
+    (problem,) = [e for e in events if isinstance(e, Problem)]
+    assert "it is dropped" in problem.message
+    assert code == 1
+
+
+@pytest.mark.parametrize("context", [{"n": {1, 2}}, {"n": (1, 2)}, {1: 2}, {"n": object()}])
+def test_the_engine_sees_what_the_journal_keeps(context: Any, tmp_path: Path) -> None:
+    events, code = told(tmp_path, JobEvent(5.0, "a.0", "memo", context))
+    (memo,) = [e for e in events if isinstance(e, JobEvent) and e.name == "memo"]
+    assert memo.context == json.loads(json.dumps(memo.context))
+    assert code == 0
+
+
+@pytest.mark.timeout(300)
+def test_whatever_a_hostile_executor_tells_the_run_can_be_killed_resumed_and_replayed(
+    tmp_path: Path,
+) -> None:
+    program = [sys.executable, str(CRASH / "hostile.py"), "--base", str(tmp_path)]
+    found = read_rounds([*program, "--rounds", "15"])
+    assert sum(len(each["killed"]) for each in found) > 5
