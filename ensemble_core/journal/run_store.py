@@ -112,6 +112,14 @@ def _boot() -> str:
         return ""
 
 
+def _processes() -> str:
+    """The namespace of process ids: containers of one machine have one each."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def _born(pid: int) -> int | None:
     """When a process of this machine started (ticks since boot); ``None`` if there is none."""
     try:
@@ -176,6 +184,7 @@ class Lock:
                 "pid": os.getpid(),
                 "born": _born(os.getpid()),
                 "boot": _boot(),
+                "processes": _processes(),
                 "since": time.time(),
                 "locked": locked,
             }
@@ -231,9 +240,13 @@ class Lock:
     @staticmethod
     def _may_live(holder: Mapping[str, Any]) -> bool:
         """True if this controller may still be there, as far as this machine can tell."""
-        if holder.get("host") != socket.gethostname():
+        same_boot = holder.get("boot") == _boot() != ""
+        # A machine may have been given another name since; its boot and its processes tell.
+        if holder.get("host") != socket.gethostname() and not (
+            same_boot and holder.get("processes") == _processes()
+        ):
             return True
-        if holder.get("boot") != _boot():
+        if not same_boot:
             return False
         born = _born(int(holder.get("pid", 0)))
         return born is not None and born == holder.get("born")

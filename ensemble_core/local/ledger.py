@@ -56,6 +56,14 @@ def _boot() -> str:
         return ""
 
 
+def _processes() -> str:
+    """The namespace of process ids: containers of one machine have one each."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def _words(error: OSError) -> str:
     return error.strerror or str(error)
 
@@ -108,7 +116,10 @@ class Ledger:
         self._not_before = SMALL
         self._fd = self._lock = -1
         self._now = now
-        self._supervisor: list[Any] = ["k", os.uname().nodename, _boot(), os.getpid()]
+        self._supervisor: list[Any] = [
+            *("k", os.uname().nodename, _boot(), os.getpid()),
+            _processes(),
+        ]
         try:
             self._open(folder)
         except OSError as error:
@@ -172,7 +183,9 @@ class Ledger:
         if supervisor is None:
             return
         _, host, boot, *_ = supervisor
-        if host != self._supervisor[1] and self.past:
+        # A machine may have been given another name since; its boot and its processes tell.
+        same = bool(boot) and [boot, *supervisor[4:]] == [self._supervisor[2], self._supervisor[4]]
+        if host != self._supervisor[1] and not same and self.past:
             raise ExecutorError(
                 f"{len(self.past)} jobs of this run may still run on {host}",
                 cause=f"this is {self._supervisor[1]}, from where they can neither be seen nor"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.ledger import NAME as LEDGER
 from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
@@ -34,6 +35,8 @@ _BATCH = 500
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
 _LOG = "keeper.log"
+#: In the run's folder: what the name of its supervisor is made of.
+SECRET, _SECRET_SIZE = "keeper.name", 24
 
 #: The supervisor's program. It gives itself another parent, so that it is nobody's zombie; ``site``
 #: is not needed, and what a user's start-up files would load even less.
@@ -47,12 +50,48 @@ main()
 """
 
 
-def address(tag: str) -> str:
-    """The name that the supervisor of a run listens at, in the abstract namespace of sockets."""
-    from hashlib import blake2b
+def address(tag: str, state: Path | None, *, anew: bool = False) -> str:
+    """The name that the supervisor of a run listens at, in the abstract namespace of sockets.
 
-    mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
+    Anybody on the machine may take any name there, so it is made of a secret in the run's folder
+    (``anew``: of another one). Of a run that is not kept, and of one whose supervisor may be of an
+    earlier version, it follows from the tag. Raises :class:`ExecutorError`.
+    """
+    mark = ""
+    if state is not None:
+        try:
+            mark = _secret(state, anew=anew)
+        except OSError as error:
+            raise ExecutorError(
+                f"the name of the run's supervisor cannot be kept: {state / SECRET}",
+                cause=error.strerror,
+                hint="make room there, or keep the run's state elsewhere with --state",
+                code="no-ledger",
+            ) from None
+    if not mark:
+        from hashlib import blake2b
+
+        mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
     return f"ensemble-keeper-{os.getuid()}-{mark}"
+
+
+def _secret(state: Path, *, anew: bool) -> str:
+    """The run's secret, made where there is none; empty for a run that was begun without one."""
+    state.mkdir(parents=True, exist_ok=True)
+    begun = not anew and (state / LEDGER).exists()
+    flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
+    try:
+        descriptor = os.open(state / SECRET, flags, 0o600)
+    except FileNotFoundError:
+        return ""
+    with os.fdopen(descriptor, "r+b") as file:
+        mark = b"" if anew else file.read()
+        if len(mark) != _SECRET_SIZE:
+            mark = os.urandom(_SECRET_SIZE // 2).hex().encode()
+            file.seek(0)
+            file.truncate()
+            file.write(mark)
+        return mark.decode("ascii")
 
 
 class SupervisorClient:
@@ -66,7 +105,7 @@ class SupervisorClient:
         self._run = run
         self._emit = emit
         self._hello = hello
-        self._name = address(run.tag)
+        self._name = address(run.tag, run.state)
         self._splitter = Splitter()
         #: What came in one piece with the greeting.
         self._early: list[Any] = []
@@ -90,7 +129,9 @@ class SupervisorClient:
             try:
                 found = None if started is not None else self._find()
                 if found is None:
-                    self._started = started or StartedSupervisor(self._run.tag, self._run.state)
+                    self._started = started or StartedSupervisor(
+                        self._run.tag, self._run.state, self._name
+                    )
                     found, started = self._started.sock, None
                 self._sock = found
                 answer = self._greet(deadline)
@@ -145,6 +186,9 @@ class SupervisorClient:
         pid, uid, _ = struct.unpack("3i", data)
         if uid != os.getuid():
             sock.close()
+            if self._run.state is not None:  # so none of this run's can listen there
+                self._name = address(self._run.tag, self._run.state, anew=True)
+                return None
             raise ExecutorError(
                 "another user's process has the place of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
@@ -291,7 +335,8 @@ class StartedSupervisor:
     """A supervisor that was just started, and the line to it. It ends by itself where that is
     closed before it was greeted. Raises :class:`ExecutorError` where none can be started."""
 
-    def __init__(self, tag: str, state: Path | None) -> None:
+    def __init__(self, tag: str, state: Path | None, name: str = "") -> None:
+        name = name or address(tag, state)
         with contextlib.ExitStack() as stack:
 
             def hold(fd: int) -> int:
@@ -310,7 +355,7 @@ class StartedSupervisor:
                 began = os.lseek(errors, 0, os.SEEK_END)
                 self._child = os.posix_spawn(
                     sys.executable,
-                    _command(tag),
+                    _command(tag, name),
                     job_environment(),
                     file_actions=(
                         (os.POSIX_SPAWN_DUP2, theirs, 0),
@@ -342,11 +387,11 @@ class StartedSupervisor:
         return (text.strip().splitlines() or [""])[-1]
 
 
-def _command(tag: str) -> list[str]:
+def _command(tag: str, name: str) -> list[str]:
     # Where PYTHONHOME says where Python is, it must be heeded; otherwise nothing of it is.
     isolated = "-s" if "PYTHONHOME" in os.environ else "-I"
     program = _PROGRAM.format(home=str(Path(__file__).resolve().parents[2]))
-    return [sys.executable, isolated, "-S", "-c", program, tag, address(tag)]
+    return [sys.executable, isolated, "-S", "-c", program, tag, name]
 
 
 def _log(state: Path | None) -> int:

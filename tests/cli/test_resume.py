@@ -500,6 +500,25 @@ def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
     check_right(place, place.ensemble("resume", "last", "--take-over"))
 
 
+def test_a_lock_of_a_host_that_was_renamed_is_its_own(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    place.killed("told", 4)
+    lock = Lock(place.run)
+    lock.acquire()
+    told = json.loads((place.run / "lock").read_text())
+    lock.release()
+    for change in ({"host": "before", "boot": "x"}, {"host": "before", "processes": "pid:[1]"}):
+        (place.run / "lock").write_text(json.dumps({**told, "pid": 1 << 30, **change}))
+        assert place.ensemble("resume", "last").exit_code == 2
+    (place.run / "lock").write_text(json.dumps({**told, "pid": 1 << 30, "host": "before"}))
+    check_right(place, place.ensemble("resume", "last"))
+
+
 # -- queues that do not help -----------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.protocol import encode_event, encode_job, line, to_job
-from ensemble_core.local.supervisor_client import StartedSupervisor
+from ensemble_core.local.supervisor_client import SECRET, StartedSupervisor, address
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
@@ -755,16 +756,39 @@ def test_a_ledger_that_is_not_ours_is_refused(
         Ledger(str(tmp_path), "t", 100.0)
 
 
-def test_jobs_that_may_run_on_another_machine_are_not_taken_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "elsewhere", [{1: "login7", 2: "another boot"}, {1: "login7", 4: "another container"}]
+)
+def test_jobs_that_may_run_on_another_machine_are_not_taken_over(
+    tmp_path: Path, elsewhere: dict[int, str]
+) -> None:
     ledger = Ledger(str(tmp_path), "t", 100.0)
     for name, text in life(made(0), 200.0, "start"):
         ledger.add(name, text)
-    ledger._supervisor[1] = "login7"
+    for place, words in elsewhere.items():
+        ledger._supervisor[place] = words
     ledger._buffer.append(line(ledger._supervisor))
     ledger.flush()
     ledger.close()
     with pytest.raises(ExecutorError, match="may still run on login7"):
         Ledger(str(tmp_path), "t", 100.0)
+
+
+def test_a_run_is_resumed_on_a_host_that_was_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    for name, text in life(made(0), 200.0, "start"):
+        ledger.add(name, text)
+    ledger.flush()
+    ledger.close()
+    before = os.uname()
+    named = (before.sysname, "renamed", before.release, before.version, before.machine)
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(named))
+    again = Ledger(str(tmp_path), "t", 200.0)
+    assert len(again.past) == 1
+    assert not again.rebooted
+    again.close()
 
 
 def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> None:
@@ -774,6 +798,66 @@ def test_a_ledger_that_cannot_be_written_is_an_error_of_open(tmp_path: Path) -> 
         executor.open(
             Run("nowhere", tmp_path, time.time, tmp_path / "file" / "state"), lambda events: None
         )
+
+
+def hello(folder: Path, tag: str = "same") -> tuple[LocalExecutor, list[Event]]:
+    """An executor of a run of this tag that is kept in this folder."""
+    heard: list[Event] = []
+    executor = LocalExecutor(slots=1, grace=0.3)
+    executor.open(Run(tag, folder, time.time, folder / "executor"), heard.extend)
+    return executor, heard
+
+
+def over(heard: list[Event]) -> list[str]:
+    return [e.job for e in heard if isinstance(e, JobEvent) and e.name == "clean"]
+
+
+def test_two_runs_of_one_tag_in_two_folders_have_a_supervisor_each(tmp_path: Path) -> None:
+    (one, heard), (other, heard_too) = hello(tmp_path / "one"), hello(tmp_path / "other")
+    try:
+        assert one._client is not None
+        assert other._client is not None
+        assert one._client.supervisor != other._client.supervisor
+        for executor, name in ((one, "a.0"), (other, "b.0")):
+            executor.submit([Job(id=name, group=name[0], index=0, command=("true",))])
+        wait_until(lambda: over(heard) == ["a.0"])
+        wait_until(lambda: over(heard_too) == ["b.0"])
+    finally:
+        one.close()
+        other.close()
+
+
+def test_another_user_cannot_take_the_name_of_a_runs_supervisor(tmp_path: Path) -> None:
+    state = tmp_path / "executor"
+    name = address("same", state)
+    assert name == address("same", state) != address("same", tmp_path / "another")
+    assert stat.S_IMODE((state / SECRET).stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: another user's process is started")
+def test_a_name_that_another_user_took_is_given_up(tmp_path: Path) -> None:
+    """They may have seen it while the supervisor lived."""
+    name = address("same", tmp_path / "executor")
+    squat = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX)\n"
+        f"s.bind('\\0{name}'); s.listen(); print(flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", squat]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as squatter:
+        assert squatter.stdout is not None
+        squatter.stdout.readline()
+        executor, heard = hello(tmp_path)
+        executor.submit([Job(id="a.0", group="a", index=0, command=("true",))])
+        wait_until(lambda: over(heard) == ["a.0"])
+        executor.close()
+        assert address("same", tmp_path / "executor") != name
+
+
+def test_a_run_that_was_begun_by_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
+    """That one listens at a name that follows from the tag."""
+    (tmp_path / "local.log").write_text("")
+    assert address("tag-1", tmp_path) == address("tag-1", None)
+    assert not (tmp_path / SECRET).exists()
 
 
 def test_a_supervisor_that_was_prepared_and_never_greeted_ends_by_itself(tmp_path: Path) -> None:
