@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
     from ensemble_core.plugin.registry import Registry
@@ -26,6 +28,7 @@ __all__ = [
     "ExecutorChoice",
     "build_executor",
     "build_resizer",
+    "check_environment",
     "choose_executor",
     "read_options",
 ]
@@ -242,4 +245,21 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
             cause="; ".join(sorted(problems)),
             hint=f"'ensemble plugins show {shown}' describes them",
             code="bad-option",
+        )
+
+
+def check_environment(ensemble: Ensemble) -> None:
+    """Raise :class:`UsageError` where a variable that jobs are to inherit is not set here."""
+    missing: dict[str, list[str]] = {}
+    for group in ensemble.groups.values():
+        for name in group.environment_from:
+            if name not in os.environ:
+                missing.setdefault(name, []).append(group.name)
+    if missing:
+        told = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
+        raise UsageError(
+            f"the environment lacks {', '.join(told)}",
+            cause="'environment_from' says that jobs inherit it from here",
+            hint=f"export {next(iter(missing))}=… in this shell and do the same again",
+            code="no-variable",
         )

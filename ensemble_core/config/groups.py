@@ -93,6 +93,14 @@ def _changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
 
 def _check_whole(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
     check_placeholders(context, path, spec, group)
+    for name in group.environment_from:
+        if name in group.environment:
+            context.report(
+                (*path, "environment", name) if "environment" in spec else path,
+                f"{name!r} has a value here and is taken from the run's environment as well",
+                hint="remove it from 'environment' or from 'environment_from'",
+                code="bad-value",
+            )
     both = [name for name in group.points if name in group.parameters]
     if both:
         at = "parameters" if "parameters" in spec else "points"
@@ -248,6 +256,24 @@ def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict
     return values
 
 
+def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[str, ...]:
+    if context.executor is not None and context.executor.members:
+        context.report(
+            path,
+            "jobs of members start where their member does, not from this run's environment",
+            hint="set these variables where the members are started, and remove the key",
+            code="bad-value",
+        )
+    if "ENSEMBLE_TOKEN" in names:
+        context.report(
+            (*path, names.index("ENSEMBLE_TOKEN")),
+            "jobs are never given the token of the service",
+            hint="give the program a token of its own, in another variable",
+            code="bad-value",
+        )
+    return tuple(names)
+
+
 #: How each field is read: the value that a JobGroup takes, ``None`` where an error was reported.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
@@ -255,6 +281,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "duration": Context.duration,
     "command": _command,
     "environment": _environment,
+    "environment_from": _environment_from,
     "parameters": read_parameters,
     "points": read_points,
     "observe": _observers,

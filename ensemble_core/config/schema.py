@@ -53,6 +53,7 @@ def compose(registry: Registry) -> dict[str, Any]:
         )
     fields = {**job, "properties": {**job["properties"]}}
     del fields["required"], fields["properties"]["name"]
+    del fields["properties"]["environment_from"]  # it is looked for before anything runs
     fields["description"] = "Fields of a job group. An environment is added to the group's own."
     definitions["job-fields"] = fields
     return schema

@@ -216,10 +216,8 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
                 f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version={number + 1};"
                 f" PRAGMA application_id={_APPLICATION}; COMMIT;"
             )
-    except BaseException as error:
+    except BaseException:
         connection.close()
-        if isinstance(error, UnicodeDecodeError):  # SQLite's words have those of the file in them
-            raise sqlite3.DatabaseError(f"malformed: {error}") from error
         raise
     return connection
 

@@ -154,6 +154,8 @@ class JobGroup:
     ``parameters`` is a sweep: one job per combination, ``count`` times. ``points`` are further
     parameters whose values stand side by side: the first of each, the second of each … A value
     ``None`` must be given by whoever submits. ``tasks`` ``None`` means as many as ``nodes``.
+    ``environment_from`` are variables that must be set where the run is started: jobs inherit
+    them, and no job holds their values.
     """
 
     name: str
@@ -166,6 +168,7 @@ class JobGroup:
     duration: float = 0.0
     workdir: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    environment_from: tuple[str, ...] = ()
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16

@@ -586,6 +586,19 @@ class ExecutorContract:
             session.run(job)
         assert (tmp_path / "told.txt").read_text() == "token: none\n"
 
+    def test_a_job_inherits_the_environment_that_the_run_was_started_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So a secret need not stand in the ensemble file (``environment_from``)."""
+        if not self.same_machine:
+            pytest.skip("the jobs' files are on another machine")
+        monkeypatch.setenv("DB_PASSWORD", "s3cret")
+        with Session(self.make_executor(), tmp_path, self.timeout) as session:
+            script = 'echo "password: $DB_PASSWORD"'
+            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
+            session.run(job)
+        assert (tmp_path / "told.txt").read_text() == "password: s3cret\n"
+
 
 def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait for something that no event tells of. Fails after ``timeout`` seconds."""

@@ -500,6 +500,25 @@ def test_where_files_cannot_be_locked_what_the_lock_says_of_its_holder_decides(
     check_right(place, place.ensemble("resume", "last", "--take-over"))
 
 
+def test_a_resume_takes_secrets_anew_and_says_which_is_missing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = place.folder / "e.yaml"
+    text = file.read_text().replace("{name: ", "{environment_from: [DB_PASSWORD], name: ", 1)
+    assert "DB_PASSWORD" in text
+    file.write_text(text)
+    monkeypatch.setenv("DB_PASSWORD", "first")
+    place.killed("told", 4)
+    before = place.submitted()
+    monkeypatch.delenv("DB_PASSWORD")
+    result = place.ensemble("resume", "last")
+    assert result.exit_code == 2
+    assert "the environment lacks DB_PASSWORD" in result.output
+    assert place.submitted() == before
+    monkeypatch.setenv("DB_PASSWORD", "second")
+    check_right(place, place.ensemble("resume", "last"))
+
+
 def test_a_lock_of_a_host_that_was_renamed_is_its_own(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,12 @@ from typing import Any
 
 import click
 
-from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, read_options
+from ensemble_core.cli.executor_choice import (
+    ExecutorChoice,
+    build_executor,
+    check_environment,
+    read_options,
+)
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import Display, display_options, run_argument, state_option
@@ -134,6 +139,9 @@ def _take_up(
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if changed is not None:
             ensemble = past.loading(changed)
+        if stop_first is None:
+            check_environment(ensemble)
+        if changed is not None:
             _adopt(recovered.engine, ensemble)
             writer.text(changed.file, changed.text, changed.overrides, ensemble.attached)
         kept.begin()

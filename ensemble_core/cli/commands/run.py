@@ -14,6 +14,7 @@ from ensemble_core.cli.earlier_folders import folders_of, reused
 from ensemble_core.cli.executor_choice import (
     ExecutorChoice,
     build_executor,
+    check_environment,
     choose_executor,
     read_options,
 )
@@ -88,6 +89,7 @@ def run(
     ensemble = config.load_text(
         text, registry, file=file, executor=choice.record, overrides=list(overrides)
     )
+    check_environment(ensemble)
     if choice.record.members:
         # An empty name where a group names none.
         named = {group.executor or "" for group in ensemble.groups.values()}

@@ -1,0 +1,89 @@
+"""Secrets that jobs inherit from the environment are written nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+FILE = """
+jobs:
+  - name: load
+    command: sh -c 'printf %s "$DB_PASSWORD" > told'
+    workdir: {folder}
+    environment_from: [DB_PASSWORD]
+rules: [{{trigger: start, action: {{name: submit, label: load}}}}]
+"""
+SECRET = "hunter2-and-more"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "e.yaml").write_text(FILE.format(folder=tmp_path / "work"))
+    monkeypatch.delenv("DB_PASSWORD", raising=False)
+    return tmp_path
+
+
+def run(folder: Path, *more: str) -> Result:
+    words = ("run", str(folder / "e.yaml"), "--executor", "local", *more)
+    return CliRunner().invoke(main, [*words, "--state", str(folder / "state")])
+
+
+def test_a_secret_that_jobs_inherit_is_in_no_file_of_the_run_and_not_in_json(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    result = run(folder, "--json")
+    assert result.exit_code == 0, result.output
+    assert (folder / "work" / "told").read_text() == SECRET
+    assert SECRET not in result.output
+    kept = [path for path in (folder / "state").rglob("*") if path.is_file()]
+    assert {"journal.db", "local.log"} <= {path.name for path in kept}
+    assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
+    for command in ("events", "status", "replay"):
+        told = CliRunner().invoke(
+            main, [command, "last", "--json", "--state", str(folder / "state")]
+        )
+        assert told.exit_code == 0
+        assert SECRET not in told.output
+
+
+def test_nothing_runs_while_a_variable_that_jobs_inherit_is_missing(folder: Path) -> None:
+    result = run(folder)
+    assert result.exit_code == 2
+    assert "the environment lacks DB_PASSWORD (for load)" in result.stderr
+    assert "export DB_PASSWORD=" in result.stderr
+    assert not (folder / "work").exists()
+    assert not (folder / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("[DB_PASSWORD]", "[ENSEMBLE_TOKEN]", "never given the token"),
+        ("[DB_PASSWORD]", "[DB-PASSWORD]", "DB-PASSWORD"),
+        (
+            "environment_from:",
+            "environment: {DB_PASSWORD: x}\n    environment_from:",
+            "taken from the run's environment as well",
+        ),
+        (
+            "name: submit, label: load",
+            "name: submit, label: load, with: {environment_from: [HOME]}",
+            "environment_from",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_from_the_environment_is_an_error_with_its_place(
+    folder: Path, before: str, after: str, words: str
+) -> None:
+    text = (folder / "e.yaml").read_text()
+    assert before in text
+    (folder / "e.yaml").write_text(text.replace(before, after))
+    result = run(folder)
+    assert result.exit_code == 2
+    assert "e.yaml:" in result.stderr
+    assert words in result.stderr
