@@ -19,6 +19,13 @@ from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
 __all__ = ["GroupState", "JobRecord", "JobTable", "Link", "Strangers", "exit_code"]
 
 Outcome = Literal["success", "failed", "cancelled"]
+_OUTCOME_OCCASION: dict[Outcome, str] = {
+    "success": "job-success",
+    "failed": "job-fail",
+    "cancelled": "job-cancel",
+}
+#: The variable of how long jobs ran that ended so.
+_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
 
 #: The state that an event brings a job to (RFC 21).
 _STATE_AFTER: dict[str, JobState] = {
@@ -251,7 +258,7 @@ class JobTable:
             status = event.context.get("status", 0)
             record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
-            if record.exception is None:
+            if "cause" in event.context and record.exception is None:
                 record.cause = said_cause(event.context)
             self.finishes += 1
             return self._outcome(record)
@@ -292,27 +299,23 @@ class JobTable:
         else:
             self._waiting_nodes -= job.nodes
             self._touch("waiting.nodes", self._waiting_nodes)
-        if record.exception == "cancel":
-            record.outcome = "cancelled"
-            self._count(group, "cancelled")
-            self._record_duration(record, "duration.cancelled")
-            return "job-cancel"
-        good = record.exception is None and record.status == 0
-        record.outcome = outcome = "success" if good else "failed"
-        self._count(group, "finished")
+        outcome: Outcome = "cancelled"
+        if record.exception != "cancel":
+            good = record.exception is None and record.status == 0
+            outcome = "success" if good else "failed"
+            self._count(group, "finished")
+        record.outcome = outcome
         self._count(group, outcome)
-        if not good:
+        if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
-        self._record_duration(record, "duration", f"duration.{outcome}")
-        return "job-success" if good else "job-fail"
-
-    def _record_duration(self, record: JobRecord, *variables: str) -> None:
         if record.started is not None and record.finished is not None:
             duration = record.finished - record.started
             if duration >= 0:
-                for variable in variables:
-                    self._record(record.job.group, variable, duration, record.finished)
+                if outcome != "cancelled":
+                    self._record(job.group, "duration", duration, record.finished)
+                self._record(job.group, _DURATIONS[outcome], duration, record.finished)
+        return _OUTCOME_OCCASION[outcome]
 
     def _count(self, group: GroupState, counter: str) -> None:
         group.counts[counter] += 1
@@ -391,9 +394,10 @@ class JobTable:
             fields["type"] = record.exception
             fields["note"] = record.note
         # A parameter of that name is meant where there is one.
-        why = record.why
-        if why is not None:
-            fields.setdefault("cause", why)
+        if record.outcome == "success":
+            fields.setdefault("cause", record.cause or "exit")
+        elif record.outcome is not None or record.exception is not None:
+            fields.setdefault("cause", record.why)
         if job.duration:
             fields.setdefault("limit", job.duration)
         return fields

@@ -248,10 +248,10 @@ class State:
         if record is not None:
             known.update(self.table.fields(record))
         if isinstance(event, JobEvent):
-            cause = known.get("cause")
-            known.update(event.context)
-            if "cause" in event.context:
-                known["cause"] = cause  # a parameter's, or that of the job's first exception
+            if "cause" in event.context:  # a parameter, or the job's first exception, says more
+                known.update({**event.context, "cause": known.get("cause")})
+            else:
+                known.update(event.context)
             known["name"] = event.name
         known.update(own)
         return known
