@@ -38,6 +38,12 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
 __all__ = ["ensemble_actions"]
 
 
+def _submit(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    label = options.get("label")
+    groups = firing.groups if label is None else (label,)
+    return [firing.submit(group, options.get("with")) for group in groups]
+
+
 def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     label = options.get("label")
     if label is not None:
@@ -111,12 +117,14 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="submit",
         summary="submit a job group",
-        plan=lambda firing, options: [firing.submit(options["label"], options.get("with"))],
-        options=_options(
-            ["label"],
-            label=_GROUP,
-            **{"with": _fields("Fields of the group that are different for these jobs.")},
-        ),
+        plan=_submit,
+        options={
+            **_options(
+                label={**_GROUP, "description": "The job group. Absent: every group."},
+                **{"with": _fields("Fields of the group that are different for these jobs.")},
+            ),
+            "dependentRequired": {"with": ["label"]},
+        },
         needs=frozenset({"submit"}),
     )
     yield ActionPlugin(

@@ -23,6 +23,7 @@ from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
+from ensemble_core.model.slips import always, never
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import meant_occasion
 
@@ -294,6 +295,15 @@ def _condition(
         _check_possible(context, place, condition, woken.path)
     if woken is not None and not woken.occasion.observed:
         _check_causes(context, place, condition, woken.occasion.group)
+    if condition.tree is not None:
+        impossible, certain = never(condition.tree), always(condition.tree)
+        if impossible is not None:
+            context.warnings.append(f"{condition.text!r} can never hold: {impossible}")
+        elif certain is not None:
+            context.warnings.append(
+                f"{condition.text!r} always holds: {certain} is true by itself; compare it with "
+                'something, as in \'group in ("a", "b")\''
+            )
     if condition.asks_metric_for_nan:
         context.report(
             place,

@@ -6,8 +6,10 @@ group's fields, in the file or while a run is under way.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -42,6 +44,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
     _check_whole(context, path, spec, group)
     _check_observers(context, path, group)
+    _check_program(context, group)
     command = spec["command"]
     if isinstance(command, str):
         unheard = sorted(_SHELL & set(group.command))
@@ -66,6 +69,33 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
             context.attach(error, (*path, "observe", name))
         except Exception:
             continue
+
+
+def _check_program(context: Context, group: JobGroup) -> None:
+    """Warn of a program that is not there; where jobs run elsewhere, only if it seems to be meant
+    that lies beside the file or in the folder where the run is started."""
+    name = group.command[0]
+    if not context.known.reads or "{" in name or "PATH" in group.environment:
+        return
+    here = context.executor is not None and context.executor.name == "local"
+    if "/" not in name:
+        missing = shutil.which(name) is None
+    elif os.path.isabs(name):
+        missing = here and not os.path.exists(name)
+    else:  # it starts at the job's folder, which may have it by then
+        missing = not os.path.exists(os.path.join(group.workdir or "", name))
+    if not missing:
+        return
+    beside = {"{here}": group.here, "{cwd}": os.getcwd()}
+    for word, folder in beside.items():
+        if os.path.isfile(os.path.join(folder, name)):
+            found = f"write {word}/{os.path.normpath(name)}"
+            break
+    else:
+        if not here or ("/" in name and not os.path.isabs(name)):
+            return
+        found = "is it installed, and on the PATH?"
+    context.warnings.append(f"job group {group.name!r}: there is no program {name!r}; {found}")
 
 
 def change_group(

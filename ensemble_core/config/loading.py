@@ -7,6 +7,7 @@ what arrives while the run is under way.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -178,6 +179,8 @@ class _Loader:
         limits = data.get("limits") if context.intact(("limits",)) else None
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         self._warn(rules)
+        if not context.errors:
+            self._warn_of_counts(rules)
         if not context.errors:
             context.warnings += shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:
@@ -392,8 +395,46 @@ class _Loader:
                 if "submit" in record.needs and schema.get("x-ensemble") == "group":
                     submitted.add(action.options.get(key))
         for group in context.known.groups:
-            if group not in submitted:
+            if group not in submitted and None not in submitted:
                 context.warnings.append(f"no rule submits the job group {group!r}")
+
+    def _warn_of_counts(self, rules: Sequence[BoundRule]) -> None:
+        """A count that no number of jobs can bring, where it is known how many there can be."""
+        most = self._most_jobs(rules)
+        for rule in rules:
+            comparison = rule.condition.comparison if rule.condition else None
+            if rule.trigger.metric is None or comparison is None or not most:
+                continue
+            path = parse_path(
+                rule.trigger.metric, self._context.known.groups, self._context.known.statistics
+            )
+            sign, number = comparison
+            jobs = most.get(path.group, math.inf) if path.kind == "count" else math.inf
+            if (sign in ("==", ">=") and number > jobs) or (sign == ">" and number >= jobs):
+                self._context.warnings.append(
+                    f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, and at most "
+                    f"{jobs} jobs of {path.group!r} are ever submitted"
+                )
+
+    def _most_jobs(self, rules: Sequence[BoundRule]) -> Mapping[str, int]:
+        """The most jobs that there can be of each group; empty where that is not known."""
+        context = self._context
+        if context.known.functions or context.known.changing:
+            return {}
+        most = dict.fromkeys(context.known.groups, 0)
+        for rule in rules:
+            for action in (each for one in rule.actions for each in one.flat()):
+                record = context.registry.actions[action.name]
+                if action.plan is not None and "submit" not in record.needs:
+                    continue
+                if action.name != "submit" or set(action.options) - {"label"}:
+                    return {}
+                label = action.options.get("label")
+                for name in most if label is None else (label,):
+                    group = context.known.groups[name]
+                    most[name] += rule.repetitions * (group.size if group is not None else 0)
+        again = {spec.get("name") for spec in _entries(self._data.get("jobs")) if "retry" in spec}
+        return {} if again or "generate" in self._data else most
 
     def _warn_of_no_heartbeat(self, rules: Sequence[BoundRule]) -> None:
         """A metric that moves while nothing happens, and nothing that would look at it then."""

@@ -77,6 +77,16 @@ def _fault(
 _COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
 
 
+#: What YAML reads as something else, in the line where it stops, and what to write.
+_SLIPS = (
+    (re.compile(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
+    (
+        re.compile(r":\s*\{[A-Za-z_][\w.:]*\}\s*[^\s,}]"),
+        'quote text that begins with a placeholder: "{job} failed"',
+    ),
+)
+
+
 def _syntax(error: Any, text: str, file: str) -> UsageError:
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "it does not parse"
@@ -99,8 +109,11 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     begun = error.context_mark
     since = f" (begun in line {begun.line + 1})" if context and begun is not None else ""
     hint = None
+    slip = next((say for pattern, say in _SLIPS if pattern.search(line)), None)
     column = next((m for m in _COLUMN.finditer(line) if m.start() <= mark.column), None)
-    if column is not None and ("token" in problem or "did not find expected" in problem):
+    if slip is not None:
+        hint = slip
+    elif column is not None and ("token" in problem or "did not find expected" in problem):
         # Between { and } a bracket begins a list, also in the middle of a condition.
         hint = f'quote what has brackets in it: "{column[0]} …"'
     elif "mapping values are not allowed" in problem:

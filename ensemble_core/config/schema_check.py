@@ -32,6 +32,7 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
+_OFTEN = "enabled: false switches a rule off; a large number lets it fire for ever"
 _EXAMPLES = {
     "jobs": "jobs: [{name: hello, command: echo hello}]",
     "rules": "rules: [{trigger: start, action: {name: submit, label: hello}}]",
@@ -40,6 +41,15 @@ _EXAMPLES = {
     "action": "action: {name: submit, label: GROUP}",
     "label": "label: the name of the job group (or function) that is meant",
 }
+
+
+#: Keys as queues and other programs call them.
+_USUAL = {
+    "cores": "cores_per_task", "cpus": "cores_per_task", "cpus_per_task": "cores_per_task",
+    "gpus": "gpus_per_task", "ntasks": "tasks", "time": "duration", "walltime": "duration",
+    "timeout": "duration", "env": "environment", "cwd": "workdir", "args": "parameters",
+    "priority": "urgency", "if": "when", "condition": "when", "repeat": "repetitions",
+}  # fmt: skip
 
 
 def check_shape(context: Context, part: str = "") -> None:
@@ -128,6 +138,8 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         is_ = f"is {document.written(path, value)}" if len(found) < 60 else "is out of range"
         what = f"{name} {is_}, it must be {_LIMITS[kind]} {error.kind.limit:g}"
         code = "out-of-range"
+        if path and path[-1] == "repetitions":
+            hint = _OFTEN
     elif kind in ("minItems", "minLength", "minProperties") and not value:
         what, code = f"{name} is empty", "empty"
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
@@ -205,6 +217,8 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             continue
         absent = [name for name in known if name not in data]
         near = get_close_matches(key, absent, 1, 0.55) or get_close_matches(key, known, 1, 0.55)
+        if _USUAL.get(key.lower()) in known:
+            near = [_USUAL[key.lower()]]
         if near:
             hint = f"did you mean {near[0]!r}?"
         else:
@@ -225,6 +239,8 @@ def _bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
     hint = "use letters, digits and _, and begin with a letter"
     if isinstance(data, dict) and any("range(" in str(value) for value in data.values()):
         hint = "write a range as {from: 1, to: 4}, with step: if it is not 1"
+    elif isinstance(data, dict) and any(str(value).startswith("=") for value in data.values()):
+        hint = 'quote what has a comma in it: "= min(T, 3)"'
     for key in data if isinstance(data, dict) else ():
         if not re.search(pattern, key):
             context.report(
@@ -248,6 +264,8 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
         hint = "leave the key out, or give it a value" if path else None
     elif isinstance(value, str):
         found = f"the string {found}"
+        if path and path[-1] == "repetitions":
+            hint = _OFTEN
         if {"number", "integer"} & set(types):
             bare = value.strip().lstrip("0").replace("_", "")
             if bare.isascii() and bare.isdigit():

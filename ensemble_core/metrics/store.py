@@ -97,6 +97,10 @@ def _series_path(
     return None
 
 
+#: Statistics as other libraries call them.
+_USUAL = {"avg": "mean", "average": "mean", "var": "variance", "std": "variance", "total": "sum"}
+
+
 def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) -> EnsembleError:
     candidates = [*GAUGES]
     candidates += [f"count.{group}.{counter}" for group in groups for counter in COUNTS]
@@ -106,7 +110,12 @@ def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) ->
         for group in groups
         for variable in VARIABLES
     ]
-    near = get_close_matches(text, candidates, 1, 0.5)
+    head, _, rest = text.partition(".")
+    usual = _USUAL.get(head.lower())
+    meant = f"{usual}.{rest}"
+    near = [meant] if meant in candidates else get_close_matches(text, candidates, 1, 0.5)
+    if usual in statistics and not near:
+        near = [meant]
     return EnsembleError(
         f"no metric {text!r} can ever exist",
         hint=f"did you mean {near[0]!r}?"

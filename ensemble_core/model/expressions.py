@@ -19,6 +19,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, checked, compiled, refused
+from ensemble_core.model.slips import meant
 
 __all__ = [
     "EVENT_FIELDS",
@@ -168,6 +169,9 @@ def parse(
         whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
+        better = meant(text)
+        if better is not None:
+            hint = f"write {better!r}"
         raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None
     _name_columns(whole)
     _check_depth(whole.body, text)

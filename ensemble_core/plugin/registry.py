@@ -180,6 +180,10 @@ class Records(Mapping[str, _R], Generic[_R]):
         return PluginError(what, hint=hint, code="plugin-clash")
 
 
+#: What the first implementation and others call them.
+_USUAL = {"scale-up": "grow", "scale-down": "shrink", "scale_up": "grow", "scale_down": "shrink"}
+
+
 class Registry:
     """Everything that plugins offer, and every plugin that was found.
 
@@ -271,6 +275,8 @@ class Registry:
                 *(claimed for claimed in records.clashes if ":" not in claimed),
             ]
             near = get_close_matches(name, known, 1) or get_close_matches(bare, known, 1)
+            if _USUAL.get(bare) in known:
+                near = [_USUAL[bare]]
             if near:
                 said.append(f"did you mean {near[0]!r}?")
             elif not home:

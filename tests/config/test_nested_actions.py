@@ -223,7 +223,11 @@ def test_editors_can_check_inner_actions_by_the_schema(registry: Registry) -> No
         ],
     }
     assert validator.is_valid(data)
-    for wrong in ({"name": "submit"}, {"name": "sbmit"}, {"name": "log", "label": "x"}):
+    for wrong in (
+        {"name": "terminate", "exit_code": "x"},
+        {"name": "sbmit"},
+        {"name": "log", "label": "x"},
+    ):
         data["rules"][0]["action"]["good"] = [wrong]
         assert not validator.is_valid(data), wrong
 

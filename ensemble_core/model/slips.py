@@ -1,0 +1,99 @@
+"""Slips in formulas: what is written like another language, what can never hold, what always does.
+
+Asked by ``expressions`` for a hint where a formula does not parse, and by the config part for
+conditions that parse and still cannot be meant.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+
+__all__ = ["always", "meant", "never"]
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+#: What other languages write, and what it is here.
+_WORDS = (
+    (re.compile(r"&&"), "and"),
+    (re.compile(r"\|\|"), "or"),
+    (re.compile(r"\bAND\b"), "and"),
+    (re.compile(r"\bOR\b"), "or"),
+    (re.compile(r"\bNOT\b"), "not"),
+    (re.compile(r"!(?!=)\s*"), "not "),
+    (re.compile(r"<>"), "!="),
+    (re.compile(r"===+"), "=="),
+    (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
+)
+_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
+_SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
+
+
+def meant(text: str) -> str | None:
+    """The formula as it is written here, where it has words of other languages.
+
+    >>> meant('T > 1 && type = "x"')
+    'T > 1 and type == "x"'
+    """
+    parts: list[str] = []
+    end = 0
+    for match in [*_QUOTED.finditer(text), None]:
+        part = text[end : match.start() if match else None]
+        for wrong, right in _WORDS:
+            part = wrong.sub(right, part)
+        parts += [part, match.group() if match else ""]
+        end = match.end() if match else end
+    found = " ".join("".join(parts).split())
+    return found if found != " ".join(text.split()) else None
+
+
+def never(tree: ast.expr) -> str | None:
+    """Why a condition can never hold: two comparisons of one name that exclude each other."""
+    both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
+    bounds: dict[str, tuple[float, bool, float, bool]] = {}
+    for part in tree.values if both else [tree]:  # type: ignore[attr-defined]
+        for name, sign, number in _comparisons(part):
+            low, above, high, below = bounds.get(name, (-math.inf, False, math.inf, False))
+            if sign in (">", ">=", "==") and (number, sign == ">") > (low, above):
+                low, above = number, sign == ">"
+            if sign in ("<", "<=", "==") and (number, sign != "<") < (high, not below):
+                high, below = number, sign == "<"
+            if low > high or (low == high and (above or below)):
+                return f"no {name} fits all of it"
+            bounds[name] = (low, above, high, below)
+    return None
+
+
+def _comparisons(part: ast.expr) -> list[tuple[str, str, float]]:
+    """``name SIGN number`` for each comparison of a name with a number, as far as it is one."""
+    if not isinstance(part, ast.Compare):
+        return []
+    found = []
+    operands = [part.left, *part.comparators]
+    for left, operator, right in zip(operands, part.ops, operands[1:], strict=False):
+        sign = _SIGNS.get(type(operator))
+        if sign is None:
+            continue
+        if isinstance(left, ast.Name) and (number := _number(right)) is not None:
+            found.append((left.id, sign, number))
+        elif isinstance(right, ast.Name) and (number := _number(left)) is not None:
+            found.append((right.id, _MIRRORED[sign], number))
+    return found
+
+
+def _number(node: ast.expr) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]
+    return None
+
+
+def always(tree: ast.expr) -> str | None:
+    """The part of a condition that holds whatever happens: a text or number beside ``or``."""
+    parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or) else [tree]
+    for part in parts:
+        if isinstance(part, ast.Constant) and part.value:
+            return ast.unparse(part)
+    return None

@@ -1,0 +1,171 @@
+"""Slips: what users write by mistake, and the right form that they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ensemble_core.config import load, load_text
+from ensemble_core.errors import EnsembleError, FileErrors
+from ensemble_core.model.decisions import Submit
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
+
+REGISTRY = discover()
+JOB = "{name: a, command: x, count: 4, observe: {json-lines: {fields: [T, x]}}}"
+START = "  - {trigger: start, action: {name: submit, label: a}}\n"
+
+
+def loaded(rule: str = "", job: str = JOB) -> Ensemble:
+    return load_text(f"jobs:\n  - {job}\nrules:\n{START}{rule}\n", REGISTRY)
+
+
+def error(rule: str = "", job: str = JOB) -> EnsembleError:
+    with pytest.raises(EnsembleError) as caught:
+        loaded(rule, job)
+    found = caught.value
+    return found.errors[0] if isinstance(found, FileErrors) else found
+
+
+def when(condition: str) -> str:
+    return f"  - {{trigger: observed, name: a, when: '{condition}', action: {{name: terminate}}}}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "right"),
+    [
+        ("T > 1 && x < 2", "T > 1 and x < 2"),
+        ("T > 1 || x < 2", "T > 1 or x < 2"),
+        ("T > 1 AND x < 2", "T > 1 and x < 2"),
+        ("NOT T > 1 OR x < 2", "not T > 1 or x < 2"),
+        ("!(T > 1)", "not (T > 1)"),
+        ("T = 1", "T == 1"),
+        ('T = 1 and group = "a && b"', 'T == 1 and group == "a && b"'),
+    ],
+)
+def test_a_condition_of_another_language_is_told_as_it_is_written_here(
+    condition: str, right: str
+) -> None:
+    assert error(when(condition)).hint == f"write {right!r}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "hint"),
+    [
+        ("  - trigger: job-fail\n    when: > 5\n    action: {name: terminate}", '"> 5"'),
+        ("  - trigger: job-fail\n    when: >= 5\n    action: {name: terminate}", '"> 5"'),
+        ("  - {trigger: job-fail, when: > 5, action: {name: terminate}}", '"> 5"'),
+        (
+            "  - trigger: job-fail\n    action:\n      name: log\n      message: {job} failed",
+            "quote",
+        ),
+        ("  - {trigger: job-fail, action: {name: log, message: {job} failed}}", "quote text"),
+        ("  - {trigger: job-fail, repetitions: 0, action: {name: terminate}}", "enabled: false"),
+        ("  - {trigger: job-fail, action: {name: scale-up}}", "'grow'"),
+        ("  - {trigger: job-fail, action: {name: scale-down}}", "'shrink'"),
+        (
+            "  - {trigger: metric, name: avg.a-duration, action: {name: terminate}}",
+            "'mean.a-duration'",
+        ),
+        (
+            "  - {trigger: start, action: {name: submit, with: {parameters: {T: = min(T, 3)}}}}",
+            "quote what has a comma",
+        ),
+    ],
+)
+def test_a_slip_in_a_rule_is_told_with_the_right_form(rule: str, hint: str) -> None:
+    assert hint in (error(rule).hint or "")
+
+
+@pytest.mark.parametrize(
+    ("key", "right"),
+    [("cores", "cores_per_task"), ("gpus", "gpus_per_task"), ("walltime", "duration")],
+)
+def test_a_key_of_other_programs_is_told_by_its_name_here(key: str, right: str) -> None:
+    assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"
+
+
+@pytest.mark.parametrize(
+    ("condition", "warned"),
+    [
+        ("T > 5 and T < 3", "never"),
+        ("T > 5 and x > 1 and 5 >= T", "never"),
+        ("5 < T < 5.0", "never"),
+        ("T == 3 and T > 3", "never"),
+        ("T >= 5 and T <= 5", ""),
+        ("T > 5 or T < 3", ""),
+        ("T > -3 and T < -1", ""),
+        ('group == "a" or "x"', "always"),
+        ("T > 3 or 1", "always"),
+        ('group in ("a", "b") or T > 1', ""),
+    ],
+)
+def test_a_condition_that_never_or_always_holds_is_warned_of(condition: str, warned: str) -> None:
+    (rule,) = [
+        f"  - {{trigger: observed, name: a, when: {condition!r}, action: {{name: terminate}}}}"
+    ]
+    warnings = [text for text in loaded(rule).warnings if "hold" in text]
+    assert [warned in text for text in warnings] == ([True] if warned else [])
+
+
+@pytest.mark.parametrize(
+    ("job", "condition", "rest", "warned"),
+    [
+        (JOB, "5", "", True),
+        (JOB, "'> 3'", "", False),
+        (JOB, "'> 4'", "", True),
+        (JOB, "4", "", False),
+        (JOB, "8", START, False),
+        (JOB, "9", START, True),
+        (JOB, "5", "  - {trigger: job-fail, action: {name: submit, label: a, with: {count: 9}}}\n", False),
+        (JOB, "5", "  - {trigger: heartbeat, action: {name: set, label: a, with: {count: 9}}}\n", False),
+    ],
+)  # fmt: skip
+def test_a_count_that_can_never_come_is_warned_of(
+    job: str, condition: str, rest: str, warned: bool
+) -> None:
+    rule = f"  - {{trigger: metric, name: count.a.success, when: {condition}, action: {{name: terminate}}}}\n"  # fmt: skip
+    said = [text for text in loaded(rule + rest, job).warnings if "are ever submitted" in text]
+    assert bool(said) == warned
+
+
+def test_a_program_that_is_not_there_is_told_with_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    monkeypatch.chdir(start)
+    for program in (tmp_path / "ising", start / "post"):
+        program.touch()
+        program.chmod(0o755)
+    file = tmp_path / "f.yaml"
+
+    def warnings(command: str, executor: str | None = None) -> list[str]:
+        file.write_text(
+            f"jobs:\n  - {{name: a, command: {command}, workdir: runs}}\nrules:\n{START}"
+        )
+        record = None if executor is None else REGISTRY.executors[executor]
+        return [
+            text for text in load(file, REGISTRY, executor=record).warnings if "program" in text
+        ]
+
+    for command in ("ising", "./ising"):
+        assert ["write {here}/ising" in text for text in warnings(command)] == [True]
+    assert ["write {cwd}/post" in text for text in warnings("./post")] == [True]
+    assert warnings("no-such-program-anywhere") == []
+    assert len(warnings("no-such-program-anywhere", "local")) == 1
+    assert warnings("sh -c true", "local") == []
+    assert warnings("'{here}/ising'", "local") == []
+
+
+def test_a_submit_without_a_label_is_of_every_group() -> None:
+    text = "jobs:\n  - {name: a, command: x}\n  - {name: b, command: y, count: 2}\nrules:\n  - {trigger: start, action: {name: submit}}\n"  # fmt: skip
+    ensemble = load_text(text, REGISTRY)
+    assert [text for text in ensemble.warnings if "submit" in text] == []
+    decisions = Story(ensemble).start()
+    submits = [one for one in decisions if isinstance(one, Submit)]
+    assert [[job.id for job in one.jobs] for one in submits] == [["a.0"], ["b.0", "b.1"]]
+    with pytest.raises(FileErrors):
+        load_text(text.replace("name: submit", "name: submit, with: {count: 2}"), REGISTRY)
