@@ -65,7 +65,10 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        command: object = point.load()
+        from ensemble_core.plugin.load_guard import guarded
+
+        with guarded(f"command {point.name!r} of {point.distribution} {point.version}"):
+            command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is no click command")
     except KeyboardInterrupt:

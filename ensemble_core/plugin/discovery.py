@@ -29,6 +29,7 @@ import pluggy
 from ensemble_core.errors import Location, PluginError
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
+from ensemble_core.plugin.load_guard import guarded
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import HOOKS, check_records
 
@@ -106,10 +107,12 @@ class _Loader:
         if found.error is not None:
             return done(error=found.error)
         try:
-            plugin = found.load()
-            if any(plugin is each for each in self._plugins):
-                return None
-            records = self._ask(plugin, str(done()))
+            shown = str(done())
+            with contextlib.nullcontext() if done().builtin else self._guarded(shown):
+                plugin = found.load()
+                if any(plugin is each for each in self._plugins):
+                    return None
+                records = self._ask(plugin, shown)
         except BaseException as error:  # SystemExit and the panics of compiled modules included
             return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
@@ -130,9 +133,12 @@ class _Loader:
             raise PluginError(f"plugin file {file!r} does not exist", code="plugin-file")
         if _real(path) in self._files:
             return None
-        module = _import_file(path)
+        shown = f"plugin {file!r}"
+        with self._guarded(shown):
+            module = _import_file(path)
         try:
-            records = self._ask(module, f"plugin {file!r}")
+            with self._guarded(shown):
+                records = self._ask(module, shown)
         except BaseException as error:  # whatever a plugin's code can raise
             sys.modules.pop(module.__name__, None)
             raise PluginError(
@@ -146,6 +152,14 @@ class _Loader:
         return LoadedPlugin(
             name=path.stem, distribution=distribution, version="", module=file, records=records
         )
+
+    @contextlib.contextmanager
+    def _guarded(self, shown: str) -> Iterator[None]:
+        with guarded(shown) as printed:
+            yield
+        told = f"{shown} prints while it is loaded; that went to the standard error"
+        if printed.anything and told not in self.warnings:
+            self.warnings.append(told)
 
     def _ask(self, plugin: object, shown: str) -> dict[str, tuple[Named, ...]]:
         """Call the plugin's hooks; what they return, by kind. Raises :class:`PluginError`, and
@@ -257,7 +271,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except BaseException as error:  # whatever a plugin's code can raise

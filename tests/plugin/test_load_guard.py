@@ -1,0 +1,126 @@
+"""Plugins that misbehave while they are imported: each is named, and does no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+FILE = """
+jobs: [{name: work, command: "true"}]
+rules: [{trigger: start, action: {name: log, message: here}}]
+"""
+GOOD = """
+from ensemble_core import ActionPlugin, hookimpl
+
+@hookimpl
+def ensemble_actions():
+    yield ActionPlugin(name="nothing", summary="Does nothing", plan=lambda firing, options: ())
+"""
+PRINTS = """
+import os, subprocess, sys
+print("a banner")
+os.write(1, b"of compiled code\\n")
+subprocess.run([sys.executable, "-c", "print('of a child')"])
+"""
+
+
+def ensemble(folder: Path, *args: str, path: Path | None = None) -> subprocess.Popen[str]:
+    paths = os.pathsep.join(map(str, filter(None, (path, os.environ.get("PYTHONPATH")))))
+    return subprocess.Popen(
+        [sys.executable, "-m", "ensemble_core.cli", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def done(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def run(folder: Path, *args: str, path: Path | None = None) -> subprocess.Popen[str]:
+    (folder / "e.yaml").write_text(FILE)
+    words = ("run", "e.yaml", "--executor", "local", "--no-journal", "--json")
+    return ensemble(folder, *words, *args, path=path)
+
+
+def single(folder: Path, code: str) -> tuple[str, str]:
+    (folder / "odd.py").write_text(code + GOOD)
+    return "--plugin", "odd.py"
+
+
+def install(folder: Path, code: str) -> Path:
+    """A distribution with a plugin, in a folder of its own."""
+    site = folder / "site"
+    about = site / "ensemble_odd-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Name: ensemble-odd\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[ensemble]\nodd = odd_plugin\n")
+    (site / "odd_plugin.py").write_text(code + GOOD)
+    return site
+
+
+def test_what_a_plugin_prints_does_not_spoil_json_and_is_told(tmp_path: Path) -> None:
+    code, out, err = done(run(tmp_path, *single(tmp_path, PRINTS)))
+    assert code == 0, err
+    assert all(json.loads(line) for line in out.splitlines())
+    for said in ("a banner", "of compiled code", "of a child"):
+        assert said in err
+    assert "plugin 'odd.py' prints while it is loaded" in err
+
+    site = install(tmp_path, PRINTS)
+    code, out, err = done(ensemble(tmp_path, "plugins", "list", "--json", path=site))
+    assert code == 0, err
+    (told,) = json.loads(out)["warnings"]
+    assert told.startswith("plugin 'odd' of ensemble-odd 1.0 prints")
+
+
+@pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "import sys\nsys.exit(0)\n"])
+def test_a_plugin_that_ends_the_process_does_not_end_a_run_in_silence(
+    tmp_path: Path, code: str
+) -> None:
+    ended, _, err = done(run(tmp_path, *single(tmp_path, code)))
+    assert ended == 2
+    assert "odd.py" in err
+    assert "it ended the program (exit code 0)" in err
+
+
+def test_an_installed_plugin_that_ends_the_process_is_listed_as_broken(tmp_path: Path) -> None:
+    site = install(tmp_path, "import os\nos._exit(0)\n")
+    ended, out, err = done(run(tmp_path, path=site))
+    assert ended == 0
+    assert out  # the run did not need it
+    assert "ensemble-odd" in err
+    ended, out, _ = done(ensemble(tmp_path, "plugins", "list", path=site))
+    assert ended == 0
+    assert "it ended the program (exit code 0)" in " ".join(out.split())
+
+
+def test_a_child_of_a_plugin_may_end_itself(tmp_path: Path) -> None:
+    fork = "import os\nchild = os.fork()\nif not child: os._exit(7)\n"
+    fork += "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+    ended, _, err = done(run(tmp_path, *single(tmp_path, fork)))
+    assert ended == 0, err
+
+
+def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
+    process = run(tmp_path, *single(tmp_path, "import time\ntime.sleep(3600)\n"))
+    limit = threading.Timer(120, process.kill)
+    limit.start()
+    try:
+        assert process.stderr is not None
+        said = next((line for line in process.stderr if "odd.py" in line), "")
+    finally:
+        limit.cancel()
+        process.kill()
+        process.communicate()
+    assert "plugin 'odd.py' has been loading for" in said
