@@ -70,7 +70,10 @@ def test_a_condition_of_another_language_is_told_as_it_is_written_here(
             "'mean.a-duration'",
         ),
         (
-            "  - {trigger: start, action: {name: submit, with: {parameters: {T: = min(T, 3)}}}}",
+            (
+                "  - trigger: start\n"
+                "    action: {name: submit, label: a, with: {parameters: {T: = min(T, 3)}}}"
+            ),
             "quote what has a comma",
         ),
     ],
