@@ -174,7 +174,9 @@ class Router:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
             beat = message.beat
-            groups = [group for group in beat.groups if _is_name(group.name)][:_MOST_GROUPS]
+            # Copies: a part of a message keeps all of it in memory.
+            named = (group for group in beat.groups if _is_name(group.name))
+            groups = [_copied(group) for group in islice(named, _MOST_GROUPS)]
             state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
             state.groups = tuple(groups)
             left = len(beat.gauges) - len(state.gauges) + len(beat.metrics) - len(state.metrics)
@@ -364,6 +366,12 @@ class Router:
 
 def _is_name(name: str) -> bool:
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+def _copied(group: pb.Group) -> pb.Group:
+    copy = pb.Group()
+    copy.CopyFrom(group)
+    return copy
 
 
 def _some(values: Mapping[str, float]) -> dict[str, float]:

@@ -3,8 +3,8 @@
 Messages are read only after their sender is known, within a time and a few at once; whom the call
 comes from is then :func:`caller` for the servicer. So every method is asked with a stream, as gRPC
 sees it: of any other it reads the message before anybody is asked. Health needs no token, and in
-the first implementation's protocol the message says who asks: these share a few turns, in which the
-oldest gives way. A refusal, or a fault, ends one call with a status and a reason; nothing else
+the first implementation's protocol the message says who asks: these share a few places
+(``message_reader``). A refusal, or a fault, ends one call with a status and a reason; nothing else
 notices.
 """
 
@@ -28,6 +28,7 @@ from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
+from ensemble_service.message_reader import MessageReader
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
 from ensemble_service.tokens import TokenFile
@@ -37,17 +38,13 @@ __all__ = ["RpcGuard", "StandIn", "caller"]
 #: Says who asks where there is no credential, by the request; ``None`` for nobody.
 StandIn = Callable[[Any], Identity | None]
 
-#: Streams that one credential may have open at a time.
-_STREAMS = 1_000
+#: Streams that one credential may have open at a time: each may hold a message that does not end.
+_STREAMS = 64
 #: Refusals that are logged in a second; of more, only how many there were.
 _LOGGED = 20
 _LONGEST = 1_000
 #: Seconds that a caller has to send a message in, once it is being read.
 _READING = 10.0
-#: Messages that are read at once: of one credential, and of all callers that have none.
-_AT_ONCE, _NAMELESS_AT_ONCE = 8, 16
-#: Credentials whose turns are remembered.
-_MOST_READERS = 1_000
 #: Streams of callers without a credential, and seconds that each may last.
 _PROBES, _PROBE_AGE = 64, 600.0
 
@@ -100,9 +97,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._rates = RateLimiter(rate, 2 * rate) if rate else None
         self._failures = RateLimiter(20, 100)
         self._handlers: dict[str, Any] = {}
-        self._reading: dict[Identity, asyncio.Semaphore] = {}
-        #: Those whose message is being read, the oldest first.
-        self._nameless: dict[asyncio.Task[Any], None] = {}
+        self._reader = MessageReader()
         self._live: dict[asyncio.Task[Any], _Stream] = {}
         self._streams: Counter[Identity] = Counter()
         self._logs = RateLimiter(_LOGGED, _LOGGED)
@@ -148,14 +143,14 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             deadline = Deadline(seconds)
             try:
                 if is_open:
-                    request = _decode(decode, await self._read_nameless(messages))
+                    request = _decode(decode, await self._reader.read_nameless(messages))
                 else:
                     identity = self._authenticate(context)
                     if identity is not None:
                         self._take_turn(identity)
-                        request = _decode(decode, await self._read(identity, messages))
+                        request = _decode(decode, await self._reader.read(identity, messages))
                     elif stand_in is not None:
-                        request = _decode(decode, await self._read_nameless(messages))
+                        request = _decode(decode, await self._reader.read_nameless(messages))
                         identity = stand_in(request)
                         if identity is None:
                             raise nobody
@@ -244,47 +239,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
     # -- messages -------------------------------------------------------------------------------
 
-    async def _read(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
-        """A message of a caller that is known. Of those that do not fit in at once gRPC holds no
-        more than the window of a stream."""
-        turns = self._reading.get(identity)
-        if turns is None:
-            if len(self._reading) >= _MOST_READERS:
-                self._reading = {who: left for who, left in self._reading.items() if left.locked()}
-            turns = self._reading[identity] = asyncio.Semaphore(_AT_ONCE)
-        async with turns:
-            return await _next(messages)
-
-    async def _read_nameless(self, messages: AsyncIterator[bytes]) -> bytes:
-        """A message of a caller that is not known. Whoever is slow gives way: what an honest one
-        sends is there at once."""
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._nameless) >= _NAMELESS_AT_ONCE:
-            oldest = next(iter(self._nameless))
-            del self._nameless[oldest]
-            oldest.cancel()
-        self._nameless[task] = None
-        try:
-            data = await _next(messages)
-        except asyncio.CancelledError:
-            if task in self._nameless:  # its time is over, or the caller is gone
-                raise
-            if sys.version_info >= (3, 11):
-                task.uncancel()
-            reason = "too many callers without a credential are slow; try again"
-            raise Refused("RESOURCE_EXHAUSTED", reason) from None
-        finally:
-            self._nameless.pop(task, None)
-        return data
-
     async def _read_soon(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
         """The one message of a caller that is answered with a stream."""
         deadline = Deadline(_READING)
         try:
             if identity is _PROBE:
-                return await self._read_nameless(messages)
-            return await self._read(identity, messages)
+                return await self._reader.read_nameless(messages)
+            return await self._reader.read(identity, messages)
         except asyncio.CancelledError:
             if not deadline.exceeded:
                 raise
@@ -297,7 +258,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     ) -> AsyncIterator[Any]:
         """The messages of a stream. How long the first may take is the servicer's to say."""
         try:
-            first = await self._read(identity, messages)
+            first = await self._reader.read(identity, messages)
         except Refused:  # there is none
             return
         yield _decode(decode, first)
@@ -309,7 +270,11 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     def _open_stream(self, identity: Identity, task: asyncio.Task[Any]) -> _Stream:
         most = _PROBES if identity is _PROBE else _STREAMS
         if self._streams[identity] >= most:
-            raise Refused("RESOURCE_EXHAUSTED", f"{most} streams are open already")
+            raise Refused(
+                "RESOURCE_EXHAUSTED",
+                f"{most} streams with this credential are open already; end some, or have another "
+                "made for others: ensemble-server token add",
+            )
         self._streams[identity] += 1
         stream = self._live[task] = _Stream(identity, task)
         if identity is _PROBE:
@@ -461,10 +426,3 @@ def _decode(deserializer: Callable[[bytes], Any], data: bytes) -> Any:
         return deserializer(data)
     except DecodeError:
         raise Refused("INVALID_ARGUMENT", "the message cannot be decoded") from None
-
-
-async def _next(messages: AsyncIterator[bytes]) -> bytes:
-    try:
-        return await messages.__anext__()
-    except StopAsyncIteration:
-        raise Refused("INVALID_ARGUMENT", "there is no message") from None

@@ -7,12 +7,15 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from ensemble_service.channel import MAX_MESSAGE
+__all__ = ["MAX_REQUEST", "Settings", "grpc_options", "raise_file_limit"]
 
-__all__ = ["Settings", "grpc_options", "raise_file_limit"]
-
+#: Bytes of a message that is read: a little more than members and runs put into one
+#: (``wire.MOST_BYTES``), for as much may be held of each that does not end.
+MAX_REQUEST = 1_114_112
 #: Connections that are kept for files and other things than callers.
 _SPARE_FILES = 128
+#: Bytes that may be sent on a connection before they are read.
+_AHEAD = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class Settings:
     tls: Path | None = None
     insecure: bool = False
     legacy: tuple[str, ...] = ()
-    max_message: int = MAX_MESSAGE
+    max_message: int = MAX_REQUEST
     rate: float = 100.0
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
@@ -74,6 +77,11 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", 128),
+        # What is sent before it is read waits in memory, for each connection: not the megabytes
+        # that gRPC makes room for where a connection is fast, and no frame of as many.
+        ("grpc.http2.lookahead_bytes", _AHEAD),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.max_frame_size", 16_384),
         # Connections that never say who they are: not for long, and never all there can be.
         ("grpc.server_handshake_timeout_ms", int(settings.handshake * 1000)),
         ("grpc.max_allowed_incoming_connections", max(16, most - _SPARE_FILES)),

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 #: Jobs or events in one message, job ids in one, and bytes in one: well below what a service takes.
-MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 10_000, 1_000_000
+MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 2_000, 1_000_000
 #: The longest text that an event may carry where the event as a whole is too long.
 _LONGEST = 10_000
 #: What an event may have in it: characters of a name, entries of a mapping, levels of nesting.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,26 +20,29 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Service, Settings, serving
+from ensemble_service.settings import MAX_REQUEST
 from ensemble_service.tokens import TokenFile
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 _STATUS = "/ensemble.v1.Ensemble/GetStatus"
 _WATCH = "/ensemble.v1.Ensemble/Watch"
+_STEER = "/ensemble.v1.Ensemble/Steer"
 _LEGACY = "/convergedcomputing.org.grpc.v1.EnsembleOperator/RequestStatus"
 _CHECK, _HEALTH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
-_ENDLESS = 4 * 1024 * 1024 - 100
+_ENDLESS = MAX_REQUEST - 100
 
 
 class Endless:
     """One connection with many requests whose message is announced and never ends.
 
-    ``room`` has how many bytes the service has asked for on each stream, ``over`` those that it
+    ``first`` is what may be sent on each at first, ``room`` what the service has asked for beyond, ``over`` those that it
     has ended.
     """
 
     def __init__(self, port: int) -> None:
         self.room: Counter[int] = Counter()
         self.over: set[int] = set()
+        self.first = 65_535
         self._plug = socket.create_connection(("127.0.0.1", port), 5)
         self._plug.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(4, 0, 0))
         self._next = 1
@@ -91,6 +97,9 @@ class Endless:
                 elif kind == 3 or (kind in (0, 1) and flags & 1):
                     self.over.add(stream)
                 elif kind == 4 and not flags & 1:
+                    for at in range(0, len(body), 6):
+                        name, value = struct.unpack(">HI", body[at : at + 6])
+                        self.first = value if name == 4 else self.first
                     self._plug.sendall(self._frame(4, 1, 0))
                 elif kind == 6 and not flags & 1:
                     self._plug.sendall(self._frame(6, 1, 0, body))
@@ -106,7 +115,7 @@ class Endless:
 
     def large(self) -> int:
         """Of how many messages the service has asked for more than a window has room for."""
-        return sum(room > 1_000_000 for room in self.room.values())
+        return sum(room > 500_000 for room in self.room.values())
 
 
 @pytest.fixture
@@ -158,13 +167,13 @@ def test_health_is_answered_beside_callers_that_never_end(
         health = health_pb2_grpc.HealthStub(channel)
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    assert len(service[0]._guard._nameless) <= 16
+    assert len(service[0]._guard._reader.nameless) <= 16
 
 
 def test_nothing_that_a_health_probe_sends_is_kept(service: tuple[Service, str]) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        name = "x" * (4 * 1024 * 1024 - 1_000)
+        name = "x" * (MAX_REQUEST - 1_000)
         for _ in range(8):
             with pytest.raises(grpc.RpcError) as refused:
                 next(health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=10))
@@ -213,6 +222,77 @@ def test_honest_requests_are_answered_beside_idle_and_endless_ones(
             assert client.status() == []
     for plug in idle:
         plug.close()
+
+
+def test_what_nobody_reads_has_little_room(endless: Endless) -> None:
+    endless.listen(0.5)
+    assert endless.first <= 16_384  # on each stream, before any of it is read
+
+
+def test_one_token_holds_few_streams(service: tuple[Service, str], endless: Endless) -> None:
+    others = [Endless(service[0].port) for _ in range(2)]
+    for number in range(150):
+        (endless, *others)[number % 3].ask(_STEER, service[1])
+    end = time.monotonic() + 30
+    while sum(len(each.over) for each in (endless, *others)) < 150 - 64:
+        assert time.monotonic() < end
+        for each in (endless, *others):
+            each.listen(0.1)
+    assert len(service[0]._guard._live) <= 64
+    for each in others:
+        each.close()
+
+
+def test_the_memory_of_the_service_stays_bounded_among_hostile_callers(tmp_path: Path) -> None:
+    """Fewer of those that ``benchmarks/service_hostile.py`` measures with."""
+    settings = Settings(state=tmp_path, port=0, grace=1)
+    file = TokenFile(settings.token_path)
+    name = "default/bad"
+    tokens = {
+        "viewer": file.add("viewer", "default")[0],
+        "controller": file.add("controller", "default")[0],
+        "members": {name: file.add("member", name)[0]},
+    }
+    (tmp_path / "crowd.json").write_text(json.dumps(tokens), "utf-8")
+    honest, _ = file.add("viewer", "default")
+    code = (
+        "import asyncio, sys; from pathlib import Path; "
+        "from ensemble_service.server import Settings, run; "
+        "run(Settings(state=Path(sys.argv[1]), port=0), None, "
+        "lambda service: print(service.port, flush=True))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        program = Path(__file__).with_name("hostile_crowd.py")
+        command = [sys.executable, str(program), str(port), str(tmp_path / "crowd.json")]
+        crowd = subprocess.Popen(
+            [*command, "--connections", "120"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "ready\n"
+            with ServiceClient(port=port, token=honest, timeout=60) as client:
+                for _ in range(50):
+                    client.status()
+                    time.sleep(0.05)
+            told, _ = crowd.communicate(timeout=60)
+            did = json.loads(told)
+            kinds = {kind.partition(":")[0] for kind in did}
+            assert kinds == {"slow", "endless", "huge", "wrong", "member", "steering"}
+            status = Path(f"/proc/{server.pid}/status")
+            if status.exists():  # Linux
+                found = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                assert int(found["VmHWM"].split()[0]) < 250 * 1024
+        finally:
+            crowd.kill()
+            crowd.wait()
+            server.terminate()
 
 
 def test_many_requests_at_once_with_one_token_are_all_answered(

@@ -29,6 +29,7 @@ from ensemble_service.commands.places import (
     tokens_option,
 )
 from ensemble_service.commands.status import status
+from ensemble_service.settings import MAX_REQUEST
 
 if TYPE_CHECKING:
     from ensemble_core import Resizer
@@ -100,7 +101,7 @@ def main() -> None:
 )
 @click.option(
     "--max-message-bytes",
-    default=4 * 1024 * 1024,
+    default=MAX_REQUEST,
     show_default=True,
     type=click.IntRange(1024, 1 << 30),
     help="Refuse larger messages, unread.",

@@ -1,0 +1,267 @@
+"""The ensemble service among hostile callers: its memory, and how long honest requests take.
+
+A hundred honest members are connected, send ten events a second each to a run, and ask for their
+status, one a second each. Beside them there are a thousand idle connections, then a thousand
+hostile ones (``plugins/ensemble-service/tests/hostile_crowd.py``: slow, endless, huge, with wrong
+tokens, and with the tokens of ten members and a controller), in turn and in the same run; the
+hostile ones run at the lowest priority, since they share the cores. Said is the time of honest
+requests as a ratio of medians, and the memory of the service: at its end and at its highest. The
+exit code is 1 where the ratio or the memory is above its bound, or an honest request failed.
+
+    python benchmarks/service_hostile.py [--rounds N] [--seconds S] [--connections N] [--hours H]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.server import Settings
+from ensemble_service.tokens import TokenFile
+
+CROWD = Path(__file__).parents[1] / "plugins" / "ensemble-service" / "tests" / "hostile_crowd.py"
+KINDS = "slow,endless,huge,wrong,member,steering"
+#: Bounds: MiB that the service may take at its highest, and how many times as long honest requests
+#: may take as beside idle connections.
+MOST_MEMORY, MOST_RATIO = 200.0, 2.0
+#: Honest members that share a connection.
+SHARE = 20
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from ensemble_service.server import Service, Settings
+from ensemble_service.settings import raise_file_limit
+
+async def main():
+    raise_file_limit()
+    service = Service(Settings(state=Path(sys.argv[1]), port=0))
+    await service.start()
+    print(service.port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await service.stop(0)
+
+asyncio.run(main())
+"""
+
+
+class Server:
+    """The service, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "log").open("w"),
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def memory(self) -> tuple[float, float]:
+        """MiB that it has now, and at its highest. Linux."""
+        text = Path(f"/proc/{self._process.pid}/status").read_text("ascii")
+        found = dict(line.split(":", 1) for line in text.splitlines())
+        now, most = (int(found[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+        return now, most
+
+    def stop(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def crowd(server: Server, tokens: Path, kinds: str, connections: int) -> Iterator[dict[str, int]]:
+    """So many connections of these kinds, while the block lasts; then what they did."""
+    did: dict[str, int] = {}
+    command = [sys.executable, str(CROWD), str(server.port), str(tokens)]
+    command += ["--connections", str(connections), "--kinds", kinds]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        if process.stdout.readline() != "ready\n":
+            raise SystemExit("the crowd did not begin")
+        try:
+            yield did
+        finally:
+            process.stdin.close()
+            did.update(json.loads(process.stdout.read()))
+
+
+class Honest:
+    """The honest members, and their run."""
+
+    def __init__(self, server: Server, tokens: dict[str, Any], names: list[str]) -> None:
+        target = f"127.0.0.1:{server.port}"
+        apart = (("grpc.use_local_subchannel_pool", 1),)
+        self._channels = [
+            grpc.aio.insecure_channel(target, options=apart)
+            for _ in range(1 + -(-len(names) // SHARE))
+        ]
+        self._stubs: list[Any] = [api.EnsembleStub(channel) for channel in self._channels]
+        self._names, self._tokens = names, tokens
+        self.took: list[float] = []
+        self.failed: list[str] = []
+        self.events = 0
+
+    def _metadata(self, token: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {token}"),)
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._member(at, name)) for at, name in enumerate(self._names)]
+        tasks.append(asyncio.create_task(self._steer()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(ended, asyncio.CancelledError):
+                    self.failed.append(repr(ended))
+            for channel in self._channels:
+                await channel.close()
+
+    async def _steer(self) -> None:
+        run = self._stubs[0].Steer(metadata=self._metadata(self._tokens["controller"]))
+        await run.write(pb.FromRun(begin=pb.Begin(run="run-1", epoch=1)))
+        missing = set(self._names)
+        while missing:
+            message = await run.read()
+            missing.discard(message.presence.member)
+        for number, name in enumerate(self._names, start=1):
+            call = pb.Call(run="run-1", member=name, epoch=1, id=number, open=pb.Open())
+            await run.write(pb.FromRun(call=call))
+        while True:
+            message = await run.read()
+            if message is grpc.aio.EOF:
+                raise RuntimeError(f"the run's stream was ended: {await run.details()}")
+            self.events += len(message.batch.events)
+
+    async def _member(self, at: int, name: str) -> None:
+        stub, metadata = self._stubs[1 + at // SHARE], self._metadata(self._tokens["honest"][name])
+        stream = stub.Member(metadata=metadata)
+        await stream.write(pb.FromMember(hello=pb.Hello(member=name, executor="bench")))
+        await stream.read()
+
+        async def read() -> None:
+            while await stream.read() is not grpc.aio.EOF:
+                continue
+            raise RuntimeError(f"{name}'s stream was ended: {await stream.details()}")
+
+        async def ask() -> None:
+            await asyncio.sleep(at / len(self._names))
+            while True:
+                began = time.perf_counter()
+                await stub.GetStatus(pb.StatusRequest(member=name), metadata=metadata, timeout=60)
+                self.took.append(time.perf_counter() - began)
+                await asyncio.sleep(1)
+
+        async def send() -> None:
+            number = 0
+            while True:
+                number += 1
+                event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
+                batch = pb.Batch(run="run-1", member=name, life="l", first=number, events=[event])
+                await stream.write(pb.FromMember(batch=batch))
+                await asyncio.sleep(0.1)
+
+        await asyncio.gather(read(), ask(), send())
+
+
+async def measure(server: Server, folder: Path, options: argparse.Namespace) -> bool:
+    tokens = json.loads((folder / "crowd.json").read_text("utf-8"))
+    honest = Honest(server, tokens, list(tokens["honest"]))
+    end = time.monotonic() + 3600 * options.hours
+    times: dict[str, list[float]] = {"idle": [], options.kinds: []}
+    ratios: list[float] = []
+    did: dict[str, int] = {}
+    async with honest.at_work():
+        await asyncio.sleep(2)
+        at = 0
+        while at < options.rounds or time.monotonic() < end:
+            at += 1
+            for kinds, all_of_them in times.items():
+                with crowd(server, folder / "crowd.json", kinds, options.connections) as done:
+                    await asyncio.sleep(2)
+                    honest.took.clear()
+                    before = honest.events
+                    await asyncio.sleep(options.seconds)
+                    took, events = sorted(honest.took), honest.events - before
+                    all_of_them[:] = took
+                for name, count in done.items():
+                    did[name] = did.get(name, 0) + count
+                now, most = server.memory()
+                print(
+                    f"round {at}, {kinds}: {len(took)} requests, median "
+                    f"{1000 * statistics.median(took):.1f} ms, 95 % "
+                    f"{1000 * took[int(0.95 * len(took))]:.1f} ms; {events:,} events; "
+                    f"memory {now:.0f} MiB, at its highest {most:.0f} MiB",
+                    flush=True,
+                )
+            idle, hostile = (statistics.median(all_of_them) for all_of_them in times.values())
+            ratios.append(hostile / idle)
+    now, most = server.memory()
+    ratio = statistics.median(ratios)
+    print(f"what the crowds did: {json.dumps(did)}")
+    for failure in honest.failed:
+        print(f"failed: {failure}")
+    print(
+        f"honest requests beside {options.connections} hostile connections took {ratio:.2f} times "
+        f"as long as beside as many idle ones (rounds {min(ratios):.2f} to {max(ratios):.2f}; at "
+        f"most {MOST_RATIO:g}); the service took {most:.0f} MiB at its highest (at most "
+        f"{MOST_MEMORY:g}), {now:.0f} at the end; {len(honest.failed)} honest connections failed"
+    )
+    return most <= MOST_MEMORY and ratio <= MOST_RATIO and not honest.failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--kinds", default=KINDS)
+    parser.add_argument("--hours", type=float, default=0.0, help="go on for so long at least")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ensemble-service-") as text:
+        folder = Path(text)
+        file = TokenFile(Settings(state=folder).token_path)
+        counts = {"honest": 100, "bad": 10}
+        names = {
+            kind: [f"default/{kind}-{at}" for at in range(count)] for kind, count in counts.items()
+        }
+        tokens = {
+            "viewer": file.add("viewer", "default")[0],
+            "controller": file.add("controller", "default")[0],
+            "honest": {name: file.add("member", name)[0] for name in names["honest"]},
+            "members": {name: file.add("member", name)[0] for name in names["bad"]},
+        }
+        (folder / "crowd.json").write_text(json.dumps(tokens), "utf-8")
+        server = Server(folder)
+        try:
+            good = asyncio.run(measure(server, folder, options))
+        finally:
+            server.stop()
+        if not good:
+            print((folder / "log").read_text("utf-8")[-2_000:], file=sys.stderr)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
