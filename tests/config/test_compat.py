@@ -12,6 +12,7 @@ import pytest
 
 from ensemble_core.config import load
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
 
 _FOLDER = os.environ.get("ENSEMBLE_COMPAT_DIR", "")
 FILES = (
@@ -49,3 +50,21 @@ def test_repetitions_and_backoff_on_the_action_are_the_rules(file: Path) -> None
     assert (first.repetitions, first.backoff) == (3, 0)
     assert (second.repetitions, second.backoff) == (3, 2)
     assert first.trigger.group == "sleep"
+
+
+def test_what_else_a_file_of_the_first_implementation_may_have_means_what_it_did() -> None:
+    text = """
+logging: {debug: true}
+jobs:
+  - {name: sim, command: sleep 1, nodes: 2, tasks: 1}
+  - {name: post, command: sleep 2}
+  - {name: sim, command: sleep 3, count: 2}
+rules:
+  - {trigger: start, action: {name: submit}}
+"""
+    story = Story(text)
+
+    # A submit without a label is of every group, and two groups of one name are one.
+    assert story.submitted(story.start()) == ["sim.0", "sim.1", "sim.2", "post.0"]
+    commands = [job.command[1] for job in story.ensemble.groups["sim"].jobs(0)]
+    assert commands == ["1", "3", "3"]
