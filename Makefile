@@ -36,7 +36,7 @@ format: $(READY) ## mend what ruff can mend, and format
 bench: $(READY) ## the benchmarks: ratios, each measured in one run
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
-soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="--executor local --seed 7")
+soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="--hours 1", "--executor local --seed 7")
 	@$(BIN)/python scripts/soak.py $(SOAK)
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor power --rounds 200
 	@test -n "$(SOAK)" || $(BIN)/python scripts/soak.py --executor hostile --rounds 500

@@ -4,12 +4,17 @@ Each round is one run whose controllers are killed with SIGKILL at chosen places
 resumed until it is over; it is then compared with what the queue knows and with a run that nobody
 killed. Prints how many jobs were lost or submitted twice, how many rules fired again and how many
 replays differ; exit code 1 if any of these is not 0. What was wrong is kept in ``--base``.
+
+``--hours H`` goes through all parts in turn, each time with other seeds, until the time is over:
+kills, power cuts, a queue that tells rubbish, jobs on this machine, and a service among hostile
+callers. It says what each part did, and at the end which of them found something.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -32,6 +37,9 @@ WORDS = {
 ENSEMBLES = 12
 #: Programs of their own beside those of executors.
 PROGRAMS = {"file": "rounds.py", "power": "power_cuts.py", "hostile": "hostile.py"}
+#: The parts of ``--hours``, and how many rounds of each there are in one turn.
+PARTS = {"file": 96, "power": 20, "hostile": 50, "local": 20, "service": 1}
+SERVICE = Path(__file__).resolve().parent.parent / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
@@ -63,9 +71,13 @@ class Soak:
         """Run a process that prints a line for each round."""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
+            good = True
             for line in process.stdout:
-                self.take(json.loads(line))
-        if process.returncode not in (0, 1):
+                found = json.loads(line)
+                good = good and found["good"]
+                self.take(found)
+        # It ends with 1 where a round was not good, and where it failed itself.
+        if process.returncode != (0 if good else 1):
             with self._lock:
                 self.counts["other"] += 1
                 print(f"{' '.join(command)} ended with {process.returncode}", flush=True)
@@ -74,6 +86,36 @@ class Soak:
         told = [f"{self.counts[name]} {name}" for name in ("rounds", "kills", "jobs")]
         told += [f"{self.counts[kind]} {WORDS[kind]}" for kind in BAD]
         return f"{time.monotonic() - self._began:.0f} s: {', '.join(told)}"
+
+
+def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
+    """All parts in turn; 1 where one of them found something."""
+    end, began = time.monotonic() + 3600 * hours, time.monotonic()
+    times: Counter[str] = Counter()
+    found: list[str] = []
+    turn = 0
+    while time.monotonic() < end:
+        for name, rounds in PARTS.items():
+            if time.monotonic() >= end:
+                break
+            if name == "service":
+                command = [sys.executable, str(SERVICE), "--rounds", str(rounds)]
+            else:
+                command = [
+                    sys.executable, __file__, "--executor", name, "--rounds", str(rounds),
+                    "--seed", str(seed + turn * rounds), "--processes", str(processes),
+                    "--base", str(base / f"{name}-{turn}"),
+                ]  # fmt: skip
+            print(f"{time.monotonic() - began:.0f} s: {shlex.join(command)}", flush=True)
+            times[name] += 1
+            if subprocess.run(command, check=False).returncode:
+                found.append(shlex.join(command))
+        turn += 1
+    told = ", ".join(f"{name} {count} times" for name, count in times.items())
+    print(f"{time.monotonic() - began:.0f} s in all: {told}; {len(found)} found something")
+    for each in found:
+        print(f"  {each}")
+    return 1 if found else 0
 
 
 def main() -> int:
@@ -89,8 +131,11 @@ def main() -> int:
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
+    parser.add_argument("--hours", type=float, help="go through all parts for so long")
     chosen = parser.parse_args()
     base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
+    if chosen.hours is not None:
+        return for_hours(chosen.hours, chosen.seed, chosen.processes, base)
     each = -(-chosen.rounds // chosen.processes)
     if chosen.executor == "file":
         each = -(-each // ENSEMBLES)
