@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
+from ensemble_core.config import load_text
+from ensemble_core.errors import EnsembleError
+from ensemble_core.plugin.discovery import discover
 
 FILE = """
 jobs:
@@ -87,3 +91,12 @@ def test_what_cannot_be_taken_from_the_environment_is_an_error_with_its_place(
     assert result.exit_code == 2
     assert "e.yaml:" in result.stderr
     assert words in result.stderr
+
+
+def test_jobs_of_members_inherit_nothing_from_here() -> None:
+    registry = discover()
+    elsewhere = replace(registry.lookup("executor", "local"), name="remote", members=True)
+    text = FILE.format(folder="work")
+    load_text(text, registry)
+    with pytest.raises(EnsembleError, match="jobs of members start where their member does"):
+        load_text(text, registry, executor=elsewhere)
