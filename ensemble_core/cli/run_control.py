@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # loaded while the executor prepares itself
 __all__ = ["ControlledRun"]
 
 #: The executor's folder within a run's.
-_EXECUTOR = "executor"
+EXECUTOR = "executor"
 
 
 class ControlledRun:
@@ -44,7 +44,7 @@ class ControlledRun:
         self._versions = versions(registry)
         self.maker = maker_of(self._versions)
         #: Where the executor keeps what it needs to find its jobs again.
-        self.executor_folder = folder / _EXECUTOR
+        self.executor_folder = folder / EXECUTOR
         #: The kind of network file system that the journal lies on, if it does.
         self.storage = shared_storage(folder)
 
@@ -66,7 +66,7 @@ class ControlledRun:
         try:
             lock.acquire()
             # Beside what is to be loaded and the journal, whose first parts wait for the disk.
-            executor.prepare(folder.name, folder / _EXECUTOR)
+            executor.prepare(folder.name, folder / EXECUTOR)
             from ensemble_core.journal.writer import JournalWriter
 
             journal = JournalWriter(folder / NAME)

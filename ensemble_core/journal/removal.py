@@ -30,6 +30,8 @@ def is_run(folder: Path) -> bool:
     try:
         with (folder / NAME).open("rb") as file:
             header = file.read(72)
+    except FileNotFoundError:
+        header = b""
     except OSError:
         return False
     if not header:

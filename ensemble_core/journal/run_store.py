@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.journal.reader import NAME, Journal, JournalError
+from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
 __all__ = [
     "LEAVE",
@@ -98,7 +98,7 @@ def new_folder(state: Path, tag: str) -> Path:
 def is_own(folder: Path) -> bool:
     """True if a run is the caller's, so that nobody else can have written what is run when it is
     read: plugins that it names, and its snapshots."""
-    found = [os.stat(path) for path in (folder, folder / NAME)]
+    found = [os.stat(path) for path in (folder, folder / NAME) if path.exists()]
     return all(s.st_uid == os.geteuid() and not s.st_mode & stat.S_IWOTH for s in found)
 
 
@@ -316,6 +316,8 @@ def look(folder: Path) -> RunInfo:
     try:
         with Journal(folder / NAME) as journal:
             about, sessions, events = journal.about, journal.sessions(), journal.last()
+            if not events:
+                journal.check_newest()
     except EnsembleError as error:
         state: State = "running" if controller else "unreadable"
         return RunInfo(
@@ -351,7 +353,7 @@ def folders(state: Path) -> list[Path]:
         found = [
             entry.name
             for entry in os.scandir(state / "runs")
-            if entry.is_dir() and (state / "runs" / entry.name / NAME).exists()
+            if entry.is_dir() and _is_kept(state / "runs" / entry.name)
         ]
     except FileNotFoundError:
         return []
@@ -362,6 +364,11 @@ def folders(state: Path) -> list[Path]:
             code="no-state",
         ) from error
     return [state / "runs" / name for name in sorted(found, key=_age)]
+
+
+def _is_kept(folder: Path) -> bool:
+    """True if there is a run, be it one whose journal is lost."""
+    return (folder / NAME).exists() or (folder / PERFORMED).exists()
 
 
 def _age(tag: str) -> tuple[str, str]:
@@ -380,7 +387,7 @@ def find(state: Path, name: str) -> Path:
         folder = Path(name).absolute()
         if folder.name == NAME:
             folder = folder.parent
-        if (folder / NAME).exists():
+        if _is_kept(folder):
             return folder
         raise UsageError(f"there is no run in {folder}", code="no-such-run")
     for folder in runs:

@@ -228,6 +228,12 @@ def _build(options: Mapping[str, Any]) -> Executor:
     return LocalExecutor(**options)
 
 
+def _remains(tag: str, state: Path, end: bool) -> int:
+    from ensemble_core.local.remains import remains
+
+    return remains(tag, state, end)
+
+
 def _available() -> tuple[bool, str]:
     cores = machine_cores()
     return True, f"{cores} core{'s' if cores != 1 else ''} on this machine"
@@ -244,5 +250,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             capabilities=LocalExecutor.capabilities,
             options=OPTIONS,
             available=_available,
+            remains=_remains,
         )
     ]

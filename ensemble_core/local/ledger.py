@@ -33,7 +33,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger_lines import LedgerJob, checked, newer, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "boot"]
 
 NAME, LOCK = "local.log", "local.lock"
 #: Of the file; 1 had no checksums.
@@ -48,7 +48,8 @@ _LOCK_WAIT = 2.0
 _REQUESTS = 1000
 
 
-def _boot() -> str:
+def boot() -> str:
+    """What tells this start of the machine from others; empty where that is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -117,7 +118,7 @@ class Ledger:
         self._fd = self._lock = -1
         self._now = now
         self._supervisor: list[Any] = [
-            *("k", os.uname().nodename, _boot(), os.getpid()),
+            *("k", os.uname().nodename, boot(), os.getpid()),
             _processes(),
         ]
         try:
@@ -182,9 +183,12 @@ class Ledger:
         self._total = whole
         if supervisor is None:
             return
-        _, host, boot, *_ = supervisor
+        _, host, start, *_ = supervisor
         # A machine may have been given another name since; its boot and its processes tell.
-        same = bool(boot) and [boot, *supervisor[4:]] == [self._supervisor[2], self._supervisor[4]]
+        same = bool(start) and [start, *supervisor[4:]] == [
+            self._supervisor[2],
+            self._supervisor[4],
+        ]
         if host != self._supervisor[1] and not same and self.past:
             raise ExecutorError(
                 f"{len(self.past)} jobs of this run may still run on {host}",
@@ -194,7 +198,7 @@ class Ledger:
                 f"{self.path}",
                 code="other-machine",
             )
-        self.rebooted = bool(boot) and boot != self._supervisor[2]
+        self.rebooted = bool(start) and start != self._supervisor[2]
 
     def _take(self, message: list[Any], length: int) -> None:
         kind = message[0]

@@ -17,6 +17,8 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.observer import Observer
     from ensemble_core.plugin.resizer import Resizer
@@ -52,6 +54,8 @@ class ExecutorPlugin:
     executor is named, the available one of highest ``priority`` is used. ``members`` says that the
     ``executor`` of a job group names one of its members; its option ``members`` is then a list of
     the names that the file has, with an empty one where a group names none.
+    ``remains``, given a run's tag, the folder that the executor kept there (``Run.state``) and
+    whether to end them, counts jobs of the run that may be alive where its journal is lost.
     """
 
     name: str
@@ -64,6 +68,7 @@ class ExecutorPlugin:
     available: Callable[[], tuple[bool, str]] | None = None
     priority: int = 0
     members: bool = False
+    remains: Callable[[str, Path, bool], int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

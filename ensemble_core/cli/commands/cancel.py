@@ -12,7 +12,9 @@ from ensemble_core.cli.commands.resume import take_up
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
+from ensemble_core.cli.remains import remains
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
 __all__ = ["cancel"]
@@ -70,7 +72,15 @@ def cancel(
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
         stop = f"cancelled by {who}"
-        take_up(run, state, Display(as_json=as_json), take_over=take_over, stop_first=stop)
+        display = Display(as_json=as_json)
+        try:
+            take_up(str(folder), state, display, take_over=take_over, stop_first=stop)
+        except JournalError as error:
+            ended = 0 if error.code == "locked" else remains(folder, end=True)
+            if not ended:
+                raise
+            said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"
+            say({"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
     try:
         (folder / STOP).write_text(f"{who}\n", encoding="utf-8")

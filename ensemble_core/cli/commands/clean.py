@@ -15,6 +15,7 @@ from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import complete_runs, json_option, state_option
+from ensemble_core.cli.remains import remains
 from ensemble_core.cli.text_style import count_of, format_size, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
@@ -101,7 +102,11 @@ def clean(
             kept = _stays(info, bool(runs), everything, age)
             if kept is None:
                 continue
-            chosen.append(_Case(info, _size(folder), 0 if kept else _queued(info), kept))
+            jobs = 0 if kept else _queued(info)
+            if jobs and info.state in ("new", "unreadable"):
+                alive = count_of(jobs, "job")
+                kept = f"{alive} of it may be alive: 'ensemble cancel {info.tag}' ends them"
+            chosen.append(_Case(info, _size(folder), jobs, kept))
         going = [case for case in chosen if not case.kept]
         if not dry_run and not _agreed(going, yes, as_json):
             return 1
@@ -161,8 +166,8 @@ def _size(folder: Path) -> int:
 
 def _queued(info: RunInfo) -> int:
     """How many jobs of a run its queue may still have."""
-    if info.state == "new":
-        return 0
+    if info.state in ("new", "unreadable"):
+        return remains(info.folder)
     try:
         with KeptRun(None, f"{info.folder}{os.sep}") as past:
             if info.state == "ended" and not (past.journal.sessions()[-1].outcome or {}).get(
@@ -171,7 +176,7 @@ def _queued(info: RunInfo) -> int:
                 return 0
             return len(past.recover(compare=False).engine.in_queue())
     except EnsembleError:
-        return 0  # nothing can be known of it any more
+        return remains(info.folder)
 
 
 def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:

@@ -19,6 +19,7 @@ from ensemble_core.cli.executor_choice import (
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import Display, display_options, run_argument, state_option
+from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
@@ -90,6 +91,8 @@ def take_up(
         for asked in (STOP, LEAVE):
             with contextlib.suppress(OSError):
                 (folder / asked).unlink()
+        if not (folder / NAME).exists():
+            check_not_lost(folder)
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
             return _take_up(past, lock, display, accept_changes, stop_first)
@@ -114,6 +117,7 @@ def _take_up(
             code="run-ended",
         )
     if not past.journal.texts():
+        check_not_lost(past.folder)
         raise UsageError(
             f"run {past.tag} was killed before it began: nothing happened in it",
             hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",

@@ -387,7 +387,7 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
     chance = random.Random(f"power {seed}")
     first = base / f"{seed}"
     first.mkdir(parents=True)
-    ledger_module._boot = lambda: f"{seed}-0"
+    ledger_module.boot = lambda: f"{seed}-0"
     recorder = Recorder()
     if wrong := play(first, recorder):
         found.other.append(wrong)
@@ -402,7 +402,7 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
         disk = recorder.disk(at)
         last, ledger = cut_off(source, folder, disk, chance)
         before = on_record(folder)
-        ledger_module._boot = lambda number=number: f"{seed}-{number}"
+        ledger_module.boot = lambda number=number: f"{seed}-{number}"
         again = Recorder(last, ledger, disk.allotted)
         if wrong := play(folder, again):
             found.other.append(f"{folder.name}: {wrong}")

@@ -1,0 +1,39 @@
+"""Jobs of a run whose journal is lost or damaged: the executors are asked, by what they kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ensemble_core.cli.options import load_plugins
+from ensemble_core.cli.run_control import EXECUTOR
+from ensemble_core.cli.text_style import count_of
+from ensemble_core.journal.reader import PERFORMED, JournalError
+from ensemble_core.journal.run_store import is_own
+
+__all__ = ["check_not_lost", "remains"]
+
+
+def remains(folder: Path, *, end: bool = False) -> int:
+    """How many jobs of a run may be alive by what its executor kept; ``end`` ends them."""
+    kept = folder / EXECUTOR
+    if not kept.is_dir() or not is_own(folder):
+        return 0
+    records = load_plugins(()).executors.values()
+    asked = [record.remains for record in records if record.remains is not None]
+    return sum(ask(folder.name, kept, end) for ask in asked)
+
+
+def check_not_lost(folder: Path) -> None:
+    """Raises :class:`JournalError` where the run whose journal has nothing on record had begun."""
+    alive = remains(folder)
+    performed = folder / PERFORMED
+    if not alive and not (performed.exists() and performed.read_bytes().strip()):
+        return
+    jobs = f"{count_of(alive, 'job')} of it may be alive" if alive else "it had begun"
+    raise JournalError(
+        f"the journal of run {folder.name} is lost: {folder}",
+        cause=f"nothing is on record, but {jobs}",
+        hint=f"'ensemble cancel {folder.name}' ends the jobs of it that run on this machine; what "
+        "other queues have of it, ask them",
+        code="journal-lost",
+    )

@@ -1,0 +1,139 @@
+"""A run whose journal is lost or damaged while its jobs are alive: they are told of, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.journal.reader import NAME
+from ensemble_core.local.remains import _supervisor
+from ensemble_core.testing import wait_until
+
+FILE = """
+jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
+
+
+class Left:
+    """A run of two jobs, and one that waits, whose controller was killed."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "e.yaml").write_text(FILE)
+        self.state = folder / "state"
+        command = [
+            sys.executable,
+            "-m",
+            "ensemble_core.cli",
+            "run",
+            "e.yaml",
+            "--executor",
+            "local",
+        ]
+        controller = subprocess.Popen(
+            [*command, "--slots", "2", "--state", str(self.state)],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        pids = [folder / f"pid.{number}" for number in range(2)]
+        wait_until(lambda: all(path.exists() and path.read_text().strip() for path in pids))
+        (self.run,) = (self.state / "runs").iterdir()
+        wait_until(lambda: (self.run / "performed").exists())
+        controller.kill()
+        controller.wait()
+        self.jobs = [int(path.read_text()) for path in pids]
+
+    def ensemble(self, *args: str) -> Result:
+        result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
+        assert "Traceback" not in result.output
+        return result
+
+    def lose(self, how: Callable[[Path], object]) -> None:
+        how(self.run / NAME)
+        for ending in ("-wal", "-shm"):
+            (self.run / f"{NAME}{ending}").unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def overwrite(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    path.write_bytes(path.read_bytes()[:100] + b"\xff" * 50_000)
+
+
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    monkeypatch.chdir(tmp_path)
+    found = Left(tmp_path)
+    yield found
+    for pid in (_supervisor(found.run.name, found.run / "executor"), *found.jobs):
+        if pid and alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", [remove, empty, overwrite])
+def test_jobs_of_a_run_whose_journal_is_lost_are_told_of_kept_and_ended(
+    how: Callable[[Path], object], left: Left
+) -> None:
+    tag = left.run.name
+    left.lose(how)
+
+    resumed = left.ensemble("resume", tag)
+    assert resumed.exit_code == 2
+    assert "killed before it began" not in resumed.output
+    assert "lost" in resumed.output or "damaged" in resumed.output
+
+    cleaned = left.ensemble("clean", "--all", "--yes")
+    assert "may be alive" in cleaned.output
+    assert f"ensemble cancel {tag}" in cleaned.output
+    assert left.run.exists()
+    assert all(map(alive, left.jobs))
+
+    cancelled = left.ensemble("cancel", tag)
+    assert cancelled.exit_code == 0, cancelled.output
+    assert "ended without its journal" in cancelled.output
+    assert not any(map(alive, left.jobs))
+    assert _supervisor(tag, left.run / "executor") == 0
+    assert not left.run.parent.parent.parent.joinpath("pid.2").exists(), "one that waited ran"
+
+    left.ensemble("clean", "--all", "--yes")
+    assert not left.run.exists()
+
+
+def test_where_the_supervisor_is_gone_as_well_the_ledger_is_asked(left: Left) -> None:
+    tag = left.run.name
+    supervisor = _supervisor(tag, left.run / "executor")
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not alive(supervisor))
+    left.lose(empty)
+    assert "2 jobs of it may be alive" in left.ensemble("clean", "--all", "--yes").output
+    assert left.ensemble("cancel", tag).exit_code == 0
+    assert not any(map(alive, left.jobs))
+    left.ensemble("clean", "--all", "--yes")
+    assert not left.run.exists()
