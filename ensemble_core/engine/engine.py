@@ -36,11 +36,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine.job_table import JobRecord, Link
+from ensemble_core.engine.attempts import worked_out_result
+from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
-from ensemble_core.engine.state import Occasion, State
+from ensemble_core.engine.state import Occasion, Pending, State
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
@@ -61,6 +62,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
+from ensemble_core.model.expressions import Expression
 
 __all__ = ["Engine"]
 
@@ -126,7 +128,7 @@ class Engine:
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
         """The jobs that were handed to the executor and whose last event has not come yet."""
-        held = {job.id for job, _, _ in self.state.rate_limit.held}
+        held = set(self.state.held())
         return [item for item in self.state.table.records.items() if item[0] not in held]
 
     def concerns(self, event: Event) -> bool:
@@ -209,9 +211,13 @@ class Engine:
         self._view = None
         if out and any(type(decision) is Call for decision in out):
             self._view = self._look()
+        if state.sources:
+            state.sources = {}
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
             self._tell_of_metrics()
+        if state.look_for_idle and state.ended is None:
+            self._rules.idle(event)
         if state.look_for_end and state.started and state.ended is None:
             state.end_if_over()
         if self._rules.observer is not None:
@@ -251,18 +257,35 @@ class Engine:
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
+            if event.name == "clean":
+                rules.settle_index(record.index, event)
             return
+        source = record.index.source
+        if source is not None and source.result and "job-success" in occasions:
+            self._work_out_result(record, source.result, event)
         # Most events concern no rule, and are to cost no call.
         if index.touched or index.occasions or rules.observer is not None:
             rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
-            state.look_for_end = state.look_for_end or not state.table.records
-            if (
-                record.outcome == "failed"
-                and not record.concern
-                and not state.rules.awaits_failures(record.job.group)
-            ):
-                state.unhandled_failures += 1
+            rules.cleaned(record, event)
+
+    def _work_out_result(
+        self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
+    ) -> None:
+        state, group = self.state, record.job.group
+        known = state.fields(Occasion(event, record))
+        for name in record.index.source.reads if record.index.source else ():
+            value = state.read_scoped(name, None, Occasion(event, record))
+            if value is not None:
+                known[name] = value
+        record.index.result, missing = worked_out_result(result, known, state.metric)
+        told = state.table.groups[group].without_value
+        for name in missing:
+            if name not in told:
+                told.append(name)
+                text = result[name].text
+                message = f"{record.job.id}: its result {name!r} ({text}) has no value"
+                state.out.append(Log(message=message, level="warning"))
 
     def _on_stranger(self, event: JobEvent) -> None:
         state = self.state
@@ -412,6 +435,10 @@ class Engine:
             state.look_for_end = True
         elif event.timer == "pace":
             state.release()
+        elif event.timer == "attempt":
+            index = state.attempts.pop(event.key, None)
+            if index is not None:
+                self._rules.settle_index(index, event)
         elif event.timer == "retry":
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:
@@ -424,20 +451,29 @@ class Engine:
     def _on_returned(self, event: CallReturned) -> None:
         state = self.state
         called = state.calls.pop(event.call, None)
-        state.look_for_end = True
-        if called is None or state.ended is not None:
-            return
-        state.link = state.deepest = state.via = called.link
-        for spec in event.result:
-            self._rules.follow(called.origin, spec)
-        state.via = None
-        self._rules.settle(event)
+        state.look_for_end = state.look_for_idle = True
+        if called is not None and state.ended is None:
+            state.link = state.deepest = state.via = called.link
+            for spec in event.result:
+                self._rules.follow(called.origin, spec)
+            state.via = None
+            self._rules.settle(event)
+        self._answered(called, event)
+
+    def _answered(self, called: Pending[Call] | None, event: Event) -> None:
+        """A function is under way no more: an index that waited for it may be over."""
+        record = None if called is None else called.origin.occasion.record
+        if record is not None:
+            record.index.calls -= 1
+            self._rules.settle_index(record.index, event)
 
     def _on_call_failed(self, event: CallFailed) -> None:
-        called = self.state.calls.pop(event.call, None)
-        self.state.look_for_end = True
+        state = self.state
+        called = state.calls.pop(event.call, None)
+        state.look_for_end = state.look_for_idle = True
         if called is not None:
-            self.state.error(f"{called.origin.rule}: {event.error}", called.origin)
+            state.error(f"{called.origin.rule}: {event.error}", called.origin)
+        self._answered(called, event)
 
     def _on_resize(self, event: ResizeOutcome) -> None:
         state = self.state

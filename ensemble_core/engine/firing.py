@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ensemble_core.engine.state import Origin, State
+from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
     Call,
@@ -19,6 +20,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Log,
     Resize,
+    Retry,
     SetGroup,
     Submit,
     Terminate,
@@ -57,8 +59,35 @@ class EngineFiring:
         jobs = self._state.expand(group, overrides or {})
         return Submit(**self.origin.mark, group=group, jobs=jobs)
 
+    def retry(
+        self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
+    ) -> Decision:
+        job = self.job
+        if job is None:
+            raise EnsembleError("'retry' means the event's job, and it has none", code="no-job")
+        changed = dict(fields or {})
+        return Retry(**self.origin.mark, job=job, fields=changed, wait=wait, resume=resume)
+
+    def vary(
+        self,
+        parameters: Mapping[str, Any],
+        *,
+        label: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        again: bool = False,
+    ) -> Iterable[Decision]:
+        found = varied(self._state, self.origin, parameters, label, fields or {}, again)
+        group, jobs, passed_over = found
+        if passed_over:
+            what = f"{passed_over} of {passed_over + len(jobs)} combinations"
+            yield self.log(f"{group.name} has had {what}: not submitted again")
+        if jobs:
+            self._state.sources[jobs[0].id] = [group] * len(jobs)
+            yield Submit(**self.origin.mark, group=group.name, jobs=tuple(jobs))
+
     def cancel(self, jobs: Sequence[str]) -> Decision:
-        known = tuple(job for job in jobs if job in self._state.table.records)
+        state = self._state
+        known = tuple(job for job in jobs if job in state.table.records or job in state.attempts)
         return Cancel(**self.origin.mark, jobs=known)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:

@@ -6,19 +6,25 @@ nothing is kept but the counts. Written by the engine alone.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from ensemble_core.engine.combinations import combination
+from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
+from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex, Watch
+from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
+from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricStore
 from ensemble_core.model.causes import Cause, cause_of, said_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
+from ensemble_core.model.rules import BoundRule
 
-__all__ = ["GroupState", "JobRecord", "JobTable", "Link", "Strangers", "exit_code"]
+__all__ = ["GroupState", "JobTable", "Strangers", "exit_code"]
 
-Outcome = Literal["success", "failed", "cancelled"]
 _OUTCOME_OCCASION: dict[Outcome, str] = {
     "success": "job-success",
     "failed": "job-fail",
@@ -90,71 +96,12 @@ _STEPS = {name: _step(name) for name in RFC21_EVENTS}
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 
 
-@dataclass(slots=True, eq=False)
-class Link:
-    """One firing in a chain of firings that caused one another.
-
-    ``depth`` counts the firings since a job last finished; ``finishes`` says when that was.
-    """
-
-    rule: str
-    parent: Link | None
-    depth: int
-    finishes: int
-
-    def names(self) -> list[str]:
-        """The rules of the chain, first to last."""
-        link: Link | None = self
-        found: list[str] = []
-        while link is not None and link.finishes == self.finishes:
-            found.append(link.rule)
-            link = link.parent
-        return found[::-1]
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class JobRecord:
-    """A job that is not over yet."""
-
-    job: Job
-    submitted: float
-    link: Link | None
-    state: int = JobState.NEW.value
-    started: float | None = None
-    finished: float | None = None
-    status: int | None = None
-    exception: str | None = None
-    note: str = ""
-    #: Why it ended, where its executor said so.
-    cause: Cause | None = None
-    outcome: Outcome | None = None
-    queue_id: object = None
-    seen: int = 0
-    #: Whether a rule that concerns itself with failure matched an event of this job.
-    concern: bool = False
-    #: Whether the executor was told to cancel it.
-    cancelling: bool = False
-    #: Whether it then could not be.
-    refused: bool = False
-    #: When its newest event was; 0 before the first.
-    newest: float = 0.0
-    #: The context of its ``start``, which says where its output is, and, of an observed job,
-    #: the rows read so far by observer.
-    files: Mapping[str, Any] | None = None
-    rows: dict[str, int] | None = None
-
-    @property
-    def why(self) -> Cause | None:
-        """Why it ended; ``None`` while nothing says that it does."""
-        if self.outcome is None and self.exception is None:
-            return None
-        return self.cause or cause_of(self.exception, self.status)
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
     """One group's standing. ``waiting`` are its jobs without resources, oldest first; ``counts``
-    are the metric store's own, ``watches`` those of them that rules wait for."""
+    are the metric store's own, ``watches`` those of them that rules wait for. ``reads`` and
+    ``tables`` say what is kept of each index, and in which slices it is; ``columns`` are those that
+    its rows had, of a group with a ``result``."""
 
     group: JobGroup
     counts: dict[str, int]
@@ -164,6 +111,24 @@ class GroupState:
     running: int = 0
     #: How many of its jobs failed by each cause.
     causes: dict[str, int] = field(default_factory=dict)
+    reads: Reads = field(default_factory=dict)
+    tables: list[SliceTable] = field(default_factory=list)
+    #: The combinations that it has had, where a rule may ask for others.
+    had: set[bytes] | None = None
+    columns: set[str] = field(default_factory=set)
+    #: Names of its ``result`` of which it was told that they have no value.
+    without_value: list[str] = field(default_factory=list)
+    #: Jobs that ``at_once`` holds, by id, and their ids by urgency and order, with some that are
+    #: held no more.
+    held: dict[str, HeldJob] = field(default_factory=dict)
+    line: list[tuple[int, int, str]] = field(default_factory=list)
+    #: Attempts that were handed over and have no ``clean`` yet.
+    handed_over: int = 0
+
+    @property
+    def scoped(self) -> bool:
+        """True if anything is kept of single indices, or of slices."""
+        return bool(self.reads or self.tables)
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""
@@ -186,6 +151,13 @@ class JobTable:
         self.finishes = 0
         #: Whether the executor itself reports the gauges ``queue.*`` and ``waiting.nodes``.
         self.queue_reported = False
+        #: The slices that rules with ``each`` speak of.
+        self.tables: dict[SliceKey, SliceTable] = {}
+        #: Slices of which no index is open any more, and that were not looked at since.
+        self.emptied: dict[Slice, None] = {}
+        self._told_of: list[SliceTable] = []
+        #: What is to be told: of a job that is in no slice.
+        self.warnings: list[str] = []
         self._metrics = metrics
         self._states = [0] * len(JobState)
         self._waiting_nodes = 0
@@ -205,17 +177,104 @@ class JobTable:
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
 
-    def add(self, jobs: Iterable[Job], now: float, link: Link | None) -> None:
-        """These jobs are about to be submitted."""
-        for job in jobs:
-            record = self.records[job.id] = JobRecord(job, now, link)
-            group = self.groups[job.group]
-            group.waiting[job.id] = record
-            self.submitted += 1
-            self._count(group, "submitted")
-            self._states[JobState.NEW] += 1
-            self._waiting_nodes += job.nodes
+    def serve(self, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
+        """Keep what a rule names of single indices or of slices."""
+        groups = rule.groups or tuple(self.groups)
+        if rule.each is None or rule.each == "job":
+            if rule.reads_of is None:
+                for group in groups:
+                    self.read(group, rule.reads, statistics)
+            return
+        key = SliceKey(groups, rule.each)
+        table = self.tables.get(key)
+        if table is None:
+            table = self.tables[key] = SliceTable(key)
+            for group in groups:
+                self.groups[group].tables.append(table)
+            for record in self.records.values():  # a rule that joined
+                if record.job.group in groups:
+                    self._enter_slice(record.index, table)
+        for name in sorted(rule.reads):
+            add_read(table.reads, name, statistics)
+
+    def read(
+        self, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
+    ) -> None:
+        """Keep these ``STAT.NAME`` of each index of a group."""
+        for name in sorted(names):
+            add_read(self.groups[group].reads, name, statistics)
+
+    def add(
+        self, job: Job, index: Index, now: float, link: Link | None, origin: tuple[str | None, int]
+    ) -> None:
+        """An attempt of this index is about to be submitted, by this rule and firing."""
+        first = index.record is None
+        record = self.records[job.id] = index.record = JobRecord(job, now, link, index)
+        self.submitted += 1
+        group = self.groups[job.group]
+        if group.group.at_once is None:
+            group.handed_over += 1
+            self._enqueue(record, group)
+        else:
+            group.held[job.id] = (job, *origin)
+            heapq.heappush(group.line, (-job.urgency, self.submitted, job.id))
+        if first:
+            if group.had is not None:
+                group.had.add(combination(job.parameters, job.replica))
+            for table in group.tables:
+                self._enter_slice(index, table)
+            self._count(record, "open")
+        self._count(record, "submitted")
+        self._count(record, "active")
+
+    def _enter_slice(self, index: Index, table: SliceTable) -> None:
+        job = index.record.job
+        found = table.of(job.parameters)
+        if found is None:
+            if table not in self._told_of:
+                self._told_of.append(table)
+                self.warnings.append(
+                    f"{job.id} has no parameter {' or '.join(table.key.parameters)}: rules with "
+                    f"each: [{', '.join(table.key.parameters)}] do not see it"
+                )
+            return
+        index.slices = (*index.slices, found)
+        found.open += 1
+        found.submitted += 1
+        self.emptied.pop(found, None)
+
+    def _enqueue(self, record: JobRecord, group: GroupState) -> None:
+        """It waits in the queue from now on."""
+        group.waiting[record.job.id] = record
+        self._states[JobState.NEW] += 1
+        self._waiting_nodes += record.job.nodes
         self._touch("waiting.nodes", self._waiting_nodes)
+
+    def free(self, group: GroupState, now: float) -> list[HeldJob]:
+        """The jobs of a group that ``at_once`` held and that may be handed over now."""
+        most = group.group.at_once
+        free: list[HeldJob] = []
+        while group.held and (most is None or group.handed_over < most):
+            _, _, job = heapq.heappop(group.line)
+            held = group.held.pop(job, None)
+            if held is not None:
+                record = self.records[job]
+                record.submitted = now
+                group.handed_over += 1
+                self._enqueue(record, group)
+                free.append(held)
+        return free
+
+    def close(self, index: Index, done: bool) -> None:
+        """An index is over."""
+        index.over = True
+        record = index.record
+        self._count(record, "open", -1)
+        self._count(record, "done" if done else "lost")
+        for each in index.slices:
+            each.open -= 1
+            if not each.open:
+                self.emptied[each] = None
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
@@ -264,6 +323,7 @@ class JobTable:
             return self._outcome(record)
         else:  # clean
             del self.records[record.job.id]
+            self.groups[record.job.group].handed_over -= 1
             if record.outcome is None:
                 return self._outcome(record)
         return None
@@ -303,9 +363,10 @@ class JobTable:
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0
             outcome = "success" if good else "failed"
-            self._count(group, "finished")
+            self._count(record, "finished")
         record.outcome = outcome
-        self._count(group, outcome)
+        self._count(record, "active", -1)
+        self._count(record, outcome)
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
@@ -315,13 +376,41 @@ class JobTable:
                 if outcome != "cancelled":
                     self._record(job.group, "duration", duration, record.finished)
                 self._record(job.group, _DURATIONS[outcome], duration, record.finished)
+                self.sample(record.index, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
 
-    def _count(self, group: GroupState, counter: str) -> None:
-        group.counts[counter] += 1
+    def _count(self, record: JobRecord, counter: str, by: int = 1) -> None:
+        group = self.groups[record.job.group]
+        group.counts[counter] += by
         watch = group.watches.get(counter)
         if watch is not None:
             self._index.touched[watch] = None
+        if group.reads and "count" in group.reads:
+            record.index.count(counter, by)
+        for each in record.index.slices:
+            if "count" in self.tables[each.key].reads:
+                each.count(counter, by)
+
+    def sample(self, index: Index, variable: str, value: float, now: float) -> None:
+        """A value of one index, for the statistics that rules name of it and of its slices."""
+        group = self.groups[index.record.job.group]
+        specs = group.reads.get(variable)
+        if specs:
+            index.take(variable, value, now, specs)
+        for each in index.slices:
+            specs = self.tables[each.key].reads.get(variable)
+            if specs:
+                each.take(variable, value, now, specs)
+
+    def record_result(self, index: Index, now: float) -> None:
+        """Record the result of an index that is done as variables of its group."""
+        job = index.record.job
+        for variable, value in index.result.items():
+            self.sample(index, variable, value, now)
+            if variable not in self.groups[job.group].columns:
+                if self._metrics.everything:
+                    self._metrics.add(job.group, variable)
+                self._record(job.group, variable, value, now)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
@@ -336,6 +425,10 @@ class JobTable:
 
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
+        group = self.groups[record.job.group]
+        if group.held.pop(record.job.id, None) is not None:
+            group.handed_over += 1
+            self._enqueue(record, group)
         record.exception = "cancel"
         self.take(record, JobEvent(record.newest, record.job.id, "clean"))
 
@@ -344,6 +437,10 @@ class JobTable:
     ) -> None:
         """Take a row that an observer read in the job's output."""
         group = record.job.group
+        state = self.groups[group]
+        scoped = state.scoped
+        if state.group.result:
+            state.columns.update(values)
         if record.rows is None:
             record.rows = {}
         record.rows[observer] = record.rows.get(observer, 0) + 1
@@ -357,6 +454,8 @@ class JobTable:
             if self._metrics.everything and number - number == 0.0:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
+            if scoped:
+                self.sample(record.index, variable, number, now)
 
     def _touch(self, gauge: str, value: float) -> None:
         watch = self._index.gauges.get(gauge)
@@ -373,10 +472,9 @@ class JobTable:
             self._metrics.gauges["waiting.nodes"] = self._waiting_nodes
 
     def fields(self, record: JobRecord) -> dict[str, Any]:
-        """What a condition may know of this job."""
+        """What a condition may know of this job and of its end."""
         job = record.job
         fields: dict[str, Any] = {
-            **job.parameters,
             "job": job.id,
             "group": job.group,
             "index": job.index,
@@ -393,13 +491,20 @@ class JobTable:
         if record.exception is not None:
             fields["type"] = record.exception
             fields["note"] = record.note
-        # A parameter of that name is meant where there is one.
-        if record.outcome == "success":
-            fields.setdefault("cause", record.cause or "exit")
-        elif record.outcome is not None or record.exception is not None:
-            fields.setdefault("cause", record.why)
+        return fields
+
+    @staticmethod
+    def newer_fields(record: JobRecord) -> dict[str, Any]:
+        """The fields that give way to parameters and columns of their names."""
+        job = record.job
+        fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
         if job.duration:
-            fields.setdefault("limit", job.duration)
+            fields["limit"] = job.duration
+        if record.outcome == "success":
+            fields["cause"] = record.cause or "exit"
+        elif record.outcome is not None or record.exception is not None:
+            fields["cause"] = record.why
+        fields.update(record.index.result)
         return fields
 
     @staticmethod

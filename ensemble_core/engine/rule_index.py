@@ -18,7 +18,7 @@ from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["Asleep", "RuleIndex", "RuleState", "Watch", "comparison", "in_order"]
+__all__ = ["Asleep", "Instance", "RuleIndex", "RuleState", "Watch", "comparison", "in_order"]
 
 #: Why a rule is not even looked at: it was switched off for good, is disabled, or has fired as
 #: often as it may.
@@ -26,8 +26,25 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Instance:
+    """State of a rule with ``each`` for one index or slice: what each counts for itself.
+
+    ``holds`` is at how many looks in a row its condition held. ``filled`` is how many indices there
+    had been when the rule last found none of them open (``idle``).
+    """
+
+    fired: int = 0
+    skip: int = 0
+    not_before: float = float("-inf")
+    holds: int = 0
+    filled: int = 0
+    cut: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class RuleState:
-    """State of one rule: how often it fired, and what it waits for.
+    """State of one rule: how often it fired, and what it waits for. Of one with ``each`` the
+    instances, which are kept with their scopes, hold back and count for themselves.
 
     ``order`` is its place among all rules. ``woken`` counts the occasions it was looked at (for
     rules that compare a metric their ``watch`` does), ``seen`` is what a condition last saw when it
@@ -40,6 +57,8 @@ class RuleState:
     fired: int = 0
     skip: int = 0
     not_before: float = float("-inf")
+    holds: int = 0
+    filled: int = 0
     woken: int = 0
     refused: int = 0
     seen: str = ""
@@ -57,6 +76,8 @@ class RuleState:
         self.fired = earlier.fired
         self.skip = earlier.skip
         self.not_before = earlier.not_before
+        self.holds = earlier.holds
+        self.filled = earlier.filled
         if self.rule.spec == earlier.rule.spec:
             self.enabled = earlier.enabled
             self.cut, self.why_cut = earlier.cut, earlier.why_cut
@@ -66,8 +87,10 @@ class RuleState:
 
     @property
     def live(self) -> bool:
-        """True if the rule may still fire."""
-        return self.enabled and not self.cut and self.fired < self.rule.repetitions
+        """True if the rule may still fire; with ``each``, if an instance of it may."""
+        if not self.enabled or self.cut:
+            return False
+        return self.fired < self.rule.repetitions or self.rule.each is not None
 
     @property
     def asleep(self) -> Asleep:
@@ -205,8 +228,10 @@ class Watch:
 
 def comparison(state: RuleState) -> tuple[str, float]:
     """The single comparison by which a rule is found; an empty operator if it has none."""
-    condition = state.rule.condition
-    if condition is None or condition.comparison is None or state.rule.trigger.match is not None:
+    rule, condition = state.rule, state.rule.condition
+    if condition is None or condition.comparison is None:
+        return "", 0.0
+    if rule.trigger.match is not None or rule.looks > 1:
         return "", 0.0
     return condition.comparison
 

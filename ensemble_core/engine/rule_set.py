@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.report import RuleReport, Standing
-from ensemble_core.engine.rule_index import RuleIndex, RuleState
+from ensemble_core.engine.rule_index import Instance, RuleIndex, RuleState
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore, parse_path
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["RuleSet", "chain_text"]
+__all__ = ["RuleSet", "chain_text", "group_path"]
 
 
 #: Why a rule is switched off, where nothing else is said.
@@ -150,13 +150,15 @@ class RuleSet:
             return state
         return None
 
-    def fired(self, state: RuleState, now: float) -> None:
-        """Count a firing, and begin the rule's backoff."""
+    def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
+        """Count a firing of the rule, or of an instance of it, and begin the backoff."""
         rule = state.rule
         state.fired += 1
-        state.skip = rule.backoff
+        if one is not state:
+            one.fired += 1
+        one.skip = rule.backoff
         if rule.backoff_seconds:
-            state.not_before = now + rule.backoff_seconds
+            one.not_before = now + rule.backoff_seconds
         if not state.live:
             self._leave(state)
 
@@ -178,6 +180,11 @@ class RuleSet:
             except EnsembleError:
                 self._paths[text] = None
         return self._paths[text]
+
+    def idle(self) -> list[RuleState]:
+        """Live rules that wait for jobs to be over, the narrowest first, then by file."""
+        found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
+        return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
 
     def intervals(self) -> Iterator[RuleState]:
         """Live rules that fire every so many seconds."""
@@ -267,14 +274,35 @@ class RuleSet:
         return "condition false" if woken else "never woken"
 
 
+def _breadth(rule: BoundRule) -> int:
+    """How much of the run a rule on ``idle`` looks at: slices, a group, several, all."""
+    if rule.each is not None:
+        return 0
+    return min(len(rule.groups), 2) or 3
+
+
 def _paths(rule: BoundRule) -> Iterator[str | None]:
     """The metrics that a rule speaks of."""
     yield rule.trigger.metric
     if rule.condition is not None:
         yield from sorted(rule.condition.metrics)
+    if rule.reads_of is not None:
+        yield from (group_path(name, rule.reads_of) for name in sorted(rule.reads))
     for action in rule.actions:
         for each in action.flat():
             yield from sorted(each.metrics)
+
+
+def group_path(name: str, group: str) -> str:
+    """The path of ``STAT.NAME`` over a whole group.
+
+    >>> group_path("mean.E", "sim"), group_path("count.done", "sim")
+    ('mean.sim-E', 'count.sim.done')
+    """
+    statistic, _, variable = name.partition(".")
+    return (
+        f"count.{group}.{variable}" if statistic == "count" else f"{statistic}.{group}-{variable}"
+    )
 
 
 def chain_text(rules: Sequence[str]) -> str:

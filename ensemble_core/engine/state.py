@@ -7,14 +7,17 @@ all stand at the top of ``engine.py``. A snapshot of a run is this object, encod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ensemble_core.engine.job_table import JobRecord, JobTable, Link, Strangers
+from ensemble_core.engine.attempts import coming, next_attempt
+from ensemble_core.engine.job_record import Index, JobRecord, Link
+from ensemble_core.engine.job_table import JobTable, Strangers
 from ensemble_core.engine.rate_limit import HeldJob, RateLimit
-from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.engine.rule_set import RuleSet, chain_text
+from ensemble_core.engine.rule_index import Instance, RuleState
+from ensemble_core.engine.rule_set import RuleSet, chain_text, group_path
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, MetricStore
@@ -28,13 +31,15 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Log,
     Resize,
+    Retry,
     SetGroup,
     Submit,
     Terminate,
 )
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, JobEvent
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.events import Event, JobEvent, Observed
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.rules import BoundRule
 
 __all__ = ["Occasion", "Origin", "Pending", "State"]
 
@@ -43,11 +48,13 @@ Asked = TypeVar("Asked", Call, Resize)
 
 class Occasion(NamedTuple):
     """What rules are woken by: an event, our job that it concerns, and fields of the event's own
-    beside those that the job and its event have."""
+    beside those that the job and its event have; for an instance of a rule with ``each``, the index
+    or slice that it is about."""
 
     event: Event
     record: JobRecord | None = None
     fields: Mapping[str, Any] = NOTHING
+    scope: Scope | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +122,17 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
     )
 
 
+def _batches(held: Iterable[HeldJob]) -> list[Submit]:
+    """Submits of these jobs, those of one group and firing together."""
+    batches: dict[tuple[str, str | None, int], list[Job]] = {}
+    for job, rule, firing in held:
+        batches.setdefault((job.group, rule, firing), []).append(job)
+    return [
+        Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs))
+        for (group, rule, firing), jobs in batches.items()
+    ]
+
+
 class State:
     """The state of one run. ``apply`` gives a decision its effect here and hands it on in ``out``.
 
@@ -141,6 +159,12 @@ class State:
         self.resizes: dict[str, Pending[Resize]] = {}
         #: Resize requests that nobody received, until their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
+        #: Indices whose next attempt waits for its time, by the id that it will have.
+        self.attempts: dict[str, Index] = {}
+        for rule in ensemble.rules:
+            self.table.serve(rule, ensemble.statistics)
+        for group in ensemble.groups.values():
+            self.table.read(group.name, group.reads, ensemble.statistics)
         self.started = False
         self.ended: Terminate | None = None
         #: Whether the queue was lost, and the end that this brought about, which a resume takes
@@ -159,6 +183,8 @@ class State:
         self.out: list[Decision] = []
         #: Whether it may have left nothing to wait for.
         self.look_for_end = False
+        #: Whether it may have left a group, a slice or the run without an open job.
+        self.look_for_idle = False
         #: Whether it is a heartbeat, at which jobs that wait count with the time they waited.
         self.beating = False
         #: The firing that it comes from, and the deepest in a chain that it caused; for a function
@@ -168,6 +194,10 @@ class State:
         self.via: Link | None = None
         #: Jobs not yet handed on that a firing cancelled, for the rules that wait for that.
         self.withdrawn: list[tuple[JobRecord, Link]] = []
+        #: Indices whose retry a firing dropped.
+        self.dropped: list[Index] = []
+        #: What the jobs of submits that were planned are made of, by the first of each.
+        self.sources: dict[str, Sequence[JobGroup]] = {}
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
         """Go on with a changed file, between two events: jobs, counts and metrics stay, rules that
@@ -180,6 +210,10 @@ class State:
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
         self.table.adopt(before.groups, ensemble.groups, self.rules.index)
+        for state in self.rules.states.values():
+            self.table.serve(state.rule, ensemble.statistics)
+        for group in ensemble.groups.values():
+            self.table.read(group.name, group.reads, ensemble.statistics)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
@@ -213,12 +247,33 @@ class State:
     # -- what may be asked ---------------------------------------------------------------------
 
     def active(self, group: str | None = None) -> list[str]:
-        """Our ids of the jobs that are not over yet, oldest first."""
-        return [
+        """Our ids of the jobs that are not over yet, oldest first, and those of retries to come."""
+        active = [
             job
             for job, record in self.table.records.items()
             if record.outcome is None and group in (None, record.job.group)
         ]
+        coming = self.attempts.items()
+        return active + [job for job, index in coming if group in (None, index.record.job.group)]
+
+    def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
+        """How many indices are open of those that a rule on ``idle`` looks at, and how many there
+        have been."""
+        if scope is not None:
+            return scope.open, scope.submitted
+        counts = self.metrics.counts
+        found = [counts[name] for name in rule.groups or self.table.groups]
+        still_open = sum(each["open"] for each in found)
+        return still_open, still_open + sum(each["done"] + each["lost"] for each in found)
+
+    def read_scoped(self, name: str, group: str | None, occasion: Occasion) -> float | None:
+        """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""
+        if group is not None:
+            return self.metric(group_path(name, group))
+        scope = occasion.scope
+        if scope is None and occasion.record is not None:
+            scope = occasion.record.index
+        return None if scope is None else scope.read(name, self.now)
 
     def metric(self, path: str) -> float | None:
         """A metric's value now; ``None`` while there is none, or where there is no such metric."""
@@ -242,18 +297,28 @@ class State:
         return found
 
     def fields(self, occasion: Occasion) -> dict[str, Any]:
-        """What a condition may speak of: fields of the job, of its event, and of the occasion."""
-        event, record, own = occasion
-        known: dict[str, Any] = {"timestamp": event.timestamp}
+        """What a condition may speak of: fields of the event and its job, the job's parameters, the
+        columns of an observed row, and the job's result; of one name the first of these."""
+        event, record, own, scope = occasion
+        known: dict[str, Any] = {}
+        row = type(event) is Observed
         if record is not None:
+            known.update(self.table.newer_fields(record))
+            if row:
+                known.update(own)
+            known.update(record.job.parameters)
             known.update(self.table.fields(record))
+        elif isinstance(scope, Slice):
+            known.update(scope.parameters)
         if isinstance(event, JobEvent):
             if "cause" in event.context:  # a parameter, or the job's first exception, says more
                 known.update({**event.context, "cause": known.get("cause")})
             else:
                 known.update(event.context)
             known["name"] = event.name
-        known.update(own)
+        known["timestamp"] = event.timestamp
+        if not row or record is None:
+            known.update(own)
         return known
 
     # -- decisions -----------------------------------------------------------------------------
@@ -269,12 +334,18 @@ class State:
         if isinstance(decision, Cancel):
             decision = self._cancel(origin, decision)
             self._cancelling(decision.jobs)
+        elif isinstance(decision, Retry):
+            if origin.occasion.record is not None:
+                self.retry(origin.occasion.record.index, decision)
+            return
         elif isinstance(decision, Call):
             link = origin.link if self.via is None else self.extend(origin.rule, self.via)
             if link.depth > self.ensemble.limits.chain:
-                self.cut_chain(origin.rule_state, link)
+                self.cut_chain(origin.rule_state, origin.rule_state, link)
                 return
             self.calls[decision.call] = Pending(origin, link, decision)
+            if origin.occasion.record is not None:
+                origin.occasion.record.index.calls += 1
         elif isinstance(decision, Resize):
             self.resizes[decision.request] = Pending(origin, origin.link, decision)
         elif isinstance(decision, SetGroup):
@@ -298,9 +369,13 @@ class State:
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
-    def cut_chain(self, state: RuleState, link: Link) -> None:
-        """Switch a rule off for good that would make its chain of firings too long."""
-        self.rules.cut(state)
+    def cut_chain(self, state: RuleState, one: RuleState | Instance, link: Link) -> None:
+        """Switch a rule, or an instance of it, off for good that would make its chain of firings
+        too long."""
+        if one is state:
+            self.rules.cut(state)
+        else:
+            one.cut = True
         self.look_for_end = True
         self.error(
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "
@@ -309,7 +384,8 @@ class State:
             f"  hint: give one of these rules a condition or fewer repetitions, "
             f"or raise limits.chain",
         )
-        self.out.append(DisableRule(rules=(state.rule.id,)))
+        if one is state:
+            self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def look_at_once(self, state: RuleState) -> None:
         """A rule that joined, or was switched on: its metric may have come to pass already."""
@@ -361,6 +437,8 @@ class State:
             )
         jobs = tuple(source.jobs(state.next_index))
         state.next_index += len(jobs)
+        if jobs:
+            self.sources[jobs[0].id] = [source] * len(jobs)
         return jobs
 
     def _submit(self, origin: Origin, decision: Submit) -> None:
@@ -370,21 +448,84 @@ class State:
                 hint="a submit may be handed on once; ask the firing for another",
                 code="submitted-twice",
             )
-        limit = self.ensemble.limits.jobs
-        if limit is not None and self.table.submitted + len(decision.jobs) > limit:
-            if not self._limit_told:
-                self._limit_told = True
-                self.error(
-                    f"{decision.group}: {len(decision.jobs)} more jobs would pass limits.jobs "
-                    f"({limit}, {self.table.submitted} submitted so far): not submitted\n"
-                    f"  hint: raise limits.jobs if this many are wanted",
-                    origin,
-                )
+        jobs = decision.jobs
+        if not self._within_limit(decision.group, len(jobs), origin):
             return
-        self.table.add(decision.jobs, self.now, self.via or origin.link)
-        now = self.rate_limit.admit(decision.jobs, decision.rule, decision.firing, self.now)
-        self.out.append(replace(decision, jobs=now) if now != decision.jobs else decision)
+        link = self.via or origin.link
+        for job, source in zip(jobs, self.sources.get(jobs[0].id, ()) if jobs else (), strict=True):
+            index = Index(source=source)
+            self.table.add(job, index, self.now, link, (decision.rule, decision.firing))
+        if self.table.groups[decision.group].group.at_once is None:
+            jobs = self.rate_limit.admit(jobs, decision.rule, decision.firing, self.now)
+            self.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
+            self._await_release()
+        else:
+            self.hand_over(decision.group)
+
+    def _within_limit(self, group: str, more: int, origin: Origin | None) -> bool:
+        """True if so many more jobs stay within ``limits.jobs``; told once if not."""
+        limit = self.ensemble.limits.jobs
+        if limit is None or self.table.submitted + more <= limit:
+            return True
+        if not self._limit_told:
+            self._limit_told = True
+            self.error(
+                f"{group}: {more} more jobs would pass limits.jobs "
+                f"({limit}, {self.table.submitted} submitted so far): not submitted\n"
+                f"  hint: raise limits.jobs if this many are wanted",
+                origin,
+            )
+        return False
+
+    def hand_over(self, group: str) -> None:
+        """Submit the jobs that ``at_once`` held and for which there is a place now."""
+        state = self.table.groups[group]
+        if not state.held:
+            return
+        for decision in _batches(self.table.free(state, self.now)):
+            jobs = self.rate_limit.admit(decision.jobs, decision.rule, decision.firing, self.now)
+            if jobs:
+                self.out.append(replace(decision, jobs=jobs))
         self._await_release()
+
+    def retry(self, index: Index, decision: Retry) -> None:
+        """An attempt is to be followed by another, unless that is decided already."""
+        if index.over or index.retry is not None or index.record.job.id != decision.job:
+            return
+        index.retry = decision
+        index.record.concern = True
+        self.out.append(decision)
+
+    def begin_attempt(self, index: Index) -> bool:
+        """Submit the next attempt of an index, now or when its wait is over; false if it cannot
+        be."""
+        decision, record = index.retry, index.record
+        assert decision is not None
+        if decision.wait > 0 and index.waited != record.job.attempt:
+            index.waited = record.job.attempt
+            self.attempts[coming(index)] = index
+            self.timers.once(self.now + decision.wait, "attempt", coming(index))
+            return True
+        index.retry = None
+        if not self._within_limit(record.job.group, 1, None):
+            return False
+        try:
+            job, index.source = next_attempt(index, decision, self.ensemble.binder)
+        except EnsembleError as error:
+            self.error(f"{record.job.id} is not submitted again: {error}")
+            return False
+        if not decision.resume:
+            index.series = None
+        self.table.add(job, index, self.now, None, (decision.rule, decision.firing))
+        if self.table.groups[job.group].group.at_once is None:
+            jobs = self.rate_limit.admit((job,), decision.rule, decision.firing, self.now)
+            if jobs:
+                mark = decision.rule, decision.firing
+                self.out += _batches((each, *mark) for each in jobs)
+            self._await_release()
+        else:
+            self.hand_over(job.group)
+        return True
 
     def _await_release(self) -> None:
         due = self.rate_limit.due(self.now)
@@ -398,14 +539,11 @@ class State:
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
         """Hand these jobs on, those of one group and firing together."""
-        batches: dict[tuple[str, str | None, int], list[Job]] = {}
-        for job, rule, firing in held:
-            batches.setdefault((job.group, rule, firing), []).append(job)
-        for (group, rule, firing), jobs in batches.items():
-            self.out.append(Submit(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
+        self.out += _batches(held)
 
     def _cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
+        self._drop_attempts(decision.jobs)
         records = self._forget_held(decision.jobs)
         if not records:
             return decision
@@ -414,11 +552,29 @@ class State:
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in records))
 
     def _forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """Those of these jobs that the rate limit holds are over; their records by id."""
-        records = {job: self.table.records[job] for job in self.rate_limit.drop(jobs)}
+        """Those of these jobs that ``at_once`` or the rate limit holds are over; their records by
+        id."""
+        groups = self.table.groups
+        table = self.table.records
+        held = [job for job in jobs if job in table and job in groups[table[job].job.group].held]
+        records = {job: table[job] for job in (*held, *self.rate_limit.drop(jobs))}
         for record in records.values():
             self.table.forget(record)
         return records
+
+    def _drop_attempts(self, jobs: Collection[str]) -> None:
+        """Those of these jobs that are retries to come are not submitted: their indices are
+        lost."""
+        for job in jobs:
+            index = self.attempts.pop(job, None)
+            record = self.table.records.get(job)
+            if index is not None:
+                self.timers.stop("attempt", job)
+                self.dropped.append(index)
+            elif record is not None:
+                index = record.index
+            if index is not None and index.retry is not None:
+                index.retry = None
 
     def _cancelling(self, jobs: Iterable[str]) -> None:
         """Remember that the executor is told to cancel these."""
@@ -431,10 +587,14 @@ class State:
 
     def end(self, decision: Terminate) -> None:
         """End the run by this decision."""
-        held = self._forget_held([job.id for job, _, _ in self.rate_limit.held])
+        held = self._forget_held(self.held())
         if held:
             left = tuple(job for job in decision.cancel if job not in held)
             decision = replace(decision, cancel=left)
+        lost = [*self.attempts.values(), *(record.index for record in held.values())]
+        self.attempts.clear()
+        for index in lost:
+            self.table.close(index, done=False)
         self._cancelling(decision.cancel)
         self._end(decision)
 
@@ -447,13 +607,21 @@ class State:
     def _end(self, decision: Terminate) -> None:
         self.ended = decision
         self.rules.index.touched.clear()
+        for index in (*self.dropped, *(record.index for record, _ in self.withdrawn)):
+            self.table.close(index, done=False)
+        self.dropped.clear()
         self.withdrawn.clear()
         self.out.append(decision)
+
+    def held(self) -> list[str]:
+        """The jobs that were not handed over yet: ``at_once`` or the rate limit holds them."""
+        held = [job for group in self.table.groups.values() for job in group.held]
+        return held + [job.id for job, _, _ in self.rate_limit.held]
 
     def end_if_over(self) -> None:
         """End the run if nothing more can happen."""
         self.look_for_end = False
-        if self.table.records or self.calls:
+        if self.table.records or self.calls or self.attempts:
             return
         if (self.resizes or self.retries) and self.rules.waits_for_resize():
             return

@@ -1,4 +1,5 @@
-"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), retries of resizes.
+"""Timers of the engine: heartbeat, intervals, rate limit (``pace``), retries of resizes and of
+jobs (``attempt``), jobs that print nothing (``silent``).
 
 The engine has no clock: it says which time it waits for, and the runtime hands it a
 ``TimerElapsed`` when that has come. A period that was missed (a suspended machine, a clock that
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Kind", "Timer", "Timers"]
 
-Kind = Literal["heartbeat", "interval", "pace", "retry"]
+Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
 
 
 class Timer(NamedTuple):

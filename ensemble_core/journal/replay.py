@@ -22,7 +22,7 @@ from ensemble_core.model.events import Event
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
 #: What functions are told of a job that versions up to 1.0 did not tell.
-_TOLD_SINCE = ("cause", "limit")
+_TOLD_SINCE = ("cause", "limit", "attempt", "replica")
 
 #: Gives the checked ensemble for a text of the journal.
 Loading = Callable[[Text], Ensemble]
@@ -122,6 +122,7 @@ def _told_less(kept: str | None, decided: str | None) -> bool:
             for name in _TOLD_SINCE:
                 if name not in old["job"]:
                     told.pop(name, None)
+            new["job"] = {name: told[name] for name in [*old["job"], *told] if name in told}
     return decisions_text(before) == decisions_text(now)
 
 

@@ -14,42 +14,51 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from ensemble_core.engine import job_table, rate_limit, rule_index, rule_set, timers
+from ensemble_core.engine import (
+    job_record,
+    job_table,
+    rate_limit,
+    rule_index,
+    rule_set,
+    scopes,
+    timers,
+)
 from ensemble_core.engine import state as engine_state
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.state import State
 from ensemble_core.metrics import series, store
-from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
-from ensemble_core.model import decisions, events, jobs, sweeps
+from ensemble_core.model import conditions, decisions, events, jobs, sweeps
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.rules import BoundRule, BoundSpec
+from ensemble_core.model.expressions import Formula, expression
+from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 10
+FORMAT = 11
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
-        *(engine_state, job_table, rate_limit, rule_index, rule_set, timers),
+        *(engine_state, job_record, job_table, rate_limit, rule_index, rule_set, scopes, timers),
         *(series, store, decisions, events, jobs, sweeps),
     )
     for name, found in vars(module).items()
     if isinstance(found, type)
     and found.__module__ == module.__name__
     and not issubclass(found, (Enum, StatisticSpec))
-}
+} | {"rules.RetryPolicy": RetryPolicy}
 _CONTAINERS: dict[str, type[Any]] = {
     each.__name__: each for each in (dict, list, set, deque, MappingProxyType)
 }
@@ -75,8 +84,9 @@ def _slots(cls: type[Any]) -> tuple[str, ...]:
 class _Writer:
     """The objects of a state, each with its number among those of its class."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: Ensemble, statistics: Mapping[str, StatisticSpec]) -> None:
         self._own = {id(rule) for rule in ensemble.rules}
+        self._statistics = statistics
         self._objects: dict[str, list[Any]] = {}
         self._numbers: dict[int, int] = {}
 
@@ -94,7 +104,10 @@ class _Writer:
         if name in _CLASSES:
             slots = _slots(_CLASSES[name])
             names = slots or tuple(vars(objects[0]))
-            return {each: self.column(list(map(attrgetter(each), objects))) for each in names}
+            found = {each: self.column(list(map(attrgetter(each), objects))) for each in names}
+            if _CLASSES[name] is Series:
+                found["states"] = self.column([each.states(self._statistics) for each in objects])
+            return found
         contents = {"n": self.column(list(map(len, objects)))}
         contents["items"] = self.column(list(chain.from_iterable(objects)))
         if name in ("dict", "mappingproxy"):
@@ -128,6 +141,8 @@ class _Writer:
         if kind is BoundRule:
             specs = [None if id(rule) in self._own else dict(rule.spec) for rule in values]
             return {"rule": [rule.id for rule in values], "spec": json.loads(dumps(specs))}
+        if issubclass(kind, Formula):
+            return {"formula": kind.__name__, "text": [formula.text for formula in values]}
         if kind is bytes:
             return {"bytes": [b64encode(value).decode() for value in values]}
         if kind.__module__.startswith("ensemble_core."):
@@ -165,6 +180,7 @@ class _Reader:
         self._ensemble = ensemble
         self._rules = {rule.id: rule for rule in ensemble.rules}
         self._objects: dict[str, list[Any]] = {}
+        self._series: list[tuple[Series, Any]] = []
         #: What objects without slots have: all of these are parts of a state.
         like = State(ensemble)
         self._like = {type(each): vars(each).keys() for each in (like, *vars(like).values())
@@ -182,10 +198,12 @@ class _Reader:
             made.append((name, objects, contents))
         for name, objects, contents in made:
             self._fill(name, objects, contents)
-        state, statistics = self.column(data["state"], 2)
+        (state,) = self.column(data["state"], 1)
         if type(state) is not State:
             raise TypeError("no state of an engine")
-        state.metrics.restore(statistics)
+        for each, states in self._series:
+            each.restore(state.metrics.statistics, states)
+        state.metrics.hear_of_faults()
         for watch in state.rules.index.watches.values():
             watch.read = state.metrics.reader(watch.path)
         return state
@@ -202,6 +220,11 @@ class _Reader:
         count = len(objects)
         if name in _CLASSES:
             cls = _CLASSES[name]
+            contents = dict(contents)
+            if cls is Series:
+                self._series += zip(
+                    objects, self.column(contents.pop("states"), count), strict=True
+                )
             if contents.keys() != set(_slots(cls) or self._like[cls]):
                 raise TypeError(f"other fields of {name}")
             for field, column in contents.items():
@@ -251,6 +274,10 @@ class _Reader:
             return [self._ensemble] * column["ensemble"]
         if "statistic" in column:
             return [self._ensemble.statistics[name] for name in column["statistic"]]
+        if column.get("formula") == "Condition":
+            return [conditions.parse(text, has_value=False) for text in column["text"]]
+        if "formula" in column:
+            return [expression(text, texts=True) for text in column["text"]]
         if "bytes" in column:
             return map(b64decode, column["bytes"])
         return [
@@ -262,9 +289,9 @@ class _Reader:
 def dump(engine: Engine) -> bytes:
     """The state of an engine. Raises :class:`NoState` where it cannot be kept, because of a
     plugin's statistic as a rule."""
-    writer = _Writer(engine.state.ensemble)
+    writer = _Writer(engine.state.ensemble, engine.state.metrics.statistics)
     try:
-        state = writer.column([engine.state, engine.state.metrics.states()])
+        state = writer.column([engine.state])
         return json.dumps({"state": state, "chunks": list(writer.chunks())}).encode()
     except NoState:
         raise

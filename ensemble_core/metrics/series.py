@@ -288,18 +288,17 @@ class Series:
                     ) from error
         return states
 
-    def restore(
-        self,
-        specs: Mapping[str, StatisticSpec],
-        states: Mapping[str, Any],
-        problems: Callable[[str, Exception], None],
-    ) -> None:
+    def restore(self, specs: Mapping[str, StatisticSpec], states: Mapping[str, Any]) -> None:
         """Build the statistics of a series that was read, each with its state."""
-        self._problems = problems
+        self._problems = None
         for name, cell in self._cells.items():
             cell.hold(_Nothing() if cell.broken else specs[name].build())
             if not cell.broken:
                 put_state(cell.statistic, states[name])
+
+    def tell(self, problems: Callable[[str, Exception], None]) -> None:
+        """Tell this from now on of a statistic that raises."""
+        self._problems = problems
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -27,7 +27,11 @@ __all__ = [
 ]
 
 #: What is counted for each group.
-COUNTS = ("submitted", "finished", "success", "failed", "cancelled")
+#: ``submitted`` to ``active`` count attempts, the others indices: jobs with all their attempts.
+COUNTS = (
+    *("submitted", "finished", "success", "failed", "cancelled", "active"),
+    *("open", "done", "lost"),
+)
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
 #: By which a duration can be told apart.
@@ -264,14 +268,10 @@ class MetricStore:
                     values[f"{name}.{group}-{variable}"] = value
         return MetricsView(values)
 
-    def states(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """What values made of each statistic of each series, as plain data. Raises ``NoState``."""
-        return {key: series.states(self.statistics) for key, series in self.series.items()}
-
-    def restore(self, states: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """Build the statistics of a store that was read from a snapshot, with their states."""
+    def hear_of_faults(self) -> None:
+        """Hear of faulty statistics, after this was read from a snapshot."""
         for key, series in self.series.items():
-            series.restore(self.statistics, states[key], partial(self._fault, *key))
+            series.tell(partial(self._fault, *key))
 
 
 def _spoken(error: Exception) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "Fired",
     "Log",
     "Resize",
+    "Retry",
     "SetGroup",
     "Submit",
     "Terminate",
@@ -49,7 +50,8 @@ class Fired(Decision):
 
     ``label`` is the trigger as people know it (``start``, ``count.sleep.success``, ``job-fail
     (lammps)``), ``count`` how often this rule has fired with this one, ``job`` the event's job and
-    ``value`` the metric's value, where there is one.
+    ``value`` the metric's value, where there is one. ``each`` are the parameters of the slice that
+    an instance of the rule is about.
     """
 
     type: ClassVar[str] = "fired"
@@ -57,6 +59,13 @@ class Fired(Decision):
     count: int = 1
     job: str | None = None
     value: float | None = None
+    each: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.each:  # of nearly every firing
+            del data["each"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,19 @@ class Submit(Decision):
     type: ClassVar[str] = "submit"
     group: str
     jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry(Decision):
+    """Submit this job once more when it is over, ``wait`` seconds later, as the next attempt of its
+    index, with these fields changed. ``resume``: its statistics go on where they stood. Nothing is
+    to be carried out: the attempt is a :class:`Submit` when it comes."""
+
+    type: ClassVar[str] = "retry"
+    job: str
+    fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    wait: float = 0.0
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,12 +111,12 @@ class Resources(Event):
 class TimerElapsed(Event):
     """A time that the engine asked to be told of has come.
 
-    ``timer`` is what it was for; ``key`` is the rule's id for an interval, the request's id for a
-    retry.
+    ``timer`` is what it was for; ``key`` is the rule's id for an interval or for silent jobs, the
+    request's id for a retry of a resize, the job's id for an attempt.
     """
 
     type: ClassVar[str] = "timer"
-    timer: Literal["heartbeat", "interval", "pace", "retry"]
+    timer: Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
     key: str = ""
 
 

@@ -18,7 +18,9 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, checked, compiled, refused
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill
 from ensemble_core.model.slips import meant
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "check_names",
     "expression",
     "parse",
+    "tidy",
+    "worked_out",
 ]
 
 #: Names that a condition may use of any event, where the event has them.
@@ -125,9 +129,64 @@ class Expression(Formula):
             return None
         return result if result - result == 0 else None
 
+    def result(
+        self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
+    ) -> int | float | str | None:
+        """The number as :func:`tidy` has it, or the text. ``None`` where something that it needs
+        has no value, and where the result is neither."""
+        found = self.evaluate(fields.get("value"), fields, metric)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or found - found != 0:
+            return None
+        return tidy(found)
+
+
+def tidy(number: int | float) -> int | float:
+    """A number that was worked out, as parameters have it: a float has 12 significant digits, and
+    0 no sign; an integer is exact.
+
+    >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
+    (0.3, 0.0, 100000000000000000000)
+    """
+    return number if isinstance(number, int) else float(f"{number:.12g}") + 0.0
+
+
+def worked_out(value: Any, fields: Mapping[str, Any], metric: Callable[[str], float | None]) -> Any:
+    """Options with each text that begins with ``=`` worked out, and each placeholder of a field
+    filled; a text that is nothing but one placeholder keeps the field's type. Raises
+    :class:`EnsembleError` that names what has no value.
+
+    >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
+    {'T': 6, 'start': 3, 'tag': 'T-3'}
+    """
+    if isinstance(value, Mapping):
+        return {key: worked_out(item, fields, metric) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [worked_out(item, fields, metric) for item in value]
+    if not isinstance(value, str):
+        return value
+    if not value.startswith("="):
+        whole = FIELD_PLACEHOLDER.fullmatch(value)
+        if whole is not None and whole[4] is None and whole[3] in fields:
+            return fields[whole[3]]
+        return fill(value, fields, FIELD_PLACEHOLDER)
+    formula = expression(value, texts=True)
+    found = formula.result(fields, metric)
+    if found is None:
+        missing = [name for name in sorted(formula.names) if fields.get(name) is None]
+        missing += [path for path in sorted(formula.metrics) if metric(path) is None]
+        why = f": {', '.join(missing)} has none" if missing else ": it is no finite number"
+        raise EnsembleError(
+            f"{value!r} has no value{why}",
+            hint="a condition on the rule can wait until there is one",
+            code="no-value",
+        )
+    return found
+
 
 @lru_cache(maxsize=1024)
-def _expression(text: str) -> Expression:
+def _expression(text: str, texts: bool) -> Expression:
     source = text.strip().removeprefix("=").strip()
     if not source:
         raise refused("the expression is empty", 'write for example "= 2 * T"')
@@ -137,13 +196,16 @@ def _expression(text: str) -> Expression:
         )
     tree, fields, metrics = parse(source, source, "the expression", _EXPRESSION_HINT)
     wrong = _no_number(tree)
-    if wrong is not None:
+    if wrong is not None and not (texts and wrong == "a text"):
         raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
     return Expression(source, tree, fields, metrics)
 
 
-def expression(text: str, *, names: Collection[str] | None = None) -> Expression:
-    """Parse and check an expression whose result is a number; a ``=`` before it is passed over.
+def expression(
+    text: str, *, names: Collection[str] | None = None, texts: bool = False
+) -> Expression:
+    """Parse and check an expression whose result is a number, with ``texts`` perhaps a text; a
+    ``=`` before it is passed over.
 
     It is made of the same words as a condition: arithmetic, functions, fields by their names,
     ``metric("path")``. ``names`` are the fields that it may use (``None``: not checked). Parsing
@@ -153,7 +215,7 @@ def expression(text: str, *, names: Collection[str] | None = None) -> Expression
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7
     """
-    found = _expression(text)
+    found = _expression(text, texts)
     if names is not None:
         check_names(found.text, found.names, names)
     return found
@@ -202,7 +264,10 @@ def _column(node: Any) -> Any:
             here, rest = here.value, f".{here.attr}{rest}"
         else:
             break
-    if not rest or not isinstance(here, ast.Name) or here.id in _WHOLE:
+    if not rest or not isinstance(here, ast.Name):
+        return node
+    # min and max are functions, and statistics: min.energy.
+    if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
         return node
     return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
 

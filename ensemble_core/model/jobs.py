@@ -9,11 +9,15 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import fill
+
+if TYPE_CHECKING:
+    from ensemble_core.model.expressions import Expression
+    from ensemble_core.model.rules import RetryPolicy
 
 __all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 
@@ -177,6 +181,12 @@ class JobGroup:
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
+    #: What its jobs leave at a success, by name; what is done about its failed attempts; how many
+    #: attempts are in the queue at a time; the ``STAT.NAME`` that these two speak of.
+    result: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
+    retry: RetryPolicy | None = None
+    at_once: int | None = None
+    reads: frozenset[str] = frozenset()
     #: The command as the file has it, for display.
     text: str = ""
     #: The folder of the ensemble file: the placeholder ``{here}``.
@@ -231,14 +241,21 @@ class JobGroup:
                     yield entry.job(index, chosen, replica)
                     index += 1
 
-    def job(self, index: int, parameters: Mapping[str, object], replica: int = 0) -> Job:
+    def single(self, parameters: Mapping[str, object]) -> JobGroup:
+        """The group with one combination of parameters, once."""
+        one = {name: (value,) for name, value in parameters.items()}
+        return replace(self, parameters=one, points=NOTHING, count=1, more=())
+
+    def job(
+        self, index: int, parameters: Mapping[str, object], replica: int = 0, attempt: int = 0
+    ) -> Job:
         """One job with these parameters."""
-        job_id = f"{self.name}.{index}"
+        job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
         values = {
             "run": self.run,
             "cwd": self.cwd,
             "replica": replica,
-            "attempt": 0,
+            "attempt": attempt,
             **parameters,
             "group": self.name,
             "index": index,
@@ -260,5 +277,6 @@ class JobGroup:
             else NOTHING,
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
+            attempt=attempt,
             **same,
         )

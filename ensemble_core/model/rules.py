@@ -14,13 +14,29 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import worked_out
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import Decision, WhenBusy
     from ensemble_core.model.events import Event
     from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Action", "BoundAction", "BoundRule", "BoundSpec", "Firing", "Plan", "Rule", "Trigger"]
+__all__ = [
+    "UNLIMITED",
+    "Action",
+    "BoundAction",
+    "BoundRule",
+    "BoundSpec",
+    "Firing",
+    "Plan",
+    "RetryPolicy",
+    "Rule",
+    "Trigger",
+    "changed_fields",
+]
+
+#: ``repetitions`` of a rule that may fire as often as it likes.
+UNLIMITED = 2**53
 
 
 class _Spec:
@@ -126,13 +142,15 @@ class Trigger:
     seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,
     ``observed``, ``resize-granted``, or the name of a plugin's own event, which is the trigger's
     name or that of another trigger). ``group`` narrows
-    occasions to jobs of one group. ``match`` may narrow further: it is given the occasion's event
+    occasions to jobs of one group; of ``idle`` alone ``groups`` may be several, which are then
+    looked at as one. ``match`` may narrow further: it is given the occasion's event
     and fields (of a metric's trigger ``value`` too; of an observed row ``observer`` too), runs on
     the engine's thread, and must be pure and quick.
     """
 
     wakes: tuple[str, ...] = ()
     group: str | None = None
+    groups: tuple[str, ...] = ()
     metric: str | None = None
     every: float | None = None
     match: Callable[[Event, Mapping[str, Any]], bool] | None = None
@@ -189,10 +207,28 @@ class Firing(Protocol):
         """A metric's value now; ``None`` while there is none."""
 
     def active(self, group: str | None = None) -> Sequence[str]:
-        """Our ids of the jobs that are not over yet, oldest first."""
+        """Our ids of the jobs that are not over yet, oldest first, with those of retries to come.
+        In an instance of a rule with ``each``, those of its slice or index alone."""
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         """Submit one group (``count`` jobs times its sweep), some of its fields overridden."""
+
+    def retry(
+        self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
+    ) -> Decision:
+        """Submit the event's job again when it is over, with some fields changed (parameters are
+        merged), after ``wait`` seconds; ``resume``: its statistics go on where they stood."""
+
+    def vary(
+        self,
+        parameters: Mapping[str, Any],
+        *,
+        label: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        again: bool = False,
+    ) -> Iterable[Decision]:
+        """Submit jobs like the event's job, or like the rule's slice, with other parameters: each
+        combination that the group has not had, all of them ``again``."""
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
@@ -267,10 +303,51 @@ class BoundSpec(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """A group's ``retry``: a failed attempt for which ``when`` holds is submitted again, at most
+    ``times`` times for each index, after ``wait`` (seconds or an expression), with ``fields``
+    changed. ``reads`` are the ``STAT.NAME`` that these speak of."""
+
+    times: int
+    when: Condition | None = None
+    wait: float | str = 0.0
+    fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    reads: frozenset[str] = frozenset()
+
+    def worked_out(
+        self, known: Mapping[str, Any], metric: Callable[[str], float | None]
+    ) -> tuple[Mapping[str, Any], float]:
+        """The fields that change and the wait in seconds, for an attempt of which this is known.
+        Raises :class:`EnsembleError`."""
+        wait = worked_out(self.wait, known, metric)
+        return changed_fields(self.fields, known, metric), max(0.0, float(wait))
+
+
+def changed_fields(
+    fields: Mapping[str, Any],
+    known: Mapping[str, Any],
+    metric: Callable[[str], float | None],
+) -> dict[str, Any]:
+    """Fields of a group as an action changes them: expressions worked out, and placeholders filled
+    under ``parameters``; elsewhere ``{job.NAME}`` alone, for bare names are the new job's."""
+    of_job = {name: value for name, value in known.items() if name.startswith("job.")}
+    changed = {}
+    for key, value in fields.items():
+        if key == "parameters" or (isinstance(value, str) and value.startswith("=")):
+            changed[key] = worked_out(value, known, metric)
+        else:
+            changed[key] = worked_out(value, of_job, metric) if of_job else value
+    return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundRule:
     """A rule after checking, immutable; how often it has fired is the engine's to know.
 
-    ``repetitions`` is how often it may fire. After a firing it skips ``backoff`` further matches,
+    ``repetitions`` is how often it may fire; with ``each`` (an index: ``job``, or the slice of the
+    parameters of these names), how often for each. ``looks`` is at how many looks in a row its
+    condition must hold, ``reads`` are the ``STAT.NAME`` that it speaks of, and ``retries`` says
+    that it may submit the event's job again. After a firing it skips ``backoff`` further matches,
     or waits ``backoff_seconds``. ``queue_scope`` lets it see strangers' jobs. ``label`` is how
     people know the rule; ``concerns_failure`` says that failed jobs of ``failure_group`` (any
     group where ``None``) are this rule's business: one that it matched, or whose like it still
@@ -285,6 +362,12 @@ class BoundRule:
     repetitions: int = 1
     backoff: int = 0
     backoff_seconds: float = 0.0
+    each: Literal["job"] | tuple[str, ...] | None = None
+    looks: int = 1
+    reads: frozenset[str] = frozenset()
+    #: The group whose metrics ``reads`` are; ``None``: of the instance, or else of the event's job.
+    reads_of: str | None = None
+    retries: bool = False
     enabled: bool = True
     queue_scope: bool = False
     label: str = ""
@@ -292,3 +375,9 @@ class BoundRule:
     failure_group: str | None = None
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     location: Location | None = None
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The job groups that its trigger names; none where it concerns all."""
+        group = self.trigger.group
+        return self.trigger.groups or (() if group is None else (group,))

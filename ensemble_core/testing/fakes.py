@@ -20,6 +20,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Log,
     Resize,
+    Retry,
     SetGroup,
     Submit,
     Terminate,
@@ -124,6 +125,36 @@ class FakeFiring:
         jobs = tuple(replace(chosen, **(overrides or {})).jobs(self._next[group]))
         self._next[group] += len(jobs)
         return self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
+
+    def retry(
+        self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
+    ) -> Decision:
+        again = Retry(
+            rule=self._rule,
+            firing=1,
+            job=self._job or "",
+            fields=dict(fields or {}),
+            wait=wait,
+            resume=resume,
+        )
+        return self._decide(again)
+
+    def vary(
+        self,
+        parameters: Mapping[str, Any],
+        *,
+        label: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        again: bool = False,
+    ) -> Sequence[Decision]:
+        job = self._job_spec
+        name = label or (job.group if job is not None else "")
+        own = {} if job is None else {key: [value] for key, value in job.parameters.items()}
+        given = {
+            key: list(value) if isinstance(value, (list, tuple)) else [value]
+            for key, value in parameters.items()
+        }
+        return [self.submit(name, {**(fields or {}), "parameters": {**own, **given}})]
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         return self._decide(Cancel(rule=self._rule, firing=1, jobs=tuple(jobs)))

@@ -126,6 +126,8 @@ def check(found: Facts, reference: Facts | None, round_: Round) -> None:
         return
     compare(found.code, found.record, found.submits, reference, round_)
     for path, value in reference.record.metrics.items():
+        if path.endswith((".open", ".done", ".lost")):
+            continue  # a run that ends while jobs are there does not wait for the last word of each
         if path.startswith(("count.", "sum.watched", "min.watched", "mean.watched-x")):
             other = found.record.metrics.get(path)
             if other is None or not math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12):

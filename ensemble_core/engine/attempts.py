@@ -1,0 +1,54 @@
+"""Attempts: how the next one of an index is made, and what a success leaves as its result.
+
+Pure functions over the records of the job table; called by the engine's state and by
+``rule_evaluation``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ensemble_core.engine.job_record import Index
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.decisions import Retry
+from ensemble_core.model.ensemble import Binder
+from ensemble_core.model.expressions import Expression
+from ensemble_core.model.jobs import Job, JobGroup
+
+__all__ = ["coming", "next_attempt", "worked_out_result"]
+
+
+def coming(index: Index) -> str:
+    """The id that the next attempt of an index will have."""
+    job = index.record.job
+    return f"{job.group}.{job.index}-{job.attempt + 1}"
+
+
+def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
+    """The next attempt, and what it is made of: the attempt before with the fields of the retry
+    merged over its own. Raises :class:`EnsembleError` where these do not fit."""
+    job, source = index.record.job, index.source
+    if source is None:
+        raise EnsembleError("it was submitted by a plugin as a whole", code="no-source")
+    fields = {**retry.fields}
+    parameters = {**job.parameters, **(fields.pop("parameters", None) or {})}
+    if fields:
+        source = binder.group(source.single(job.parameters), fields)
+    unknown = parameters.keys() - job.parameters.keys()
+    if unknown:
+        raise EnsembleError(
+            f"{job.group!r} has no parameter {', '.join(sorted(unknown))}", code="no-such-parameter"
+        )
+    return source.job(job.index, parameters, job.replica, job.attempt + 1), source
+
+
+def worked_out_result(
+    result: Mapping[str, Expression],
+    known: Mapping[str, Any],
+    metric: Callable[[str], float | None],
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of a group's ``result`` after a success, and the names of those without one."""
+    values = {name: formula.result(known, metric) for name, formula in result.items()}
+    found = {name: value for name, value in values.items() if value is not None}
+    return found, [name for name in values if name not in found]

@@ -1,0 +1,110 @@
+"""Records of jobs that are not over: an attempt, and the index whose attempts these are.
+
+An *index* is a job as its group counts it: one place in the sweep. Each time that it is submitted
+is an *attempt*, a job of the queue with an id of its own. Kept by ``job_table``, read by the whole
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ensemble_core.engine.scopes import Scope, Slice
+from ensemble_core.model.causes import Cause, cause_of
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.jobs import Job, JobGroup, JobState
+
+if TYPE_CHECKING:
+    from ensemble_core.model.decisions import Retry
+
+__all__ = ["Index", "JobRecord", "Link", "Outcome"]
+
+Outcome = Literal["success", "failed", "cancelled"]
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One firing in a chain of firings that caused one another.
+
+    ``depth`` counts the firings since a job last finished; ``finishes`` says when that was.
+    """
+
+    rule: str
+    parent: Link | None
+    depth: int
+    finishes: int
+
+    def names(self) -> list[str]:
+        """The rules of the chain, first to last."""
+        link: Link | None = self
+        found: list[str] = []
+        while link is not None and link.finishes == self.finishes:
+            found.append(link.rule)
+            link = link.parent
+        return found[::-1]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class JobRecord:
+    """An attempt that is not over yet."""
+
+    job: Job
+    submitted: float
+    link: Link | None
+    index: Index
+    state: int = JobState.NEW.value
+    started: float | None = None
+    finished: float | None = None
+    status: int | None = None
+    exception: str | None = None
+    note: str = ""
+    #: Why it ended, where its executor said so.
+    cause: Cause | None = None
+    outcome: Outcome | None = None
+    queue_id: object = None
+    seen: int = 0
+    #: Whether a rule that concerns itself with failure matched an event of this job.
+    concern: bool = False
+    #: Whether the executor was told to cancel it.
+    cancelling: bool = False
+    #: Whether it then could not be.
+    refused: bool = False
+    #: When its newest event was; 0 before the first.
+    newest: float = 0.0
+    #: The context of its ``start``, which says where its output is, and, of an observed job,
+    #: the rows read so far by observer.
+    files: Mapping[str, Any] | None = None
+    rows: dict[str, int] | None = None
+
+    @property
+    def why(self) -> Cause | None:
+        """Why it ended; ``None`` while nothing says that it does."""
+        if self.outcome is None and self.exception is None:
+            return None
+        return self.cause or cause_of(self.exception, self.status)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Index(Scope):
+    """A job with all its attempts, until the last is over and none is to come.
+
+    ``record`` is the newest attempt, ``source`` the group with the fields that it was made of. The
+    statistics are over the attempt's rows, or over those of the chain that it continues.
+    """
+
+    record: JobRecord = None  # type: ignore[assignment]  # until its first attempt is added
+    source: JobGroup | None = None
+    slices: tuple[Slice, ...] = ()
+    #: The retry that was decided, until its attempt is submitted.
+    retry: Retry | None = None
+    #: How often the group's own ``retry`` was used.
+    retried: int = 0
+    #: Functions under way that its attempts' events asked for.
+    calls: int = 0
+    #: The attempt after which its wait began.
+    waited: int = -1
+    over: bool = False
+    #: What the group's ``result`` gave at its success.
+    result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)

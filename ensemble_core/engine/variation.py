@@ -1,0 +1,101 @@
+"""Variation: jobs like one that there was, with other parameters, each combination once.
+
+Called by a firing's ``vary``; the combinations that a group has had are kept in the job table.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ensemble_core.engine.combinations import Combination, combination
+from ensemble_core.engine.scopes import Slice
+from ensemble_core.engine.state import Origin, State
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.jobs import Job, JobGroup
+
+__all__ = ["varied"]
+
+
+def varied(
+    state: State,
+    origin: Origin,
+    parameters: Mapping[str, Any],
+    label: str | None,
+    fields: Mapping[str, Any],
+    again: bool,
+) -> tuple[JobGroup, list[Job], int]:
+    """The group with its changed fields, the jobs that are new, and how many were not. Raises
+    :class:`EnsembleError` where the firing is about no job, or a parameter is none of the group's.
+    """
+    record, scope = origin.occasion.record, origin.occasion.scope
+    if record is not None:
+        job = record.job
+        base: Mapping[str, object] = job.parameters
+        name, replicas = label or job.group, [job.replica]
+    elif isinstance(scope, Slice):
+        base, name, replicas = scope.parameters, label or scope.key.groups[0], []
+    else:
+        raise EnsembleError("'vary' needs the event's job, or a slice", code="no-job")
+    group_state = state.table.groups.get(name)
+    if group_state is None:
+        raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
+    group = group_state.group
+    if fields:
+        group = state.ensemble.binder.group(group, fields)
+    unknown = sorted(parameters.keys() - set(group.names))
+    if unknown:
+        raise EnsembleError(
+            f"the job group {name!r} has no parameter {', '.join(unknown)}",
+            code="no-such-parameter",
+        )
+    had = group_state.had
+    if had is None:
+        raise EnsembleError(
+            "an action that varies jobs says so in its options: x-ensemble-varies: true",
+            code="bad-plugin",
+        )
+    if not replicas:
+        replicas = list(range(group.count))
+    jobs: list[Job] = []
+    passed_over = 0
+    fresh: set[Combination] = set()
+    for one in _combinations(group, base, parameters):
+        for replica in _beyond(one, len(replicas), had) if again else replicas:
+            key = combination(one, replica)
+            if key in had or key in fresh:
+                passed_over += 1
+                continue
+            fresh.add(key)
+            jobs.append(group.job(group_state.next_index + len(jobs), one, replica))
+    group_state.next_index += len(jobs)
+    return group, jobs, passed_over
+
+
+def _combinations(
+    group: JobGroup, base: Mapping[str, object], parameters: Mapping[str, Any]
+) -> Iterator[dict[str, object]]:
+    """The combinations of these values, in the group's order of parameters: those of ``base`` stay
+    where they are not given anew, what neither has is the group's own sweep."""
+    given = {
+        name: tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        for name, value in {**base, **parameters}.items()
+        if name in group.names
+    }
+    others = [name for name in group.names if name not in given]
+    own: dict[tuple[object, ...], None] = dict.fromkeys(
+        tuple(one.get(name) for name in others)
+        for entry in (group, *group.more)
+        for one in entry.combinations()
+    )
+    for rest in own if others else [()]:
+        for values in itertools.product(*given.values()):
+            one = {**dict(zip(others, rest, strict=True)), **dict(zip(given, values, strict=True))}
+            yield {name: one[name] for name in group.names}
+
+
+def _beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
+    """So many further replicas of a combination, from the highest that there was."""
+    first = next(n for n in itertools.count() if combination(one, n) not in had)
+    return iter(range(first, first + count))
