@@ -26,6 +26,10 @@ _OUTCOMES = {
     "fail": "a job ended with another exit code, by a signal, or could not run",
     "cancel": "a job was cancelled",
 }
+_OVER = {
+    "done": "a job is over, with success; no retry of it is to come",
+    "lost": "a job is over, without success; no retry of it is to come",
+}
 _RESIZES = {
     "granted": "a request for more or fewer nodes was granted",
     "denied": "a request for more or fewer nodes was refused",
@@ -36,8 +40,8 @@ _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
     ),
-    **dict.fromkeys(("finish", "release", "free", "clean", "inactive"), "job-ended"),
-    **dict.fromkeys(("fail", "exception"), "job-failed"),
+    **dict.fromkeys(("finish", "release", "free", "clean", "inactive", "done"), "job-ended"),
+    **dict.fromkeys(("fail", "exception", "lost"), "job-failed"),
 }
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
@@ -69,6 +73,14 @@ def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
         return Trigger(wakes=wakes, group=name)
 
     return build
+
+
+def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
+    """``name`` is a group, or a list of groups that are looked at as one."""
+    groups = tuple(dict.fromkeys(name)) if isinstance(name, list) else (name,)
+    if len(groups) == 1:
+        return Trigger(wakes=("idle",), group=groups[0])
+    return Trigger(wakes=("idle",), groups=groups)
 
 
 @hookimpl
@@ -117,6 +129,22 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
             fields=_CONTEXTS.get(what, frozenset()),
             about=_ABOUT.get(what, "job"),
         )
+    for what, summary in _OVER.items():
+        name = f"job-{what}"
+        yield TriggerPlugin(
+            name=name,
+            summary=summary,
+            build=_on(name),
+            name_means="group",
+            about=_ABOUT.get(what, "job"),
+        )
+    yield TriggerPlugin(
+        name="idle",
+        summary="no job of a group, of several, or of the run is open any more",
+        build=_idle,
+        name_means="groups",
+        about="run",
+    )
     yield TriggerPlugin(
         name="observed",
         summary="an observer read a row of values in a job's output",

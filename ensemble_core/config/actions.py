@@ -15,9 +15,10 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.groups import as_written, change_group
 from ensemble_core.config.schema import defaults
+from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.conditions import EVENT_FIELDS
-from ensemble_core.model.expressions import expression
+from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted
 from ensemble_core.model.rules import BoundAction, BoundSpec
@@ -35,7 +36,7 @@ class Occasion(NamedTuple):
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
     observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
-    any job group).
+    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over.
     """
 
     trigger: str = ""
@@ -44,6 +45,7 @@ class Occasion(NamedTuple):
     own: Collection[str] = ()
     observed: bool = False
     group: str | None = None
+    over: Over = (None,)
 
     def knowing(self, names: Collection[str]) -> Occasion:
         """The same occasion, for what is done where these fields are there too."""
@@ -74,6 +76,7 @@ def bind_action(
         options=options,
         plan=record.plan,
         metrics=frozenset(check.metrics),
+        reads=frozenset(check.reads),
         nested=tuple(check.nested),
     )
 
@@ -144,10 +147,12 @@ def _check_values(
 
 class OptionCheck:
     """Checks options by the annotations (``x-ensemble``) of their schema, and reads what these say
-    how to read. ``metrics`` and ``nested`` are the metrics and the actions that were found."""
+    how to read. ``metrics``, ``reads`` and ``nested`` are the metrics, the ``STAT.NAME`` and the
+    actions that were found."""
 
     def __init__(self, context: Context, schema: Mapping[str, Any], occasion: Occasion) -> None:
         self.metrics: set[str] = set()
+        self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         #: The group that is meant, with the fields that the action changes.
         self.group: JobGroup | None = None
@@ -242,14 +247,27 @@ class OptionCheck:
         elif isinstance(value, str) and value.startswith("="):
             try:
                 parsed = expression(value)
-                if not_asked_for(context, path, parsed.names, occasion):
+                scoped = self.scoped(path, parsed.names)
+                if scoped is None:
                     return
-                expression(value, names=occasion.names)
+                plain = parsed.names - scoped
+                if not_asked_for(context, path, plain, occasion):
+                    return
+                if occasion.names is not None:
+                    check_names(parsed.text, plain, occasion.names)
             except EnsembleError as error:
                 context.attach(error, path)
                 return
             for text in sorted(parsed.metrics):
                 self._name(path, "metric", text)
+
+    def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
+        """Those of these names that are ``STAT.NAME``, which are kept in ``reads``; ``None`` if one
+        can have no value, which is reported."""
+        occasion = self._occasion
+        found = scoped_names(self._context, path, names, occasion.names, occasion.over)
+        self.reads |= found or set()
+        return found
 
     def _name(self, path: Path, kind: str, name: str) -> None:
         """A name of something that there must be, or a message."""
@@ -261,7 +279,10 @@ class OptionCheck:
             if context.metric(name, path) is not None:
                 self.metrics.add(name)
         elif kind == "message":
-            _check_message(context, path, name, self._occasion)
+            spoken = {match[3] for match in FIELD_PLACEHOLDER.finditer(name) if match[3]}
+            scoped = self.scoped(path, spoken)
+            if scoped is not None:
+                _check_message(context, path, name, self._occasion.knowing(scoped))
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
             if names is not None and name not in names:

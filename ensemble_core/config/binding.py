@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ensemble_core.config.actions import Occasion, OptionCheck, bind_action, not_asked_for
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import MetricPath, parse_path
 from ensemble_core.model import conditions
@@ -54,7 +55,7 @@ def bind_rule(
     """The checked rule; ``None`` where it has errors, which were reported."""
     before = len(context.errors)
     woken = _trigger(context, path, spec)
-    condition = _condition(context, path, spec, woken)
+    condition, scoped = _condition(context, path, spec, woken)
     occasion = woken.occasion if woken else Occasion()
     bound = [
         bind_action(context, inner, one, occasion)
@@ -83,6 +84,8 @@ def bind_rule(
         backoff_seconds=wait,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
+        reads=scoped.union(*(one.reads for action in actions for one in action.flat())),
+        reads_of=_whole_group(woken),
         label=_label(woken),
         concerns_failure=concerns,
         failure_group=group,
@@ -107,8 +110,11 @@ def _trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> _Woken | 
             return None
         metric = context.metric(name, (*path, "name"))
         named_well = metric is not None
-    elif record.name_means == "group" and name is not None:
-        named_well = context.group(name, (*path, "name"))
+    elif record.name_means is not None and name is not None:
+        place = (*path, "name")
+        named = [((*place, i), one) for i, one in enumerate(name)] if isinstance(name, list) else []
+        found = [context.group(one, at) for at, one in named or [(place, name)]]
+        named_well = all(found)
     given = {key: value for key, value in spec.items() if key not in _RULE_KEYS}
     options = OptionCheck(context, record.options, Occasion()).options(path, given)
     shown = context.named(record, kind)
@@ -248,7 +254,28 @@ def _occasion(
         known |= {"clock", "observer"}
         variables = context.variables(group)
     names = None if "*" in record.fields or variables is None else known | variables
-    return Occasion(kind, has_job, names, own=known, observed=observed, group=group)
+    return Occasion(
+        kind,
+        has_job,
+        names,
+        own=known,
+        observed=observed,
+        group=group,
+        over=_over(trigger, metric, has_job),
+    )
+
+
+def _over(trigger: Trigger, metric: MetricPath | None, has_job: bool) -> Over:
+    """Which groups' jobs ``STAT.NAME`` is over."""
+    if metric is not None:
+        return (metric.group,) if metric.group else ()
+    return (trigger.group,) if has_job or trigger.group is not None else ()
+
+
+def _whole_group(woken: _Woken) -> str | None:
+    """The group whose metrics ``STAT.NAME`` is, where it is over no single job."""
+    over = woken.occasion.over
+    return over[0] if over and (woken.path is not None or not woken.occasion.job) else None
 
 
 def _label(woken: _Woken) -> str:
@@ -256,7 +283,8 @@ def _label(woken: _Woken) -> str:
         return woken.path.text
     if woken.trigger.every is not None:
         return f"{woken.record.name} {woken.trigger.every:g}s"
-    return f"{woken.record.name} ({woken.name})" if woken.name else woken.record.name
+    groups = woken.trigger.groups or ((woken.name,) if woken.name else ())
+    return f"{woken.record.name} ({', '.join(groups)})" if groups else woken.record.name
 
 
 # -- conditions --------------------------------------------------------------------------------
@@ -264,22 +292,31 @@ def _label(woken: _Woken) -> str:
 
 def _condition(
     context: Context, path: Path, spec: Mapping[str, Any], woken: _Woken | None
-) -> Condition | None:
+) -> tuple[Condition | None, frozenset[str]]:
+    """The checked condition, and the ``STAT.NAME`` that it speaks of."""
     place = (*path, "when")
+    scoped: frozenset[str] = frozenset()
     if "when" not in spec or not context.intact(place):
-        return None
+        return None, frozenset()
     when = spec["when"]
     names = woken.occasion.names if woken else None
     has_value = woken is None or woken.path is not None
     try:
         condition = conditions.parse(when, has_value=has_value)
-        if woken and not_asked_for(context, place, condition.names, woken.occasion):
-            return None
+        plain = condition.names
+        if woken is not None:
+            found = scoped_names(context, place, plain, names, woken.occasion.over)
+            if found is None:
+                return None, frozenset()
+            scoped = found
+            plain -= scoped
+            if not_asked_for(context, place, plain, woken.occasion):
+                return None, frozenset()
         if names is not None:
-            check_names(condition.text, condition.names, {*names, "value"} if has_value else names)
+            check_names(condition.text, plain, {*names, "value"} if has_value else names)
     except EnsembleError as error:
         context.attach(error, place)
-        return None
+        return None, frozenset()
     lacks = woken.record.lacks if woken else {}
     for name in sorted(condition.names & lacks.keys()):
         context.report(
@@ -311,7 +348,7 @@ def _condition(
             hint="for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
             code="never-holds",
         )
-    return condition
+    return condition, scoped
 
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:

@@ -182,6 +182,16 @@ class Context:
             found |= names
         return frozenset(found)
 
+    def results(self, group: str | None) -> set[str]:
+        """Names that the ``result`` of the group has, or of any group."""
+        return {name for known in self._groups(group) if known for name in known.result}
+
+    def scoped_variables(self, group: str | None) -> set[str] | None:
+        """What ``STAT.NAME`` may be of in jobs of the group (or of any): columns, results and how
+        long attempts ran; ``None``: not known."""
+        variables = self.variables(group)
+        return None if variables is None else {*variables, *self.results(group), "duration"}
+
     def observed(self, group: str | None, name: str | None = None) -> bool:
         """True if the group (or any) has this observer, or any, as far as can be known."""
         return any(
@@ -289,10 +299,13 @@ class Context:
         base = found.variable.partition(".")[0]
         if found.kind != "series" or base in VARIABLES:
             return found
+        if found.variable in self.results(found.group):
+            return found
         hint = self.why_not(found.group, found.variable)
         if hint is None:
             return found
         variables = self.variables(found.group) or frozenset()
+        variables |= self.results(found.group)
         near = get_close_matches(found.variable, [*VARIABLES, *variables], 1, 0.5)
         if hint:
             pass

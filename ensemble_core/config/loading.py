@@ -456,7 +456,9 @@ def _wakes_alone(trigger: Trigger) -> bool:
     return (
         trigger.every is not None
         or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
-        or any(not name.startswith(("job-", "observed", "resize-")) for name in trigger.wakes)
+        or any(
+            not name.startswith(("job-", "observed", "resize-", "idle")) for name in trigger.wakes
+        )
     )
 
 

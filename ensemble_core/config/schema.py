@@ -23,6 +23,7 @@ __all__ = ["Validators", "compose", "defaults"]
 
 _NAMES = {
     "group": "The job group whose jobs are meant. Absent: any job of this ensemble.",
+    "groups": "The job group whose jobs are meant, or a list of groups. Absent: the whole run.",
     "metric": "The metric's path: count.GROUP.success, mean.GROUP-duration, queue.sched …",
 }
 
@@ -88,6 +89,9 @@ def _compose_rules(definitions: dict[str, Any], registry: Registry) -> None:
                 "minLength": 1,
                 "x-ensemble": first.name_means,
             }
+            if first.name_means == "groups":
+                several = {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}}
+                own["properties"]["name"] |= {**several, "x-ensemble": "group"}
         if first.name_means == "metric":
             own["required"] = ["name"]
         definitions[key] = _with_options(own, first.options, key, definitions)

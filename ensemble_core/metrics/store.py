@@ -19,6 +19,7 @@ __all__ = [
     "COUNTS",
     "GAUGES",
     "OUTCOMES",
+    "USUAL_STATISTICS",
     "VARIABLES",
     "MetricPath",
     "MetricStore",
@@ -102,7 +103,13 @@ def _series_path(
 
 
 #: Statistics as other libraries call them.
-_USUAL = {"avg": "mean", "average": "mean", "var": "variance", "std": "variance", "total": "sum"}
+USUAL_STATISTICS = {
+    "avg": "mean",
+    "average": "mean",
+    "var": "variance",
+    "std": "variance",
+    "total": "sum",
+}
 
 
 def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) -> EnsembleError:
@@ -115,7 +122,7 @@ def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) ->
         for variable in VARIABLES
     ]
     head, _, rest = text.partition(".")
-    usual = _USUAL.get(head.lower())
+    usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
     near = [meant] if meant in candidates else get_close_matches(text, candidates, 1, 0.5)
     if usual in statistics and not near:

@@ -273,12 +273,14 @@ Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 class BoundAction:
     """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
     engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
-    ``metrics`` are paths that its options speak of, ``nested`` the actions that they hold."""
+    ``metrics`` are paths that its options speak of, ``reads`` the ``STAT.NAME``, ``nested`` the
+    actions that they hold."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     plan: Plan | None = None
     metrics: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()
 
     def flat(self) -> Iterator[BoundAction]:

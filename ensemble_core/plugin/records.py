@@ -77,7 +77,8 @@ class TriggerPlugin:
 
     ``options`` are properties that a rule with this trigger may have beside ``trigger``, ``name``,
     ``when``, ``action`` and the other keys of every rule. ``name_means`` says what the rule's
-    ``name`` is: a job group, a metric's path, or nothing (then it is refused). ``fields`` are
+    ``name`` is: a job group, a job group or a list of several (``groups``), a metric's path, or
+    nothing (then it is refused). ``fields`` are
     names that the rule's ``when`` may use beside those of every event. ``build`` is given the
     rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
     without which the rule could never fire, ``needs_observer`` is the observer whose rows it waits
@@ -92,7 +93,7 @@ class TriggerPlugin:
     summary: str
     build: Callable[[str | None, Mapping[str, Any]], Trigger]
     options: Schema = field(default_factory=lambda: _NOTHING)
-    name_means: Literal["group", "metric"] | None = None
+    name_means: Literal["group", "groups", "metric"] | None = None
     fields: frozenset[str] = frozenset()
     needs_variables: Callable[[Mapping[str, Any]], Collection[str]] | None = None
     needs_observer: str | None = None

@@ -71,7 +71,8 @@ OCCASIONS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
-        "job-cancel", *(f"job-{event}" for event in RFC21_EVENTS),
+        "job-cancel", "job-done", "job-lost", "idle",
+        *(f"job-{event}" for event in RFC21_EVENTS),
     }
 )  # fmt: skip
 
@@ -148,10 +149,10 @@ def check_record(record: Any) -> None:
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(f"{shown}: 'priority' is {_spoken(record.priority)}, not a number")
     elif isinstance(record, TriggerPlugin):
-        if record.name_means not in (None, "group", "metric"):
+        if record.name_means not in (None, "group", "groups", "metric"):
             raise PluginError(
-                f"{shown}: 'name_means' is {record.name_means!r}, expected 'group', 'metric' or "
-                "None"
+                f"{shown}: 'name_means' is {record.name_means!r}, expected 'group', "
+                "'groups', 'metric' or None"
             )
         if record.about not in ABOUT:
             known = ", ".join(map(repr, ABOUT))

@@ -100,7 +100,7 @@ class TriggerContract(RecordContract):
 
     def test_name_is_used_as_the_record_says(self) -> None:
         trigger = self._build()
-        if self.name is not None and self.plugin.name_means == "group":
+        if self.name is not None and self.plugin.name_means in ("group", "groups"):
             assert trigger.group == self.name, "the rule would hear of every group's jobs"
         if self.name is not None and self.plugin.name_means == "metric":
             assert trigger.metric == self.name

@@ -84,6 +84,9 @@ def test_an_action_keeps_the_contract(name: str) -> None:
     keep_every_law(ActionContract, plugin=ACTIONS[name], options=ACTION_OPTIONS.get(name, {}))
 
 
+_NAMES = {"group": "sim", "groups": "sim", "metric": "count.sim.success", None: None}
+
+
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_a_trigger_keeps_the_contract(name: str) -> None:
     record = TRIGGERS[name]
@@ -91,7 +94,7 @@ def test_a_trigger_keeps_the_contract(name: str) -> None:
         TriggerContract,
         plugin=record,
         options=TRIGGER_OPTIONS.get(name, {}),
-        name={"group": "sim", "metric": "count.sim.success", None: None}[record.name_means],
+        name=_NAMES[record.name_means],
     )
 
 

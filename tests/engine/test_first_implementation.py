@@ -63,8 +63,11 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
     elif trigger == "job-cancel":
         told.job("sim.0", "submit")
         told.cancel("sim.0")
-    elif trigger == "job-fail":
+    elif trigger in ("job-fail", "job-lost"):
         told.play("sim.0", status=256)
+    elif trigger == "idle":
+        for job in ("sim.0", "sim.1", "sim.2"):
+            told.play(job)
     else:
         told.job("sim.0", "submit", "validate", "depend", "priority", "alloc", "start")
         if trigger.startswith("job-") and event not in (

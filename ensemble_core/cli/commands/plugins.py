@@ -178,7 +178,11 @@ def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
         if document.get(key):
             yield f"  {word}: {', '.join(document[key])}"
     if document.get("name_means"):
-        means = {"group": "a job group", "metric": "a metric's path"}
+        means = {
+            "group": "a job group",
+            "groups": "a job group, or a list of them",
+            "metric": "a metric's path",
+        }
         yield f"  name: {means.get(document['name_means'], document['name_means'])}"
     yield from _option_lines(document["options"], look)
 

@@ -1,0 +1,131 @@
+"""``STAT.NAME`` in conditions and actions: a statistic over the values of a rule's own scope.
+
+``max.stress``, ``mean.duration`` or ``count.done`` is over the rule's instance, else over the
+event's job, else over the group that the trigger names. Found and checked here for conditions,
+expressions and messages; the engine keeps only those that some rule names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS
+
+__all__ = ["Over", "scoped_names"]
+
+#: The groups whose jobs ``STAT.NAME`` may be over, ``None`` for any; empty where it can be over
+#: nothing.
+Over = tuple[str | None, ...]
+
+
+def scoped_names(
+    context: Context,
+    path: Path,
+    names: Collection[str],
+    known: Collection[str] | None,
+    over: Over,
+) -> frozenset[str] | None:
+    """Those of ``names`` that are ``STAT.NAME``, and no field that is ``known`` here (``None``: any
+    may be); ``None`` if one of them can have no value, which is reported."""
+    found: set[str] = set()
+    before = len(context.errors)
+    for name in sorted(names):
+        statistic, dot, variable = name.partition(".")
+        if not dot or (known is not None and name in known):
+            continue
+        if statistic != "count" and statistic not in context.known.statistics:
+            _check_statistic(context, path, name, known, over)
+            continue
+        found.add(name)
+        if not over:
+            _report(
+                context,
+                path,
+                name,
+                "the trigger has no job and names no single group",
+                f"write metric({_example(name)!r}) for a whole group",
+            )
+        elif statistic == "count":
+            _check_count(context, path, name, variable)
+        else:
+            _check_variable(context, path, name, over)
+    return None if len(context.errors) > before else frozenset(found)
+
+
+def _example(name: str) -> str:
+    statistic, _, variable = name.partition(".")
+    return f"count.GROUP.{variable}" if statistic == "count" else f"{statistic}.GROUP-{variable}"
+
+
+def _check_statistic(
+    context: Context, path: Path, name: str, known: Collection[str] | None, over: Over
+) -> None:
+    """A statistic that is misspelt, or one that cannot be named by itself."""
+    statistic, _, variable = name.partition(".")
+    unfit = context.known.unfit.get(statistic)
+    if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
+        return  # a column, or a name that is told of as any other
+    usual = USUAL_STATISTICS.get(statistic.lower())
+    near = get_close_matches(statistic, [*context.known.statistics, "count"], 1, 0.5)
+    if unfit is not None:
+        hint = unfit.hint and unfit.hint.replace("NAME", variable)
+    elif usual or near:
+        hint = f"did you mean '{usual or near[0]}.{variable}'?"
+    else:
+        return
+    why = unfit.what if unfit is not None else f"there is no statistic {statistic!r}"
+    _report(context, path, name, why, hint)
+
+
+def _may_be(context: Context, variable: str, over: Over) -> bool:
+    known = [context.scoped_variables(group) for group in over]
+    return variable in COUNTS or any(names is None or variable in names for names in known)
+
+
+def _check_count(context: Context, path: Path, name: str, counter: str) -> None:
+    if counter in COUNTS:
+        return
+    group, dot, inner = counter.rpartition(".")
+    if dot and inner in COUNTS and group in context.known.groups:
+        hint = f"write metric({name!r}) for the whole group {group!r}"
+    else:
+        near = get_close_matches(counter, COUNTS, 1, 0.5)
+        hint = f"did you mean 'count.{near[0]}'?" if near else f"counts are {', '.join(COUNTS)}"
+    _report(context, path, name, f"there is no count {counter!r}", hint)
+
+
+def _check_variable(context: Context, path: Path, name: str, over: Over) -> None:
+    statistic, _, variable = name.partition(".")
+    if variable in context.known.groups:  # mean.sim-E is read as a difference
+        why, hint = f"{variable!r} is a job group", f"write metric('{name}-…') for the whole group"
+        _report(context, path, name, why, hint)
+        return
+    variables: set[str] = set()
+    for group in over:
+        known = context.scoped_variables(group)
+        if known is None or variable in known:
+            return
+        variables |= known
+        # Columns that an observer would yield with another option are told of with that.
+        if context.left_out(variable, group, path):
+            return
+    near = get_close_matches(variable, variables, 1, 0.5)
+    if near:
+        hint = f"did you mean '{statistic}.{near[0]}'?"
+    else:
+        hint = f"known are {', '.join(sorted(variables)[:15])}"
+    whose = "any job group" if over == (None,) else " or ".join(map(repr, over))
+    _report(context, path, name, f"nothing of {whose} is called {variable!r}, row or result", hint)
+
+
+def _report(context: Context, path: Path, name: str, why: str, hint: str | None) -> None:
+    context.report(
+        path,
+        f"{name!r} can have no value: {why}",
+        hint=hint,
+        code="no-such-metric",
+        where=context.document.at_text(path, name),
+    )

@@ -1,0 +1,144 @@
+"""``STAT.NAME`` in conditions and messages, and the triggers of jobs that are over for good."""
+
+from __future__ import annotations
+
+from ensemble_core.model.decisions import Log
+from ensemble_core.testing import Story
+
+GROUPS = """
+jobs:
+  - {name: sim, command: sim, count: 2, observe: {json-lines: {fields: [E]}}}
+  - {name: post, command: post}
+"""
+
+
+def story(rules: str, submit: str = "sim") -> Story:
+    told = Story(
+        f"{GROUPS}\nrules:\n  - {{trigger: start, action: {{name: submit, label: {submit}}}}}\n{rules}"
+    )
+    told.start()
+    return told
+
+
+def messages(told: Story) -> list[str]:
+    return [one.message for one in told.decisions if isinstance(one, Log)]
+
+
+def test_a_statistic_is_of_the_events_job_alone() -> None:
+    told = story(
+        """
+  - {trigger: observed, name: sim, repetitions: 9, when: max.E > 3 and count.submitted == 1,
+     action: {name: log, message: "{job}: {max.E} {last.E:.1f} {count.open}"}}
+"""
+    )
+    told.begin("sim.0")
+    told.begin("sim.1")
+    told.observe("sim.0", E=5.0)
+    told.observe("sim.1", E=1.0)
+    told.observe("sim.0", E=2.0)
+    assert messages(told) == ["sim.0: 5 5.0 1", "sim.0: 5 2.0 1"]
+
+
+def test_values_that_are_no_finite_numbers_are_in_no_statistic() -> None:
+    told = story(
+        """
+  - {trigger: observed, name: sim, repetitions: 9, action: {name: log, message: "{mean.E}"}}
+"""
+    )
+    told.begin("sim.0")
+    for value in (1.0, float("nan"), float("inf"), 3.0):
+        told.observe("sim.0", E=value)
+    assert messages(told) == ["1", "1", "1", "2"]
+
+
+def test_a_column_of_that_whole_name_is_meant_where_there_is_one() -> None:
+    told = Story(
+        """
+jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {trigger: observed, when: max.E > 3, action: {name: log, message: "{max.E}"}}
+"""
+    )
+    told.start()
+    told.begin("sim.0")
+    told.observe("sim.0", {"E": 7.0, "max.E": 1.0})
+    told.observe("sim.0", {"E": 7.0, "max.E": 4.0})
+    assert messages(told) == ["4"]
+
+
+def test_a_job_is_done_or_lost_after_its_last_event_and_leaves_what_it_printed() -> None:
+    told = story(
+        """
+  - {trigger: job-done, name: sim, when: last.duration == 3, action: {name: log, message: "{job} done {mean.E}"}}
+  - {trigger: job-lost, name: sim, action: {name: log, message: "{job} lost: {cause}"}}
+"""
+    )
+    told.begin("sim.0")
+    told.observe("sim.0", E=4.0)
+    told.job("sim.0", "finish", after=3, status=0)
+    assert messages(told) == []
+    told.job("sim.0", "clean")
+    assert messages(told) == ["sim.0 done 4"]
+    told.play("sim.1", status=256)
+    assert messages(told) == ["sim.0 done 4", "sim.1 lost: exit"]
+    assert told.exit_code == 0, "somebody concerned himself with the failure"
+
+
+def test_idle_on_a_group_knows_the_groups_statistics_and_wakes_after_its_last_job() -> None:
+    told = story(
+        """
+  - {trigger: idle, name: sim, when: count.done >= 2 and mean.E > 2,
+     action: {name: log, message: "{count.done} done, mean {mean.E:.2f}"}}
+"""
+    )
+    told.begin("sim.0")
+    told.begin("sim.1")
+    told.observe("sim.0", E=4.0)
+    told.observe("sim.1", E=3.0)
+    told.end("sim.0")
+    assert messages(told) == []
+    told.end("sim.1")
+    assert messages(told) == ["2 done, mean 3.50"]
+
+
+def test_idle_goes_from_the_narrowest_to_the_whole_run() -> None:
+    told = story(
+        """
+  - {id: run, trigger: idle, action: {name: log, message: run}}
+  - {id: both, trigger: idle, name: [sim, post], action: {name: log, message: both}}
+  - {id: sim, trigger: idle, name: sim, action: {name: submit, label: post}}
+"""
+    )
+    told.play("sim.0")
+    told.play("sim.1")
+    assert told.fired() == ["rule-1", "sim"], "the group's submit leaves the wider ones waiting"
+    told.play("post.0")
+    assert told.fired() == ["rule-1", "sim", "both", "run"]
+    assert told.exit_code == 0
+
+
+def test_an_idle_rule_whose_condition_was_false_is_looked_at_when_it_is_empty_again() -> None:
+    told = story(
+        """
+  - {id: more, trigger: job-done, name: sim, when: index == 1, action: {name: submit, label: sim}}
+  - {id: over, trigger: idle, name: sim, when: count.done >= 4, action: {name: log, message: over}}
+"""
+    )
+    for job in ("sim.0", "sim.1", "sim.2", "sim.3"):
+        told.play(job)
+    assert told.fired() == ["rule-1", "more", "over"]
+
+
+def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
+    told = story(
+        """
+  - {trigger: metric, name: count.sim.done, when: value == 2 and max.E == 4,
+     action: {name: log, message: "{min.E}"}}
+"""
+    )
+    for job, value in (("sim.0", 3.0), ("sim.1", 4.0)):
+        told.begin(job)
+        told.observe(job, E=value)
+        told.end(job)
+    assert messages(told) == ["3"]
