@@ -38,10 +38,11 @@ from typing import Any
 
 from ensemble_core.engine.attempts import worked_out_result
 from ensemble_core.engine.job_record import JobRecord, Link
+from ensemble_core.engine.occasion import Occasion, Pending
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
-from ensemble_core.engine.state import Occasion, Pending, State
+from ensemble_core.engine.state import State
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
@@ -90,6 +91,7 @@ class Engine:
             ensemble = State(ensemble, everything=everything, shared=shared)
         self.state = ensemble
         self._rules = RuleEvaluation(ensemble)
+        self._effects = self._rules.effects
         #: The metrics after an event that called functions: what these are given.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -217,9 +219,9 @@ class Engine:
         if metrics.problems or metrics.warnings:
             self._tell_of_metrics()
         if state.look_for_idle and state.ended is None:
-            self._rules.idle(event)
+            self._rules.endings.idle(event)
         if state.look_for_end and state.started and state.ended is None:
-            state.end_if_over()
+            self._effects.end_if_over()
         if self._rules.observer is not None:
             self._rules.observer.handled(event)
         return out
@@ -258,7 +260,7 @@ class Engine:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
             if event.name == "clean":
-                rules.settle_index(record.index, event)
+                rules.endings.settle_index(record.index, event)
             return
         source = record.index.source
         if source is not None and source.result and "job-success" in occasions:
@@ -267,7 +269,7 @@ class Engine:
         if index.touched or index.occasions or rules.observer is not None:
             rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
-            rules.cleaned(record, event)
+            rules.endings.cleaned(record, event)
 
     def _work_out_result(
         self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
@@ -372,7 +374,7 @@ class Engine:
                     cancelled.append((record, record.link))
             else:
                 absent_jobs.append((record.job, None, 0))
-        state.submit_each(absent_jobs)
+        self._effects.submission.submit_each(absent_jobs)
         return cancelled
 
     def _on_resources(self, event: Resources) -> None:
@@ -383,8 +385,9 @@ class Engine:
         state = self.state
         # The loss of a queue is an end that a resume takes back; this one is not.
         if state.ended is None or state.ended is state.ended_by_loss:
-            active = tuple(state.active())
-            state.end(Terminate(exit_code=event.exit_code, cancel=active, reason=event.reason))
+            cancel = tuple(state.active())
+            end = Terminate(exit_code=event.exit_code, cancel=cancel, reason=event.reason)
+            self._effects.end(end)
 
     def _on_lost(self, event: ExecutorLost) -> None:
         state = self.state
@@ -392,7 +395,7 @@ class Engine:
         reason = f"executor {event.executor} lost its queue: {event.reason}"
         state.error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)
         if state.ended is None:
-            state.lose(reason)
+            self._effects.lose(reason)
 
     def _on_problem(self, event: Problem) -> None:
         state = self.state
@@ -434,11 +437,11 @@ class Engine:
                 state.timers.stop("interval", event.key)
             state.look_for_end = True
         elif event.timer == "pace":
-            state.release()
+            self._effects.submission.release()
         elif event.timer == "attempt":
             index = state.attempts.pop(event.key, None)
             if index is not None:
-                self._rules.settle_index(index, event)
+                self._rules.endings.settle_index(index, event)
         elif event.timer == "retry":
             asked = state.retries.pop(event.key, None)
             if asked is not None and asked.origin.rule_state.enabled:
@@ -465,7 +468,7 @@ class Engine:
         record = None if called is None else called.origin.occasion.record
         if record is not None:
             record.index.calls -= 1
-            self._rules.settle_index(record.index, event)
+            self._rules.endings.settle_index(record.index, event)
 
     def _on_call_failed(self, event: CallFailed) -> None:
         state = self.state

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine.state import Origin, State
+from ensemble_core.engine.occasion import Origin
+from ensemble_core.engine.state import State
+from ensemble_core.engine.submission import expand
 from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
@@ -56,7 +58,7 @@ class EngineFiring:
         return None if state is None else state.group
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        jobs = self._state.expand(group, overrides or {})
+        jobs = expand(self._state, group, overrides or {})
         return Submit(**self.origin.mark, group=group, jobs=jobs)
 
     def retry(

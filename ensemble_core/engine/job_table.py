@@ -9,21 +9,22 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
+from ensemble_core.engine.job_steps import STEPS, exit_code
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricStore
-from ensemble_core.model.causes import Cause, cause_of, said_cause
+from ensemble_core.model.causes import said_cause
 from ensemble_core.model.events import JobEvent
-from ensemble_core.model.jobs import RFC21_EVENTS, Job, JobGroup, JobState
+from ensemble_core.model.jobs import Job, JobGroup, JobState
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["GroupState", "JobTable", "Strangers", "exit_code"]
+__all__ = ["GroupState", "JobTable"]
 
 _OUTCOME_OCCASION: dict[Outcome, str] = {
     "success": "job-success",
@@ -33,66 +34,6 @@ _OUTCOME_OCCASION: dict[Outcome, str] = {
 #: The variable of how long jobs ran that ended so.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
 
-#: The state that an event brings a job to (RFC 21).
-_STATE_AFTER: dict[str, JobState] = {
-    "submit": JobState.NEW,
-    "validate": JobState.DEPEND,
-    "depend": JobState.PRIORITY,
-    "priority": JobState.SCHED,
-    "alloc": JobState.RUN,
-    "start": JobState.RUN,
-    "finish": JobState.CLEANUP,
-    "clean": JobState.INACTIVE,
-}
-
-#: Events that a job has at most once: a second one is an echo and changes nothing.
-_ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
-
-
-def exit_code(status: int) -> int:
-    """The exit code as a shell reports it: 128 + signal for a job that a signal ended.
-
-    >>> exit_code(256), exit_code(9)
-    (1, 137)
-    """
-    signal = status & 0x7F
-    return 128 + signal if signal else (status >> 8) & 0xFF
-
-
-#: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
-_STATE_OCCASION = {
-    JobState.SCHED: "job-sched",
-    JobState.RUN: "job-run",
-    JobState.CLEANUP: "job-cleanup",
-    JobState.INACTIVE: "job-inactive",
-}
-
-
-class _Step(NamedTuple):
-    """What an event of one name does to a job.
-
-    ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
-    its state; ``state`` is the one that it leads to (0: none). It makes the occasions ``moving``
-    if the job's state changes by it, ``occasions`` otherwise.
-    """
-
-    once: int
-    changes: bool
-    state: int
-    occasions: tuple[str, ...]
-    moving: tuple[str, ...]
-
-
-def _step(name: str) -> _Step:
-    state = _STATE_AFTER.get(name, JobState.NEW)
-    changes = name in ("submit", "start", "exception", "finish", "clean")
-    own = (f"job-{name}",)
-    moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
-    once = 1 << _ONCE.index(name) if name in _ONCE else 0
-    return _Step(once, changes, state.value, own, moving)
-
-
-_STEPS = {name: _step(name) for name in RFC21_EVENTS}
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 
 
@@ -280,7 +221,7 @@ class JobTable:
         """Work one event of a job of ours in; the occasions it makes, or ``None`` for an echo."""
         name = event.name
         record.newest = event.timestamp
-        step = _STEPS.get(name)
+        step = STEPS.get(name)
         if step is None:
             return (f"job-{name}",)
         once, changes, state, occasions, moving = step
@@ -528,58 +469,3 @@ class JobTable:
         if record.outcome is not None:
             known["outcome"] = record.outcome
         return known
-
-
-@dataclass(slots=True)
-class _Stranger:
-    """A job of somebody else's that is not over yet."""
-
-    state: int = JobState.NEW.value
-    exception: str | None = None
-    status: int | None = None
-    cause: Cause | None = None
-
-
-class Strangers:
-    """What is derived of other people's jobs, for rules that see the whole queue.
-
-    Nothing of a job is kept once it is over, and nothing at all while no rule asks.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, _Stranger] = {}
-
-    def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The occasions that an event makes, and what conditions may know of the job."""
-        job = self._jobs.get(event.job)
-        if job is None:
-            job = self._jobs[event.job] = _Stranger()
-        name, context = event.name, event.context
-        step = _STEPS.get(name) or _step(name)
-        occasions = list(step.occasions)
-        ended = job.state >= JobState.CLEANUP
-        if step.state > job.state:
-            job.state = step.state
-            occasions = list(step.moving)
-        if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
-            job.exception = str(context.get("type", ""))
-            job.cause = said_cause(context)
-        elif name == "finish":
-            status = context.get("status")
-            job.status = status if isinstance(status, int) else None
-            if job.exception is None:
-                job.cause = said_cause(context)
-        if name in ("finish", "clean") and not ended:
-            if job.exception == "cancel":
-                occasions.append("job-cancel")
-            else:
-                good = job.exception is None and job.status == 0
-                occasions.append("job-success" if good else "job-fail")
-        if name == "clean":
-            del self._jobs[event.job]
-        fields: dict[str, Any] = {**context, "name": name, "job": event.job}
-        if job.status is not None:
-            fields.update(status=job.status, exit_code=exit_code(job.status))
-        if ended or name in ("finish", "clean") or job.exception is not None:
-            fields["cause"] = job.cause or cause_of(job.exception, job.status)
-        return tuple(dict.fromkeys(occasions)), fields

@@ -8,19 +8,21 @@ laws of all stand at the top of ``engine.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Literal, Protocol
 
+from ensemble_core.engine.effects import Effects
+from ensemble_core.engine.endings import Endings
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.occasion import Occasion, Origin
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
-from ensemble_core.engine.scopes import Scope, Slice, SliceKey
-from ensemble_core.engine.state import Occasion, Origin, State
+from ensemble_core.engine.scopes import Scope, Slice
+from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import AddRule, Fired, Retry
+from ensemble_core.model.decisions import AddRule, Fired
 from ensemble_core.model.events import Event
-from ensemble_core.model.rules import BoundAction, BoundRule, RetryPolicy
+from ensemble_core.model.rules import BoundAction, BoundRule
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
@@ -77,6 +79,8 @@ class RuleEvaluation:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self.effects = Effects(state)
+        self.endings = Endings(self)
         self.observer: RuleObserver | None = None
 
     # -- which rules ---------------------------------------------------------------------------
@@ -121,10 +125,10 @@ class RuleEvaluation:
                 state.link = link
                 self.report_occasions(("job-cancel",), record.job.group)
                 self.event_rules(("job-cancel",), record.job.group, Occasion(event, record))
-                self.cleaned(record, event)
+                self.endings.cleaned(record, event)
             dropped, state.dropped = state.dropped, []
             for index in dropped:
-                self._over(index, event)
+                self.endings.over(index, event)
 
     def report_occasions(
         self, names: Sequence[str], group: str | None, *, stranger: bool = False
@@ -297,115 +301,6 @@ class RuleEvaluation:
                 return
             self._act(origin, action)
 
-    # -- indices that are over -----------------------------------------------------------------
-
-    def cleaned(self, record: JobRecord, event: Event) -> None:
-        """An attempt is over, and the rules about that have been considered."""
-        state, index = self.state, record.index
-        policy = None if index.source is None else index.source.retry
-        if (
-            policy is not None
-            and index.retry is None
-            and record.outcome == "failed"
-            and index.retried < policy.times
-            and state.ended is None
-        ):
-            occasion = Occasion(event, record)
-            known = state.fields(occasion)
-            for name in policy.reads:
-                known.setdefault(name, state.read_scoped(name, None, occasion))
-            if policy.when is None or policy.when.verdict(None, known, state.metric):
-                index.retried += 1
-                self._retry_by_group(record, policy, known)
-        self.settle_index(index, event)
-        if state.ended is None:
-            state.hand_over(record.job.group)
-
-    def _retry_by_group(
-        self, record: JobRecord, policy: RetryPolicy, known: Mapping[str, Any]
-    ) -> None:
-        state = self.state
-        try:
-            fields, wait = policy.worked_out(known, state.metric)
-        except EnsembleError as error:
-            state.error(f"{record.job.id} is not submitted again: {error}")
-            return
-        state.retry(record.index, Retry(job=record.job.id, fields=fields, wait=wait))
-
-    def settle_index(self, index: Index, event: Event) -> None:
-        """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
-        way any more."""
-        state = self.state
-        if index.over or index.calls or index.record.job.id in state.table.records:
-            return
-        if index.retry is None or state.ended is not None or not state.begin_attempt(index):
-            self._over(index, event)
-
-    def _over(self, index: Index, event: Event) -> None:
-        """No attempt of this index is left, and none is to come."""
-        state, record = self.state, index.record
-        done = record.outcome == "success"
-        state.table.close(index, done=done)
-        state.look_for_end = state.look_for_idle = True
-        if state.ended is not None:
-            state.rules.index.touched.clear()
-            return
-        if done and index.result:
-            state.table.record_result(index, state.now)
-        name, group = "job-done" if done else "job-lost", record.job.group
-        state.link = record.link
-        self.report_occasions((name,), group)
-        if name in state.rules.index.occasions:
-            self.event_rules((name,), group, Occasion(event, record))
-        if state.rules.index.touched or state.withdrawn or state.dropped:
-            self.settle(event)
-        if (
-            record.outcome == "failed"
-            and not record.concern
-            and not state.rules.awaits_failures(group)
-        ):
-            state.unhandled_failures += 1
-
-    def idle(self, event: Event) -> None:
-        """Consider the rules that wait for jobs to be over, where none is open any more: narrowest
-        first, each settled before the next. A function under way counts as an open job."""
-        state = self.state
-        state.look_for_idle = False
-        found = self._idle_now() if "idle" in state.rules.index.occasions else []
-        while found and not state.calls and state.ended is None:
-            for rule_state, scope in found:
-                one = rule_state if scope is None else scope.instance(rule_state.rule.id)
-                still_open, filled = state.standing(rule_state.rule, scope)
-                if still_open or one.filled == filled or state.calls or state.ended is not None:
-                    continue
-                one.filled = filled
-                state.link = state.deepest = None
-                self.report_occasions(("idle",), rule_state.rule.trigger.group)
-                self.consider(rule_state, Occasion(event, scope=scope))
-                self.settle(event)
-            found = self._idle_now()
-        if not state.calls:
-            state.table.emptied.clear()
-
-    def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
-        """The rules on ``idle`` whose jobs are over and had not been when they were last looked at,
-        with the slice that each is about."""
-        state = self.state
-        emptied = sorted(state.table.emptied, key=attrgetter("order"))
-        found: list[tuple[RuleState, Slice | None]] = []
-        for rule_state in state.rules.idle():
-            rule = rule_state.rule
-            scopes: list[Slice | None] = [None]
-            if rule.each is not None:
-                key = SliceKey(rule.groups, rule.each)  # type: ignore[arg-type]
-                scopes = [each for each in emptied if each.key == key]
-            for scope in scopes:
-                still_open, filled = state.standing(rule, scope)
-                one = rule_state if scope is None else scope.instance(rule.id)
-                if not still_open and filled != one.filled:
-                    found.append((rule_state, scope))
-        return found
-
     # -- what it does --------------------------------------------------------------------------
 
     def _act(self, origin: Origin, action: BoundAction) -> None:
@@ -414,7 +309,7 @@ class RuleEvaluation:
             for decision in EngineFiring(state, origin).perform(action):
                 if state.ended is not None:
                     return
-                state.apply(origin, decision)
+                self.effects.apply(origin, decision)
         except EnsembleError as error:
             state.error(str(error), origin)
         except Exception as error:  # a plugin's plan: it must not take the run with it

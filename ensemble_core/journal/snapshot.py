@@ -24,10 +24,12 @@ from typing import Any
 from ensemble_core.engine import (
     job_record,
     job_table,
+    occasion,
     rate_limit,
     rule_index,
     rule_set,
     scopes,
+    strangers,
     timers,
 )
 from ensemble_core.engine import state as engine_state
@@ -45,14 +47,14 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 11
+FORMAT = 12
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
-        *(engine_state, job_record, job_table, rate_limit, rule_index, rule_set, scopes, timers),
-        *(series, store, decisions, events, jobs, sweeps),
+        *(engine_state, job_record, job_table, occasion, rate_limit, rule_index, rule_set, scopes),
+        *(strangers, timers, series, store, decisions, events, jobs, sweeps),
     )
     for name, found in vars(module).items()
     if isinstance(found, type)

@@ -1,0 +1,130 @@
+"""Effects of decisions on the run's state, and the end of the run.
+
+Had by ``rule_evaluation``, whose firings decide, and by ``engine``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ensemble_core.engine.occasion import Origin, Pending
+from ensemble_core.engine.state import State
+from ensemble_core.engine.submission import Submission
+from ensemble_core.model.decisions import (
+    Call,
+    Cancel,
+    Decision,
+    DisableRule,
+    EnableRule,
+    Resize,
+    Retry,
+    SetGroup,
+    Submit,
+    Terminate,
+)
+
+__all__ = ["Effects"]
+
+
+class Effects:
+    """Gives decisions their effect upon ``state``, and ends the run."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.submission = Submission(state)
+
+    def apply(self, origin: Origin, decision: Decision) -> None:
+        """Give a decision its effect in here, and hand it on."""
+        state = self.state
+        if isinstance(decision, Terminate):
+            self.end(decision)
+            return
+        if isinstance(decision, Submit):
+            self.submission.submit(origin, decision)
+            return
+        if isinstance(decision, Cancel):
+            decision = self.submission.cancel(origin, decision)
+            self.submission.cancelling(decision.jobs)
+        elif isinstance(decision, Retry):
+            if origin.occasion.record is not None:
+                self.submission.retry(origin.occasion.record.index, decision)
+            return
+        elif isinstance(decision, Call):
+            link = origin.link if state.via is None else state.extend(origin.rule, state.via)
+            if link.depth > state.ensemble.limits.chain:
+                state.cut_chain(origin.rule_state, origin.rule_state, link)
+                return
+            state.calls[decision.call] = Pending(origin, link, decision)
+            if origin.occasion.record is not None:
+                origin.occasion.record.index.calls += 1
+        elif isinstance(decision, Resize):
+            state.resizes[decision.request] = Pending(origin, origin.link, decision)
+        elif isinstance(decision, SetGroup):
+            standing = state.table.groups[decision.group]
+            standing.group = state.ensemble.binder.group(standing.group, decision.fields)
+        elif isinstance(decision, (EnableRule, DisableRule)):
+            state.out.append(decision)
+            for rule in decision.rules:
+                switched = state.rules.switch(rule, isinstance(decision, EnableRule))
+                if switched is not None:
+                    state.schedule(switched, state.now)
+                    state.look_at_once(switched)
+            return
+        elif not isinstance(decision, Decision):
+            raise TypeError(f"{decision!r} is no decision")
+        state.out.append(decision)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def end(self, decision: Terminate) -> None:
+        """End the run by this decision."""
+        state = self.state
+        held = self.submission.forget_held(state.held())
+        if held:
+            left = tuple(job for job in decision.cancel if job not in held)
+            decision = replace(decision, cancel=left)
+        lost = [*state.attempts.values(), *(record.index for record in held.values())]
+        state.attempts.clear()
+        for index in lost:
+            state.table.close(index, done=False)
+        self.submission.cancelling(decision.cancel)
+        self._end(decision)
+
+    def lose(self, reason: str) -> None:
+        """End the run because its queue is lost. Jobs that are held are not over, for the run may
+        be resumed."""
+        self.state.ended_by_loss = Terminate(exit_code=1, reason=reason)
+        self._end(self.state.ended_by_loss)
+
+    def _end(self, decision: Terminate) -> None:
+        state = self.state
+        state.ended = decision
+        state.rules.index.touched.clear()
+        for index in (*state.dropped, *(record.index for record, _ in state.withdrawn)):
+            state.table.close(index, done=False)
+        state.dropped.clear()
+        state.withdrawn.clear()
+        state.out.append(decision)
+
+    def end_if_over(self) -> None:
+        """End the run if nothing more can happen."""
+        state = self.state
+        state.look_for_end = False
+        if state.table.records or state.calls or state.attempts:
+            return
+        if (state.resizes or state.retries) and state.rules.waits_for_resize():
+            return
+        if state.rules.waits_for_time(state.now, shared=state.shared):
+            return
+        failed = state.errors or state.unhandled_failures
+        self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
+
+    def _why(self) -> str:
+        failures, errors = self.state.unhandled_failures, self.state.errors
+        reasons = []
+        if failures:
+            jobs = "1 job" if failures == 1 else f"{failures} jobs"
+            reasons.append(f"{jobs} failed and no rule concerned itself with that")
+        if errors:
+            reasons.append("1 error" if errors == 1 else f"{errors} errors")
+        return "; ".join(reasons) or "nothing more can happen"

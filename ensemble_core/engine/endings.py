@@ -1,0 +1,142 @@
+"""Endings: what follows when an attempt is over, then perhaps its index, and then perhaps all jobs
+of a slice, of a group or of the run.
+
+Had by ``rule_evaluation``, whose rules on ``job-done``, ``job-lost`` and ``idle`` it considers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.occasion import Occasion
+from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.scopes import Slice, SliceKey
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.decisions import Retry
+from ensemble_core.model.events import Event
+from ensemble_core.model.rules import RetryPolicy
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.rule_evaluation import RuleEvaluation
+
+__all__ = ["Endings"]
+
+
+class Endings:
+    """What follows the end of attempts, indices and groups."""
+
+    def __init__(self, rules: RuleEvaluation) -> None:
+        self.state = rules.state
+        self._rules = rules
+        self._submission = rules.effects.submission
+
+    def cleaned(self, record: JobRecord, event: Event) -> None:
+        """An attempt is over, and the rules about that have been considered."""
+        state, index = self.state, record.index
+        policy = None if index.source is None else index.source.retry
+        if (
+            policy is not None
+            and index.retry is None
+            and record.outcome == "failed"
+            and index.retried < policy.times
+            and state.ended is None
+        ):
+            occasion = Occasion(event, record)
+            known = state.fields(occasion)
+            for name in policy.reads:
+                known.setdefault(name, state.read_scoped(name, None, occasion))
+            if policy.when is None or policy.when.verdict(None, known, state.metric):
+                index.retried += 1
+                self._retry_by_group(record, policy, known)
+        self.settle_index(index, event)
+        if state.ended is None:
+            self._submission.hand_over(record.job.group)
+
+    def _retry_by_group(
+        self, record: JobRecord, policy: RetryPolicy, known: Mapping[str, Any]
+    ) -> None:
+        state = self.state
+        try:
+            fields, wait = policy.worked_out(known, state.metric)
+        except EnsembleError as error:
+            state.error(f"{record.job.id} is not submitted again: {error}")
+            return
+        self._submission.retry(record.index, Retry(job=record.job.id, fields=fields, wait=wait))
+
+    def settle_index(self, index: Index, event: Event) -> None:
+        """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
+        way any more."""
+        state = self.state
+        if index.over or index.calls or index.record.job.id in state.table.records:
+            return
+        going_on = index.retry is not None and state.ended is None
+        if not (going_on and self._submission.begin_attempt(index)):
+            self.over(index, event)
+
+    def over(self, index: Index, event: Event) -> None:
+        """No attempt of this index is left, and none is to come."""
+        state, record = self.state, index.record
+        done = record.outcome == "success"
+        state.table.close(index, done=done)
+        state.look_for_end = state.look_for_idle = True
+        if state.ended is not None:
+            state.rules.index.touched.clear()
+            return
+        if done and index.result:
+            state.table.record_result(index, state.now)
+        name, group = "job-done" if done else "job-lost", record.job.group
+        state.link = record.link
+        self._rules.report_occasions((name,), group)
+        if name in state.rules.index.occasions:
+            self._rules.event_rules((name,), group, Occasion(event, record))
+        if state.rules.index.touched or state.withdrawn or state.dropped:
+            self._rules.settle(event)
+        if (
+            record.outcome == "failed"
+            and not record.concern
+            and not state.rules.awaits_failures(group)
+        ):
+            state.unhandled_failures += 1
+
+    def idle(self, event: Event) -> None:
+        """Consider the rules that wait for jobs to be over, where none is open any more: narrowest
+        first, each settled before the next. A function under way counts as an open job."""
+        state = self.state
+        state.look_for_idle = False
+        found = self._idle_now() if "idle" in state.rules.index.occasions else []
+        while found and not state.calls and state.ended is None:
+            for rule_state, scope in found:
+                one = rule_state if scope is None else scope.instance(rule_state.rule.id)
+                still_open, filled = state.standing(rule_state.rule, scope)
+                if still_open or one.filled == filled or state.calls or state.ended is not None:
+                    continue
+                one.filled = filled
+                state.link = state.deepest = None
+                self._rules.report_occasions(("idle",), rule_state.rule.trigger.group)
+                self._rules.consider(rule_state, Occasion(event, scope=scope))
+                self._rules.settle(event)
+            found = self._idle_now()
+        if not state.calls:
+            state.table.emptied.clear()
+
+    def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
+        """The rules on ``idle`` whose jobs are over and had not been when they were last looked at,
+        with the slice that each is about."""
+        state = self.state
+        emptied = sorted(state.table.emptied, key=attrgetter("order"))
+        found: list[tuple[RuleState, Slice | None]] = []
+        for rule_state in state.rules.idle():
+            rule = rule_state.rule
+            scopes: list[Slice | None] = [None]
+            if rule.each is not None:
+                key = SliceKey(rule.groups, rule.each)  # type: ignore[arg-type]
+                scopes = [each for each in emptied if each.key == key]
+            for scope in scopes:
+                still_open, filled = state.standing(rule, scope)
+                one = rule_state if scope is None else scope.instance(rule.id)
+                if not still_open and filled != one.filled:
+                    found.append((rule_state, scope))
+        return found

@@ -1,0 +1,74 @@
+"""Job steps: what an event of each name (RFC 21) does to a job's state, and the occasions it makes.
+
+Used by the job table, and for strangers' jobs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ensemble_core.model.jobs import RFC21_EVENTS, JobState
+
+__all__ = ["STEPS", "Step", "exit_code", "step_of"]
+
+#: The state that an event brings a job to (RFC 21).
+_STATE_AFTER: dict[str, JobState] = {
+    "submit": JobState.NEW,
+    "validate": JobState.DEPEND,
+    "depend": JobState.PRIORITY,
+    "priority": JobState.SCHED,
+    "alloc": JobState.RUN,
+    "start": JobState.RUN,
+    "finish": JobState.CLEANUP,
+    "clean": JobState.INACTIVE,
+}
+
+#: Events that a job has at most once: a second one is an echo and changes nothing.
+_ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
+
+
+def exit_code(status: int) -> int:
+    """The exit code as a shell reports it: 128 + signal for a job that a signal ended.
+
+    >>> exit_code(256), exit_code(9)
+    (1, 137)
+    """
+    signal = status & 0x7F
+    return 128 + signal if signal else (status >> 8) & 0xFF
+
+
+#: States that are an occasion of their own; of DEPEND and PRIORITY the events of that name speak.
+_STATE_OCCASION = {
+    JobState.SCHED: "job-sched",
+    JobState.RUN: "job-run",
+    JobState.CLEANUP: "job-cleanup",
+    JobState.INACTIVE: "job-inactive",
+}
+
+
+class Step(NamedTuple):
+    """What an event of one name does to a job.
+
+    ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
+    its state; ``state`` is the one that it leads to (0: none). It makes the occasions ``moving``
+    if the job's state changes by it, ``occasions`` otherwise.
+    """
+
+    once: int
+    changes: bool
+    state: int
+    occasions: tuple[str, ...]
+    moving: tuple[str, ...]
+
+
+def step_of(name: str) -> Step:
+    """The step of an event, whether or not RFC 21 names it."""
+    state = _STATE_AFTER.get(name, JobState.NEW)
+    changes = name in ("submit", "start", "exception", "finish", "clean")
+    own = (f"job-{name}",)
+    moving = (*own, _STATE_OCCASION[state]) if state in _STATE_OCCASION else own
+    once = 1 << _ONCE.index(name) if name in _ONCE else 0
+    return Step(once, changes, state.value, own, moving)
+
+
+STEPS = {name: step_of(name) for name in RFC21_EVENTS}

@@ -1,0 +1,68 @@
+"""Strangers: what is known of other people's jobs in the queue, for rules with ``scope: queue``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ensemble_core.engine.job_steps import STEPS, exit_code, step_of
+from ensemble_core.model.causes import Cause, cause_of, said_cause
+from ensemble_core.model.events import JobEvent
+from ensemble_core.model.jobs import JobState
+
+__all__ = ["Strangers"]
+
+
+@dataclass(slots=True)
+class _Stranger:
+    """A job of somebody else's that is not over yet."""
+
+    state: int = JobState.NEW.value
+    exception: str | None = None
+    status: int | None = None
+    cause: Cause | None = None
+
+
+class Strangers:
+    """What is derived of other people's jobs, for rules that see the whole queue.
+
+    Nothing of a job is kept once it is over, and nothing at all while no rule asks.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Stranger] = {}
+
+    def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The occasions that an event makes, and what conditions may know of the job."""
+        job = self._jobs.get(event.job)
+        if job is None:
+            job = self._jobs[event.job] = _Stranger()
+        name, context = event.name, event.context
+        step = STEPS.get(name) or step_of(name)
+        occasions = list(step.occasions)
+        ended = job.state >= JobState.CLEANUP
+        if step.state > job.state:
+            job.state = step.state
+            occasions = list(step.moving)
+        if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
+            job.exception = str(context.get("type", ""))
+            job.cause = said_cause(context)
+        elif name == "finish":
+            status = context.get("status")
+            job.status = status if isinstance(status, int) else None
+            if job.exception is None:
+                job.cause = said_cause(context)
+        if name in ("finish", "clean") and not ended:
+            if job.exception == "cancel":
+                occasions.append("job-cancel")
+            else:
+                good = job.exception is None and job.status == 0
+                occasions.append("job-success" if good else "job-fail")
+        if name == "clean":
+            del self._jobs[event.job]
+        fields: dict[str, Any] = {**context, "name": name, "job": event.job}
+        if job.status is not None:
+            fields.update(status=job.status, exit_code=exit_code(job.status))
+        if ended or name in ("finish", "clean") or job.exception is not None:
+            fields["cause"] = job.cause or cause_of(job.exception, job.status)
+        return tuple(dict.fromkeys(occasions)), fields
