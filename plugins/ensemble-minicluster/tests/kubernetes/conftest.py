@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the stand-in, a package of these tests
+sys.path.insert(0, str(Path(__file__).parent))  # for looks and talk
 
-from standin import Cluster, Operator, definition
+from ensemble_minicluster.testing import Cluster, Operator, definition
 from talk import Place, Talk
 
 from ensemble_core import Resizer

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_minicluster.testing import Cluster, definition
+from ensemble_minicluster.testing.kinds import FLUX
 from looks import MEMBER
-from standin import Cluster, definition
-from standin.kinds import FLUX
 
 from ensemble_core import EnsembleError, UsageError
 

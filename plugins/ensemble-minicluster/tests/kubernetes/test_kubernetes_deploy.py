@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from ensemble_minicluster.kubernetes_plugin import OPTIONS
+from ensemble_minicluster.testing import Cluster, Operator, definition, job_of
+from ensemble_minicluster.testing.kinds import FLUX, RBAC, of_definition
+from ensemble_minicluster.testing.schema import complete, errors
 from ensemble_service.commands.server import main as ensemble_server
 from looks import Build, on_record, seen
-from standin import Cluster, Operator, definition
-from standin.kinds import FLUX, RBAC, of_definition
-from standin.schema import complete, errors
 
 from ensemble_core.cli.main import main as ensemble
+from ensemble_core.testing import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ROOT = DEPLOY.parents[2]
@@ -305,7 +307,6 @@ def test_the_example_can_grow_and_needs_no_kubernetes_itself() -> None:
     spec = one("minicluster.yaml", "MiniCluster")["spec"]
     assert spec["minSize"] <= spec["size"] < spec["maxSize"]
     assert spec["pod"]["automountServiceAccountToken"] is False
-    assert spec["pod"]["securityContext"]["runAsNonRoot"] is True
     labels = spec["pod"]["labels"]
     let_in = one("network.yaml", "NetworkPolicy")["spec"]["ingress"][0]["from"][0]["podSelector"]
     assert let_in["matchLabels"].items() <= labels.items()
@@ -316,7 +317,7 @@ def test_the_example_runs_a_command_that_there_is(tmp_path: Path) -> None:
     (found,) = minicluster["spec"]["containers"]
     program, command, *arguments = shlex.split(found["command"])
     assert (program, command) == ("ensemble", "run")
-    volume = found["volumes"]["study"]
+    volume = found["volumes"]["ensemble-study"]
     *options, file = arguments
     key = next(key for key, name in volume["items"].items() if file == f"{volume['path']}/{name}")
     study = tmp_path / "ensemble.yaml"
@@ -345,7 +346,111 @@ def test_the_example_finds_its_token_and_whom_to_trust() -> None:
     files = {f"{volume['path']}/{key}" for key in secret["stringData"]}
     environment = found["environment"]
     assert {environment["ENSEMBLE_TOKEN_FILE"], environment["ENSEMBLE_CA"]} == files
-    assert environment["ENSEMBLE_STATE"] == found["volumes"]["state"]["path"]
+
+
+# -- the example as the Flux Operator makes pods of it ------------------------------------------------
+
+
+def job(change: Callable[[Document], None] = lambda spec: None) -> Document:
+    """The Job of the shipped MiniCluster; ``change`` is done to its spec before."""
+    minicluster = one("minicluster.yaml", "MiniCluster")
+    change(minicluster["spec"])
+    return job_of(minicluster)
+
+
+def pod_of(job: Document) -> Document:
+    found: Document = job["spec"]["template"]["spec"]
+    return found
+
+
+def mounted(container: Document) -> dict[str, str]:
+    """The volume of each folder that is mounted."""
+    return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+
+
+def test_the_pods_of_the_example_start(cluster: Cluster, operator: Operator) -> None:
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+    cluster.store.create(kind, "default", one("minicluster.yaml", "MiniCluster"))
+    seen(cluster)
+    assert operator.log == []
+    pods = cluster.store.kinds[("", "pods")]
+    wait_until(lambda: len(cluster.store.all(pods, "default")) == 2)
+
+
+def test_a_volume_that_is_not_called_as_its_config_map_starts_no_pod(
+    cluster: Cluster, operator: Operator
+) -> None:
+    """As this example was shipped first: refused for ever, and nothing in the status."""
+    minicluster = one("minicluster.yaml", "MiniCluster")
+    volumes = minicluster["spec"]["containers"][0]["volumes"]
+    volumes["study"] = volumes.pop("ensemble-study")
+    cluster.store.create(cluster.store.kinds[(FLUX, "miniclusters")], "default", minicluster)
+    wait_until(lambda: len(operator.log) > 1)
+    assert 'volumeMounts[5].name: Not found: "study"' in operator.log[0]
+    assert cluster.store.all(cluster.store.kinds[("", "pods")], "default") == []
+    found = cluster.store.get(cluster.store.kinds[(FLUX, "miniclusters")], "default", "ensemble")
+    assert "status" not in found
+
+
+def test_who_prepares_flux_and_who_runs_it_is_one_user_without_privileges() -> None:
+    pod = pod_of(job())
+    assert pod["securityContext"] == {"fsGroup": 65532}, "the operator copies nothing else"
+    for each in (*pod["initContainers"], *pod["containers"]):
+        security = each["securityContext"]
+        assert (security["runAsUser"], security["runAsGroup"]) == (65532, 65532), each["name"]
+        # What the profile "restricted" of PodSecurity asks for.
+        assert security["runAsNonRoot"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_what_the_run_keeps_outlives_its_container() -> None:
+    pod = pod_of(job())
+    (container,) = pod["containers"]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    kept = {
+        path: name
+        for path, name in mounted(container).items()
+        if environment["ENSEMBLE_STATE"].startswith(f"{path}/")
+    }
+    assert kept, "not on what is mounted: it goes with the container"
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert all("emptyDir" in volumes[name] for name in kept.values())
+    # A container that failed is started again where it was, and not in a new pod.
+    assert pod["restartPolicy"] == "OnFailure"
+
+
+def test_an_empty_dir_is_not_where_its_path_says() -> None:
+    """What this example said first: its state was lost with the container."""
+
+    def change(spec: Document) -> None:
+        state = {"emptyDir": True, "path": "/home/ensemble/state"}
+        spec["containers"][0]["volumes"]["state"] = state
+
+    (container,) = pod_of(job(change))["containers"]
+    assert "/home/ensemble/state" not in mounted(container)
+    assert mounted(container)["/dev/shm"] == "state"
+
+
+def test_the_log_of_the_example_is_no_live_table() -> None:
+    (container,) = pod_of(job())["containers"]
+    assert container["tty"], "the operator gives every container a terminal"
+    (given,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
+    assert "--no-progress" in shlex.split(given["command"])
+
+
+def test_no_example_takes_the_name_of_the_minicluster_for_the_service() -> None:
+    """The operator makes a headless Service that is called as the MiniCluster."""
+    service = one("server.yaml", "Service")["metadata"]["name"]
+    assert service != pod_of(job())["subdomain"]
+    pages = [DEPLOY.parent / "README.md", DEPLOY / "README.md", DEPLOY / "minicluster.yaml"]
+    for page in pages:
+        for name, host in re.findall(
+            r"--name (?:default/)?([\w-]+)\s+--host (\S+)", page.read_text(encoding="utf-8")
+        ):
+            assert host != name, page
+            assert host == service, page
 
 
 # -- the page ----------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from ensemble_minicluster.testing import Cluster, Operator
+from ensemble_minicluster.testing.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
-from standin import Cluster, Operator
-from standin.kinds import FLUX
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 

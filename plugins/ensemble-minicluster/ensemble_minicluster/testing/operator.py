@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from .kinds import FLUX
-from .refusals import Refusal
+from .flux_job import job_of, pod_errors
+from .kinds import BATCH, FLUX
+from .refusals import Refusal, invalid
 from .server import Cluster
 from .store import Object
 
@@ -37,8 +39,12 @@ class Operator:
         self._pods = cluster.store.kinds[("", "pods")]
         self._delay = delay
         self._grace = grace
-        #: What the Jobs say: how many pods each MiniCluster really has.
-        self._jobs: dict[str, int] = {}
+        #: How many pods each MiniCluster really has is what its Job says.
+        self._jobs = cluster.store.kinds[(BATCH, "jobs")]
+        #: What it says, and tells nobody else.
+        self.log: list[str] = []
+        #: Called when it is about to tell the new size: a change by others just then loses it.
+        self.before_status: Callable[[], None] = lambda: None
         self._terminating: dict[tuple[str, str], float] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="operator", daemon=True)
@@ -63,21 +69,39 @@ class Operator:
         # Silently: no event, nothing in the status, and spec.size stays as wrong as it is.
         if size < 1 or (most and most < size) or (least and least > size):
             return
-        uid = found["metadata"]["uid"]
-        if uid not in self._jobs:
-            self._jobs[uid] = size
+        namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        maximum = status.get("maximumSize") or max(size, most)
+        try:
+            job = self._store.get(self._jobs, namespace, name)
+        except Refusal:
+            job = self._begin(found)
+        if job["spec"]["parallelism"] != size:
+            if size > maximum:
+                # Without a maxSize: back to the size that it was made with.
+                found["spec"]["size"] = maximum
+                found = self._store.write(self._miniclusters, namespace, found)
+                self._set_status(found, size=maximum, maximum=maximum)
+                return
+            job["spec"] |= {"parallelism": size, "completions": size}
+            job = self._store.write(self._jobs, namespace, job)
+            # Whether that is taken is not looked at; and now that the Job is as it should be, the
+            # size is not told again.
+            with contextlib.suppress(Refusal):
+                self.before_status()
+                self._set_status(found, size=size, maximum=maximum)
+        elif not status.get("selector"):
             # The size of the status stays at 0 until the first resize.
-            self._set_status(found, size=0, maximum=max(size, most))
-        elif size > status.get("maximumSize", size):
-            # Without a maxSize: back to the size that it was made with.
-            found["spec"]["size"] = status["maximumSize"]
-            found = self._store.write(self._miniclusters, found["metadata"]["namespace"], found)
-            self._set_status(found, size=status["maximumSize"], maximum=status["maximumSize"])
-            return
-        elif self._jobs[uid] != size:
-            self._jobs[uid] = size
-            self._set_status(found, size=size, maximum=status["maximumSize"])
-        self._scale(found, self._jobs[uid])
+            self._set_status(found, size=status.get("size", 0), maximum=maximum)
+        self._scale(found, job)
+
+    def _begin(self, found: Object) -> Object:
+        """The Job; what the API server has against it is only in the operator's own log."""
+        job = job_of(found)
+        wrong = pod_errors(job["spec"]["template"]["spec"])
+        if wrong:
+            self.log.append(f'Job.batch "{job["metadata"]["name"]}" is invalid: {"; ".join(wrong)}')
+            raise invalid("Job", "batch", job["metadata"]["name"], wrong)
+        return self._store.create(self._jobs, found["metadata"]["namespace"], job)
 
     def _set_status(self, found: Object, *, size: int, maximum: int) -> None:
         name = found["metadata"]["name"]
@@ -94,9 +118,10 @@ class Operator:
             part="status",
         )
 
-    def _scale(self, found: Object, size: int) -> None:
+    def _scale(self, found: Object, job: Object) -> None:
         """A pod for each index; those of the highest go first, and take their time to."""
         namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        size = job["spec"]["parallelism"]
         mine = {
             pod["metadata"]["name"]: int(pod["metadata"]["labels"][INDEX])
             for pod in self._store.all(self._pods, namespace)
@@ -107,10 +132,11 @@ class Operator:
             if index >= size:
                 self._store.delete(self._pods, namespace, pod, grace=max(self._grace, 0.01))
                 self._terminating[(namespace, pod)] = time.monotonic() + self._grace
+        template = job["spec"]["template"]
+        owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name}
+        owner["uid"] = job["metadata"]["uid"]
         for index in set(range(size)) - set(mine.values()):
-            labels = {"job-name": name, INDEX: str(index), "hpa-selector": name}
-            owner = {"kind": "MiniCluster", "name": name, "uid": found["metadata"]["uid"]}
-            owner["apiVersion"] = self._miniclusters.api_version
+            labels = {**template["metadata"]["labels"], "job-name": name, INDEX: str(index)}
             self._store.create(
                 self._pods,
                 namespace,
@@ -120,7 +146,7 @@ class Operator:
                         "labels": labels,
                         "ownerReferences": [owner],
                     },
-                    "spec": {"containers": [{"name": "flux"}]},
+                    "spec": template["spec"],
                 },
             )
 

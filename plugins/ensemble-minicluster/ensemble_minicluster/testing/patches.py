@@ -32,6 +32,7 @@ def patched(document: Any, patch: Any, content_type: str, *, custom: bool) -> An
 
 
 def merged(document: Any, patch: Any) -> Any:
+    """The document with a merge patch: null takes away, lists are replaced."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(document) if isinstance(document, dict) else {}

@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _news(
         self, at: Target, query: dict[str, str], version: int
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Changes until the watch ends, with a bookmark two seconds before that (as in clusters)."""
+        """Changes until the watch ends, with a bookmark two seconds before (as in clusters)."""
         store = self.cluster.store
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         end = time.monotonic() + float(query.get("timeoutSeconds") or 30)

@@ -12,10 +12,13 @@ from .refusals import Refusal
 FLUX = "flux-framework.org"
 RBAC = "rbac.authorization.k8s.io"
 EXTENSIONS = "apiextensions.k8s.io"
+BATCH = "batch"
 
 
 @dataclass(frozen=True)
 class Kind:
+    """A kind of objects, in one version."""
+
     group: str
     version: str
     plural: str
@@ -39,6 +42,7 @@ BUILT_IN = (
     Kind("", "v1", "configmaps", "ConfigMap"),
     Kind("", "v1", "pods", "Pod"),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+    Kind(BATCH, "v1", "jobs", "Job", subresources={"status": {}}),
     Kind(RBAC, "v1", "roles", "Role"),
     Kind(RBAC, "v1", "rolebindings", "RoleBinding"),
     Kind(EXTENSIONS, "v1", "customresourcedefinitions", "CustomResourceDefinition", False),

@@ -1,4 +1,6 @@
-"""Who asks (bearer tokens), and what they may do (Roles and RoleBindings, as RBAC reads them)."""
+"""Access control of the stand-in: who asks (bearer tokens), and what they may do (Roles and
+RoleBindings, as RBAC reads them).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ ADMIN = "system:admin"
 
 
 class Access:
+    """Tokens, and the Roles and RoleBindings of the store."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()

@@ -1,4 +1,5 @@
-"""What a Kubernetes API server answers instead of an object: a Status with its code and reason."""
+"""Refusals of the API server: its answers other than 2xx, with code, reason and words.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ REASONS = {
 
 
 class Refusal(Exception):
+    """An answer other than 2xx, with the body ``Status`` that Kubernetes gives it."""
+
     def __init__(
         self, code: int, message: str, reason: str = "", details: dict[str, Any] | None = None
     ) -> None:
@@ -44,23 +47,28 @@ class Refusal(Exception):
 
 
 def named(plural: str, group: str, name: str) -> str:
+    """An object as messages name it."""
     return f'{plural}.{group} "{name}"' if group else f'{plural} "{name}"'
 
 
 def not_found(plural: str, group: str, name: str) -> Refusal:
+    """404: there is no such object."""
     details = {"name": name, "group": group, "kind": plural}
     return Refusal(404, f"{named(plural, group, name)} not found", details=details)
 
 
 def conflict(plural: str, group: str, name: str, why: str = "") -> Refusal:
+    """409: somebody else has changed it."""
     why = why or (
-        "the object has been modified; please apply your changes to the latest version and try again"
+        "the object has been modified; please apply your changes to the latest version and try "
+        "again"
     )
     message = f"Operation cannot be fulfilled on {named(plural, group, name)}: {why}"
     return Refusal(409, message, details={"name": name, "group": group, "kind": plural})
 
 
 def invalid(kind: str, group: str, name: str, errors: list[str]) -> Refusal:
+    """422: the object breaks its schema, or a rule of its kind."""
     shown = f"{kind}.{group}" if group else kind
     return Refusal(
         422,

@@ -1,4 +1,5 @@
-"""What each request does: the paths and verbs of the API, the subresources, and nothing of HTTP."""
+"""Requests to the API, carried out: its paths, verbs and subresources, and nothing of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ class Target:
 
 
 def target(store: Store, path: str) -> Target:
+    """What a path means. Raises :class:`LookupError` where there is nothing of that path."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 2 and parts[0] == "api":
         group, (version, *rest) = "", parts[1:]
@@ -49,6 +51,7 @@ def target(store: Store, path: str) -> Target:
 
 
 def verb(method: str, at: Target, watch: bool) -> str:
+    """The verb of RBAC that a request is."""
     if method == "GET":
         return "get" if at.name else "watch" if watch else "list"
     if method == "DELETE" and not at.name:
@@ -57,6 +60,8 @@ def verb(method: str, at: Target, watch: bool) -> str:
 
 
 class Requests:
+    """Requests other than watches, carried out."""
+
     def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access

@@ -1,5 +1,5 @@
-"""What the stand-in's etcd would hold: objects with their uid, resourceVersion and generation, and
-the history that watches are told.
+"""Store of objects, in place of an etcd: with their uid, resourceVersion and generation, and the
+history that watches are told.
 
 Every write goes through :meth:`Store.write`, so one lock and one counter order them all.
 """
@@ -27,10 +27,13 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
 def now() -> str:
+    """The time as Kubernetes writes it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Store:
+    """Objects of all kinds, with their versions."""
+
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.version = _FIRST_VERSION

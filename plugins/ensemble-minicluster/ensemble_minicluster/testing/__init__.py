@@ -1,0 +1,30 @@
+"""Kubernetes for tests, without a cluster: a stand-in for the API server over real sockets, and the
+Flux Operator with its habits. Public: for tests of this plugin and of others.
+
+    cluster = Cluster(definition())
+    operator = Operator(cluster)
+    file = cluster.kubeconfig(tmp_path / "config")
+
+A list of tests that runs unchanged against real clusters says how far it is faithful
+(``tests/kubernetes/test_conformance.py`` in the project's repository).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .flux_job import job_of, pod_errors
+from .operator import Operator
+from .server import Cluster
+
+__all__ = ["Cluster", "Operator", "definition", "job_of", "pod_errors"]
+
+
+def definition() -> Path:
+    """The MiniCluster's definition: the operator's own where there is one, else a small one."""
+    folder = os.environ.get("ENSEMBLE_COMPAT_DIR")
+    found = Path(folder, "minicluster-crd.yaml") if folder else None
+    if found is not None and found.exists():
+        return found
+    return Path(__file__).parent / "minicluster-crd.yaml"
