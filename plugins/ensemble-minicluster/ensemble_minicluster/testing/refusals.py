@@ -1,5 +1,4 @@
-"""Refusals of the API server: its answers other than 2xx, with code, reason and words.
-"""
+"""Refusals of the API server: its answers other than 2xx, with code, reason and words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Requests to the API, carried out: its paths, verbs and subresources, and nothing of HTTP.
-"""
+"""Requests to the API, carried out: its paths, verbs and subresources, and nothing of HTTP."""
 
 from __future__ import annotations
 
