@@ -61,6 +61,15 @@ __all__ = ["run"]
     is_flag=True,
     help="Keep no record: the run cannot be looked at later, nor resumed.",
 )
+@click.option(
+    "--tag", metavar="TAG", help="The run's name.  [default: the ensemble's, with the time]"
+)
+@click.option(
+    "--or-resume",
+    is_flag=True,
+    help="Where there is a run --tag TAG already: resume it, or end with its exit code if it is "
+    "over.",
+)
 def run(
     file: str,
     executor: str | None,
@@ -71,6 +80,8 @@ def run(
     folder: str | None,
     state: str | None,
     no_journal: bool,
+    tag: str | None,
+    or_resume: bool,
 ) -> int:
     """Run an ensemble file.
 
@@ -79,8 +90,16 @@ def run(
     terminate action says. The first Ctrl-C cancels the jobs, another leaves at once.
 
     Every event and decision goes into a journal: a run whose controller was killed is taken up
-    again with 'ensemble resume', and 'ensemble runs' lists all that are kept.
+    again with 'ensemble resume', and 'ensemble runs' lists all that are kept. Whoever is started
+    again with the same words, as a pod is, says '--tag TAG --or-resume'.
     """
+    if tag is not None or or_resume:
+        from ensemble_core.cli.or_resume import check_tag, go_on
+
+        check_tag(tag, state, or_resume=or_resume, no_journal=no_journal)
+        code = go_on(str(tag), file, state, display) if or_resume else None
+        if code is not None:
+            return code
     registry = load_plugins(plugins)
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, options, given_flags(choice.record))
@@ -95,7 +114,7 @@ def run(
         named = {group.executor or "" for group in ensemble.groups.values()}
         chosen.setdefault("members", sorted(named))
     built = build_executor(registry, choice.record, chosen)
-    tag = new_tag(fit(ensemble.name))
+    tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
     ensemble = ensemble.begun(tag, os.getcwd())
     home = state_folder(state)

@@ -417,6 +417,8 @@ def test_what_the_run_keeps_outlives_its_container() -> None:
     assert kept, "not on what is mounted: it goes with the container"
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert all("emptyDir" in volumes[name] for name in kept.values())
+    (given,) = one("minicluster.yaml", "MiniCluster")["spec"]["containers"]
+    assert {"--or-resume", "--tag"} <= set(shlex.split(given["command"]))
     # A container that failed is started again where it was, and not in a new pod.
     assert pod["restartPolicy"] == "OnFailure"
 

@@ -1,0 +1,93 @@
+"""``ensemble run --or-resume --tag TAG``: what is there already of the run decides.
+
+For whoever is started again with the same words: a pod's container, a batch job that is requeued.
+Called by the command ``run``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ensemble_core.cli.remains import check_not_lost
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.run_store import Lock, is_own, look, state_folder
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.options import Display
+
+__all__ = ["check_tag", "go_on"]
+
+_TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+def check_tag(tag: str | None, state: str | None, *, or_resume: bool, no_journal: bool) -> None:
+    """Raises :class:`UsageError` for a tag that no run may have, or that another has."""
+    if or_resume and (tag is None or no_journal):
+        missing = "goes with --tag TAG" if tag is None else "and --no-journal exclude each other"
+        raise click.UsageError(f"--or-resume {missing}")
+    if tag is None:
+        return
+    if not _TAG.fullmatch(tag) or tag == "last":
+        raise UsageError(
+            f"{tag!r} cannot be the tag of a run",
+            hint="letters, digits, '.', '_' and '-', at most 200, no '.' first, and not 'last'",
+            code="bad-tag",
+        )
+    if not or_resume and not no_journal and (state_folder(state) / "runs" / tag).exists():
+        raise UsageError(
+            f"there is a run {tag} already",
+            hint=f"choose another --tag; --or-resume goes on with it, 'ensemble clean {tag}' "
+            "removes it",
+            code="tag-taken",
+        )
+
+
+def go_on(tag: str, file: str, state: str | None, display: Display) -> int | None:
+    """The exit code of the run with this tag, once it is over; ``None`` where it has yet to begin.
+
+    A run that was killed before anything happened is removed, to begin anew. Raises
+    :class:`UsageError` for a run of another file, and what ``ensemble resume`` raises.
+    """
+    folder = state_folder(state) / "runs" / tag
+    if not folder.exists() or _never_began(folder):
+        return None
+    info = look(folder)
+    if info.file and info.file != os.path.abspath(file):
+        raise UsageError(
+            f"run {tag} is one of {info.file}, not of {file}",
+            hint="choose another --tag",
+            code="tag-taken",
+        )
+    if info.state == "ended":
+        reason = f": {info.reason}" if info.reason else ""
+        if not display.as_json:
+            click.echo(f"run {tag} is over, with exit code {info.exit_code}{reason}", err=True)
+        return info.exit_code or 0
+    from ensemble_core.cli.commands.resume import take_up
+
+    return take_up(str(folder), state, display)
+
+
+def _never_began(folder: Path) -> bool:
+    """True if nothing had happened in the run when it was killed; it is gone then."""
+    if not is_own(folder):
+        return False
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        if (folder / NAME).exists():
+            with Journal(folder / NAME) as journal:
+                if journal.texts():
+                    return False
+        check_not_lost(folder)
+        shutil.rmtree(folder)
+    finally:
+        lock.release()
+    return True

@@ -1,0 +1,168 @@
+"""``ensemble run --tag TAG --or-resume``: whoever is started again with the same words, as a pod is,
+goes on and submits nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.run_store import Lock
+
+CRASH = Path(__file__).parents[1] / "journal" / "crash"
+YAML = """
+jobs:
+  - {name: work, command: x, count: 3, options: {disk: {lasts: 0.1}}}
+  - {name: next, command: x}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: work}}
+  - {id: each, trigger: job-success, name: work, repetitions: 3, action: {name: submit, label: next}}
+"""
+JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(CRASH)
+    Path("e.yaml").write_text(YAML)
+    return tmp_path
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    """The same words each time."""
+    queue = ["--plugin", str(CRASH / "disk_queue.py"), "--executor", "disk", "-o"]
+    return ["run", "e.yaml", *queue, f"folder={folder}", "--state", "state", *more]
+
+
+PLAIN = ("--tag", "study", "--or-resume")
+
+
+def run(folder: Path, *more: str) -> Result:
+    result = CliRunner().invoke(main, words(folder, *(more or PLAIN)))
+    assert result.exit_code != 70, result.output
+    return result
+
+
+def kill(folder: Path, kind: str, number: int) -> None:
+    """Start it, and kill it at this place."""
+    command = [sys.executable, str(CRASH / "one.py"), kind, str(number), *words(folder, *PLAIN)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+def submitted() -> Counter[str]:
+    lines = map(json.loads, Path("queue.jsonl").read_text().splitlines())
+    return Counter(line["submit"] for line in lines if "submit" in line)
+
+
+def test_a_run_that_is_not_there_begins(folder: Path) -> None:
+    assert run(folder).exit_code == 0
+    assert submitted() == JOBS
+    assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("before INSERT", 1), ("before INSERT", 4), ("before the first event", 1), ("told", 2)],
+)
+def test_a_run_that_was_killed_goes_on_and_submits_nothing_twice(
+    folder: Path, kind: str, number: int
+) -> None:
+    kill(folder, kind, number)
+    result = run(folder)
+    assert result.exit_code == 0, result.output
+    assert submitted() == JOBS
+    assert [each.name for each in Path("state/runs").iterdir()] == ["study"]
+
+
+def test_a_run_that_is_over_is_not_run_again_and_its_exit_code_is_told(folder: Path) -> None:
+    Path("e.yaml").write_text(
+        "jobs: [{name: a, command: x}]\n"
+        "rules:\n"
+        "  - {trigger: start, action: {name: submit, label: a}}\n"
+        "  - {trigger: job-success, action: {name: terminate, exit_code: 7}}\n"
+    )
+    assert run(folder).exit_code == 7
+    again = run(folder)
+    assert again.exit_code == 7
+    assert "run study is over, with exit code 7" in again.output
+    assert submitted() == {"a.0": 1}
+
+
+def test_a_run_that_another_controller_has_is_left_to_it(folder: Path) -> None:
+    kill(folder, "told", 2)
+    lock = Lock(Path("state/runs/study"))
+    lock.acquire()
+    try:
+        result = run(folder)
+    finally:
+        lock.release()
+    assert (result.exit_code, "is controlled by" in result.output) == (2, True)
+
+
+def test_a_tag_is_of_one_run(folder: Path) -> None:
+    assert run(folder, "--tag", "study").exit_code == 0
+    result = run(folder, "--tag", "study")
+    assert result.exit_code == 2
+    assert "there is a run study already" in result.output
+    assert "--or-resume" in result.output
+    assert submitted() == JOBS
+
+
+def test_a_run_of_another_file_is_not_gone_on_with(folder: Path) -> None:
+    assert run(folder).exit_code == 0
+    os.rename("e.yaml", "other.yaml")
+    arguments = [each.replace("e.yaml", "other.yaml") for each in words(folder, *PLAIN)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "run study is one of" in result.output
+    assert submitted() == JOBS
+
+
+def test_a_file_that_has_changed_since_is_not_gone_on_with(folder: Path) -> None:
+    kill(folder, "told", 2)
+    before = submitted()
+    Path("e.yaml").write_text(YAML.replace("0.1", "0.2"))
+    result = run(folder)
+    assert result.exit_code == 2
+    assert "has changed since run study read it" in result.output
+    assert submitted() == before
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--or-resume",),
+        ("--or-resume", "--tag", "x", "--no-journal"),
+        ("--tag", "../x"),
+        ("--tag", ""),
+        ("--tag", ".x"),
+        ("--tag", "last"),
+    ],
+)
+def test_a_tag_that_is_none_is_refused(folder: Path, more: tuple[str, ...]) -> None:
+    assert run(folder, *more).exit_code == 2
+    assert not Path("queue.jsonl").exists()
+    assert not Path("state").exists()
+
+
+def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path) -> None:
+    """Its jobs may be alive: it is not begun anew."""
+    kill(folder, "told", 2)
+    for each in Path("state/runs/study").glob(f"{NAME}*"):
+        each.unlink()
+    before = submitted()
+    result = run(folder)
+    assert result.exit_code == 2
+    assert submitted() == before
