@@ -25,6 +25,7 @@ from ensemble_core.model.conditions import EVENT_FIELDS, Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.model.slips import always, never
+from ensemble_core.model.tables import table_column
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.validation import meant_occasion
 
@@ -68,6 +69,8 @@ def bind_rule(
         return None
     concerns, group = _concerns_failure(context, woken, condition, actions)
     name = spec.get("id", default_id)
+    reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
+    of_tables = frozenset(one for one in reads if table_column(one, context.known.tables))
     seen = woken.trigger.group
     if woken.trigger.wakes == ("observed",) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
@@ -84,7 +87,8 @@ def bind_rule(
         backoff_seconds=wait,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
-        reads=scoped.union(*(one.reads for action in actions for one in action.flat())),
+        reads=reads - of_tables,
+        of_tables=of_tables,
         reads_of=_whole_group(woken),
         label=_label(woken),
         concerns_failure=concerns,

@@ -18,6 +18,7 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
     ExecutorPlugin,
     ObserverPlugin,
@@ -51,6 +52,7 @@ class Known:
     reads: bool = False
     #: Words of rules, tables and functions, any of which may be the name of a parameter.
     spoken: frozenset[str] = frozenset()
+    tables: dict[str, Table] = field(default_factory=dict)
     #: Job groups whose fields rules may change while the run is under way.
     changing: frozenset[str] = frozenset()
 

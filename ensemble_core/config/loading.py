@@ -27,6 +27,7 @@ from ensemble_core.config.schema import Validators, defaults
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
+from ensemble_core.config.tables import bind_tables
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
@@ -169,6 +170,7 @@ class _Loader:
         context, data = self._context, self._data
         self._statistics()
         groups = self._groups()
+        tables = bind_tables(context, data.get("results"))
         found = source_of(context)
         source, beside = found or ("", None)
         if found is not None or data.get("custom") is None:
@@ -192,6 +194,7 @@ class _Loader:
             rules=tuple(rules),
             statistics=context.known.statistics,
             binder=_binder(context),
+            tables=tables,
             limits=_limits(limits or {}),
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,

@@ -12,7 +12,9 @@ from difflib import get_close_matches
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.tables import check_table_column
 from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS
+from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
 
@@ -35,6 +37,10 @@ def scoped_names(
     for name in sorted(names):
         statistic, dot, variable = name.partition(".")
         if not dot or (known is not None and name in known):
+            continue
+        if table_column(name, context.known.tables):
+            check_table_column(context, path, name)
+            found.add(name)
             continue
         if statistic != "count" and statistic not in context.known.statistics:
             _check_statistic(context, path, name, known, over)

@@ -43,6 +43,7 @@ from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.state import State
+from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
@@ -155,6 +156,10 @@ class Engine:
         """Every metric's value now, safe to hand to another thread."""
         return self._look() if self._view is None else self._view
 
+    def tables(self) -> Tables:
+        """The tables of the file as they are now, each worked out when it is asked for."""
+        return self.state.tables()
+
     def _look(self) -> MetricsView:
         self.state.table.fill_gauges()
         return self.state.metrics.snapshot(self.state.now)
@@ -256,15 +261,15 @@ class Engine:
         if occasions is None:
             return
         index = state.rules.index
+        source = record.index.source
+        if source is not None and source.result and "job-success" in occasions:
+            self._work_out_result(record, source.result, event)
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
             if event.name == "clean":
                 rules.endings.settle_index(record.index, event)
             return
-        source = record.index.source
-        if source is not None and source.result and "job-success" in occasions:
-            self._work_out_result(record, source.result, event)
         # Most events concern no rule, and are to cost no call.
         if index.touched or index.occasions or rules.observer is not None:
             rules.react(occasions, record.job.group, event, record)
@@ -304,6 +309,7 @@ class Engine:
         self.state.link = record.link
         if event.anew and record.rows is not None:
             record.rows.pop(event.observer, None)
+            record.index.forget_rows(event.observer)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:

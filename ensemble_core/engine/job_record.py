@@ -19,9 +19,12 @@ from ensemble_core.model.jobs import Job, JobGroup, JobState
 if TYPE_CHECKING:
     from ensemble_core.model.decisions import Retry
 
-__all__ = ["Index", "JobRecord", "Link", "Outcome"]
+__all__ = ["MOST_ROWS", "Index", "JobRecord", "Link", "Outcome"]
 
 Outcome = Literal["success", "failed", "cancelled"]
+
+#: So many rows of one job may be submitted.
+MOST_ROWS = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -106,5 +109,20 @@ class Index(Scope):
     #: The attempt after which its wait began.
     waited: int = -1
     over: bool = False
+    #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
+    printed: list[tuple[int, str, Mapping[str, float]]] | None = None
     #: What the group's ``result`` gave at its success.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+
+    def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
+        """Keep a row that the newest attempt printed."""
+        if self.printed is None:
+            self.printed = []
+        if len(self.printed) <= MOST_ROWS:  # one more says that there were too many
+            self.printed.append((self.record.job.attempt, observer, values))
+
+    def forget_rows(self, observer: str) -> None:
+        """The newest attempt's rows of this observer come anew."""
+        attempt = self.record.job.attempt
+        if self.printed is not None:
+            self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]

@@ -17,12 +17,14 @@ from ensemble_core.engine.job_steps import STEPS, exit_code
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
+from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricStore
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job, JobGroup, JobState
 from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.tables import Table
 
 __all__ = ["GroupState", "JobTable"]
 
@@ -54,6 +56,8 @@ class GroupState:
     causes: dict[str, int] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
     tables: list[SliceTable] = field(default_factory=list)
+    #: Its jobs that are done, where a table is over them.
+    done_jobs: DoneJobs | None = None
     #: The combinations that it has had, where a rule may ask for others.
     had: set[bytes] | None = None
     columns: set[str] = field(default_factory=set)
@@ -138,6 +142,23 @@ class JobTable:
         for name in sorted(rule.reads):
             add_read(table.reads, name, statistics)
 
+    def keep_done(self, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
+        """Keep what tables are worked out of."""
+        for table in tables:
+            group = self.groups[table.of]
+            if group.done_jobs is None:
+                group.done_jobs = DoneJobs()
+                if group.counts["done"]:
+                    self.warnings.append(
+                        f"the table {table.name!r} is new: jobs of {table.of!r} that were done "
+                        f"before ({group.counts['done']}) are not in it"
+                    )
+        for rule in rules:
+            if isinstance(rule.each, tuple) and rule.asks_tables:
+                for group in self.groups.values():
+                    if group.done_jobs is not None:
+                        group.done_jobs.serve(rule.each)
+
     def read(
         self, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
     ) -> None:
@@ -212,6 +233,12 @@ class JobTable:
         record = index.record
         self._count(record, "open", -1)
         self._count(record, "done" if done else "lost")
+        kept = self.groups[record.job.group].done_jobs
+        if done and kept is not None:
+            job, duration = record.job, None
+            if record.started is not None and record.finished is not None:
+                duration = record.finished - record.started
+            kept.add(job.index, job.parameters, index.result, duration, job.attempt)
         for each in index.slices:
             each.open -= 1
             if not each.open:
@@ -385,6 +412,9 @@ class JobTable:
         if record.rows is None:
             record.rows = {}
         record.rows[observer] = record.rows.get(observer, 0) + 1
+        options = record.job.observe.get(observer)
+        if options and options.get("rows"):
+            record.index.keep_row(observer, values)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
                 continue  # the group's own; no output may mix into them

@@ -257,6 +257,10 @@ class RuleEvaluation:
         known = self.state.fields(occasion)
         if rule_state.value is not None:
             known["value"] = rule_state.value
+        for name in rule_state.rule.of_tables:
+            value = self.state.tables(occasion.scope).statistic(name)
+            if name not in known and value is not None:
+                known[name] = value
         for name in rule_state.rule.reads:
             if name not in known:  # a column of that whole name is meant where there is one
                 value = self.state.read_scoped(name, rule_state.rule.reads_of, occasion)

@@ -17,10 +17,12 @@ from ensemble_core.engine.occasion import Occasion, Origin, Pending
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text, group_path
-from ensemble_core.engine.scopes import Slice
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.strangers import Strangers
+from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import MetricPath, MetricStore
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -73,6 +75,7 @@ class State:
             self.table.serve(rule, ensemble.statistics)
         for group in ensemble.groups.values():
             self.table.read(group.name, group.reads, ensemble.statistics)
+        self.table.keep_done(ensemble.tables.values(), ensemble.rules)
         self.started = False
         self.ended: Terminate | None = None
         #: Whether the queue was lost, and the end that this brought about, which a resume takes
@@ -122,6 +125,9 @@ class State:
             self.table.serve(state.rule, ensemble.statistics)
         for group in ensemble.groups.values():
             self.table.read(group.name, group.reads, ensemble.statistics)
+        self.table.keep_done(
+            ensemble.tables.values(), (each.rule for each in self.rules.states.values())
+        )
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
@@ -182,6 +188,17 @@ class State:
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
         return None if scope is None else scope.read(name, self.now)
+
+    def tables(self, scope: Scope | None = None) -> Tables:
+        """The tables as they are now; in an instance those of its slice."""
+        done = {
+            name: group.done_jobs
+            for name, group in self.table.groups.items()
+            if group.done_jobs is not None
+        }
+        ensemble = self.ensemble
+        slice_of = scope.parameters if isinstance(scope, Slice) else NOTHING
+        return Tables(ensemble.tables, done, ensemble.statistics, slice_of)
 
     def metric(self, path: str) -> float | None:
         """A metric's value now; ``None`` while there is none, or where there is no such metric."""

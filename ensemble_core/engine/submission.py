@@ -140,7 +140,7 @@ class Submission:
             state.error(f"{record.job.id} is not submitted again: {error}")
             return False
         if not decision.resume:
-            index.series = None
+            index.series = index.printed = None
         mark = decision.rule, decision.firing
         state.table.add(job, index, state.now, None, mark)
         if state.table.groups[job.group].group.at_once is None:

@@ -10,6 +10,7 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
+from ensemble_core.model.tables import Table
 
 __all__ = ["Binder", "Ensemble", "Limits"]
 
@@ -48,7 +49,7 @@ class Ensemble:
 
     ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
     ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
-    ``attached`` are the texts of the files that it names.
+    ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Ensemble:
     rules: tuple[BoundRule, ...]
     statistics: Mapping[str, StatisticSpec]
     binder: Binder
+    tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
     heartbeat: float = 0.0
     debug: bool = False

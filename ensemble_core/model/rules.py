@@ -369,6 +369,8 @@ class BoundRule:
     reads: frozenset[str] = frozenset()
     #: The group whose metrics ``reads`` are; ``None``: of the instance, or else of the event's job.
     reads_of: str | None = None
+    #: The ``STAT.TABLE.COLUMN`` that it speaks of; these are the slice's in an instance of one.
+    of_tables: frozenset[str] = frozenset()
     retries: bool = False
     enabled: bool = True
     queue_scope: bool = False
@@ -377,6 +379,12 @@ class BoundRule:
     failure_group: str | None = None
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     location: Location | None = None
+
+    @property
+    def asks_tables(self) -> bool:
+        """True if it may ask for tables."""
+        flat = (each for action in self.actions for each in action.flat())
+        return bool(self.of_tables) or any("rows" in each.options for each in flat)
 
     @property
     def groups(self) -> tuple[str, ...]:
