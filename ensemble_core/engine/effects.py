@@ -62,6 +62,9 @@ class Effects:
         elif isinstance(decision, SetGroup):
             standing = state.table.groups[decision.group]
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
+            state.out.append(decision)
+            self.submission.hand_over(decision.group)  # perhaps it has more places now
+            return
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
             for rule in decision.rules:
@@ -80,13 +83,15 @@ class Effects:
         """End the run by this decision."""
         state = self.state
         held = self.submission.forget_held(state.held())
-        if held:
-            left = tuple(job for job in decision.cancel if job not in held)
+        if held or state.attempts:
+            known = {*held, *state.attempts}
+            left = tuple(job for job in decision.cancel if job not in known)
             decision = replace(decision, cancel=left)
         lost = [*state.attempts.values(), *(record.index for record in held.values())]
         state.attempts.clear()
         for index in lost:
-            state.table.close(index, done=False)
+            if index.record.job.id not in state.table.records:
+                state.table.close(index, done=False)
         self.submission.cancelling(decision.cancel)
         self._end(decision)
 
@@ -101,7 +106,8 @@ class Effects:
         state.ended = decision
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record, _ in state.withdrawn)):
-            state.table.close(index, done=False)
+            if index.record.job.id not in state.table.records:
+                state.table.close(index, done=False)
         state.dropped.clear()
         state.withdrawn.clear()
         state.out.append(decision)

@@ -54,6 +54,8 @@ class Endings:
         self.settle_index(index, event)
         if state.ended is None:
             self._submission.hand_over(record.job.group)
+            if state.rules.index.touched:
+                self._rules.settle(event)
 
     def _retry_by_group(
         self, record: JobRecord, policy: RetryPolicy, known: Mapping[str, Any]
@@ -70,16 +72,30 @@ class Endings:
         """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
         way any more."""
         state = self.state
-        if index.over or index.calls or index.record.job.id in state.table.records:
+        if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
             return
-        going_on = index.retry is not None and state.ended is None
-        if not (going_on and self._submission.begin_attempt(index)):
-            self.over(index, event)
+        if index.retry is not None:
+            if state.ended is None and self._submission.begin_attempt(index):
+                if state.rules.index.touched:
+                    self._rules.settle(event)
+                return
+            if state.ended is not None and state.ended is state.ended_by_loss:
+                return  # a resume takes the loss back
+        self._over(index, event)
 
-    def over(self, index: Index, event: Event) -> None:
+    def resumed(self, event: Event) -> None:
+        """Go on with what an end that was taken back, or a changed file, left to be done."""
+        for index in list(self.state.attempts.values()):
+            self.settle_index(index, event)
+        for group in self.state.table.groups:
+            self._submission.hand_over(group)
+        if self.state.rules.index.touched:
+            self._rules.settle(event)
+
+    def _over(self, index: Index, event: Event) -> None:
         """No attempt of this index is left, and none is to come."""
         state, record = self.state, index.record
-        done = record.outcome == "success"
+        done = record.outcome == "success" and index.retry is None and not index.dropped
         state.table.close(index, done=done)
         state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
@@ -106,15 +122,18 @@ class Endings:
         first, each settled before the next. A function under way counts as an open job."""
         state = self.state
         state.look_for_idle = False
+        if state.calls:
+            return
         found = self._idle_now() if "idle" in state.rules.index.occasions else []
         while found and not state.calls and state.ended is None:
+            link = state.deepest or state.link
             for rule_state, scope in found:
-                one = rule_state if scope is None else scope.instance(rule_state.rule.id)
+                one = rule_state if scope is None else scope.instance(rule_state.key)
                 still_open, filled = state.standing(rule_state.rule, scope)
                 if still_open or one.filled == filled or state.calls or state.ended is not None:
                     continue
                 one.filled = filled
-                state.link = state.deepest = None
+                state.link = link
                 self._rules.report_occasions(("idle",), rule_state.rule.trigger.group)
                 self._rules.consider(rule_state, Occasion(event, scope=scope))
                 self._rules.settle(event)
@@ -136,7 +155,7 @@ class Endings:
                 scopes = [each for each in emptied if each.key == key]
             for scope in scopes:
                 still_open, filled = state.standing(rule, scope)
-                one = rule_state if scope is None else scope.instance(rule.id)
+                one = rule_state if scope is None else scope.instance(rule_state.key)
                 if not still_open and filled != one.filled:
                     found.append((rule_state, scope))
         return found

@@ -211,6 +211,8 @@ class Engine:
                 self._on_job(event)
             else:
                 self._handlers[type(event)](event)
+            if state.look_for_idle and state.ended is None:
+                self._rules.endings.idle(event)
         except Exception as error:  # a plugin's malformed event: it must not take the run with it
             self._recover(event, error)
         # Here and not by who asks for it: reading may find a statistic at fault, which is told of
@@ -223,8 +225,6 @@ class Engine:
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
             self._tell_of_metrics()
-        if state.look_for_idle and state.ended is None:
-            self._rules.endings.idle(event)
         if state.look_for_end and state.started and state.ended is None:
             self._effects.end_if_over()
         if self._rules.observer is not None:
@@ -355,6 +355,8 @@ class Engine:
             state.out.append(Cancel(jobs=again))
         if state.ended is not None:
             state.rules.index.touched.clear()
+            for record, _ in cancelled:
+                self._rules.endings.settle_index(record.index, event)
             return
         for call, asked in state.calls.items():
             state.calls[call] = asked.retry()
@@ -363,21 +365,22 @@ class Engine:
             self._ask_again(request)
         state.withdrawn += cancelled
         self._rules.react((), None, event)
+        self._rules.endings.resumed(event)
 
-    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link]]:
+    def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link | None]]:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
         state = self.state
-        cancelled: list[tuple[JobRecord, Link]] = []
+        cancelled: list[tuple[JobRecord, Link | None]] = []
         absent_jobs: list[HeldJob] = []
+        held = set(state.held())
         for name in absent:
             record = state.table.records.get(name)
-            if record is None or record.seen:
+            if record is None or record.seen or name in held:
                 continue
             # Not those of a run that ended and let its jobs be: they were submitted before that.
             if record.cancelling:
                 state.table.forget(record)
-                if record.link is not None:
-                    cancelled.append((record, record.link))
+                cancelled.append((record, record.link))
             else:
                 absent_jobs.append((record.job, None, 0))
         self._effects.submission.submit_each(absent_jobs)
@@ -426,9 +429,9 @@ class Engine:
 
     def _on_timer(self, event: TimerElapsed) -> None:
         state = self.state
-        state.timers.elapsed(event.timer, event.key, event.timestamp)
         if state.ended is not None:
-            return
+            return  # after a resume the time has still come
+        state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.beating = True
             state.look_for_end = True
@@ -445,8 +448,9 @@ class Engine:
         elif event.timer == "pace":
             self._effects.submission.release()
         elif event.timer == "attempt":
-            index = state.attempts.pop(event.key, None)
+            index = state.attempts.get(event.key)
             if index is not None:
+                index.waits = False
                 self._rules.endings.settle_index(index, event)
         elif event.timer == "retry":
             asked = state.retries.pop(event.key, None)

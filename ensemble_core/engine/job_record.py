@@ -106,8 +106,11 @@ class Index(Scope):
     retried: int = 0
     #: Functions under way that its attempts' events asked for.
     calls: int = 0
-    #: The attempt after which its wait began.
+    #: The attempt after which its wait began, and whether it still lasts.
     waited: int = -1
+    waits: bool = False
+    #: Whether a retry of it was dropped.
+    dropped: bool = False
     over: bool = False
     #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None

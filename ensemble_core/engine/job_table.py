@@ -101,8 +101,8 @@ class JobTable:
         #: Slices of which no index is open any more, and that were not looked at since.
         self.emptied: dict[Slice, None] = {}
         self._told_of: list[SliceTable] = []
-        #: What is to be told: of a job that is in no slice.
-        self.warnings: list[str] = []
+        #: What is to be told: of a job that is in no slice. Told with those of statistics.
+        self.warnings = metrics.warnings
         self._metrics = metrics
         self._states = [0] * len(JobState)
         self._waiting_nodes = 0
@@ -130,15 +130,20 @@ class JobTable:
                 for group in groups:
                     self.read(group, rule.reads, statistics)
             return
-        key = SliceKey(groups, rule.each)
+        key = SliceKey(rule.groups, rule.each)
         table = self.tables.get(key)
         if table is None:
             table = self.tables[key] = SliceTable(key)
             for group in groups:
                 self.groups[group].tables.append(table)
-            for record in self.records.values():  # a rule that joined
+            for record in self.records.values():  # a rule that joined, or a changed file
                 if record.job.group in groups:
                     self._enter_slice(record.index, table)
+                    entered = record.index.slices and record.index.slices[-1]
+                    if entered and entered.key == key:
+                        entered.count("open")
+                        entered.count("submitted")
+                        entered.count("active", int(record.outcome is None))
         for name in sorted(rule.reads):
             add_read(table.reads, name, statistics)
 
@@ -373,9 +378,10 @@ class JobTable:
     def record_result(self, index: Index, now: float) -> None:
         """Record the result of an index that is done as variables of its group."""
         job = index.record.job
+        columns = self.groups[job.group].columns
         for variable, value in index.result.items():
-            self.sample(index, variable, value, now)
-            if variable not in self.groups[job.group].columns:
+            if variable not in columns and not isinstance(value, str):
+                self.sample(index, variable, value, now)
                 if self._metrics.everything:
                     self._metrics.add(job.group, variable)
                 self._record(job.group, variable, value, now)

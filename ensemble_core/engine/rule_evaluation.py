@@ -128,7 +128,7 @@ class RuleEvaluation:
                 self.endings.cleaned(record, event)
             dropped, state.dropped = state.dropped, []
             for index in dropped:
-                self.endings.over(index, event)
+                self.endings.settle_index(index, event)
 
     def report_occasions(
         self, names: Sequence[str], group: str | None, *, stranger: bool = False
@@ -194,9 +194,10 @@ class RuleEvaluation:
             if scope is None:  # a job that lacks one of the parameters
                 return
             occasion = occasion._replace(scope=scope)
-            one = scope.instance(rule.id)
-            if one.cut or one.fired >= rule.repetitions:
-                self._tell(rule_state, "cut" if one.cut else "exhausted", None)
+            one = scope.instance(rule_state.key)
+            cut = one.cut == rule_state.edition
+            if cut or one.fired >= rule.repetitions:
+                self._tell(rule_state, "cut" if cut else "exhausted", None)
                 return
         if rule.retries and occasion.record is not None and occasion.record.index.retry is not None:
             self._tell(rule_state, "retried", None)
@@ -339,5 +340,6 @@ class RuleEvaluation:
         rule_state = state.rules.join(spec)
         rule = rule_state.rule
         state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
+        state.table.serve(rule, state.ensemble.statistics)
         state.schedule(rule_state, state.now)
         state.look_at_once(rule_state)

@@ -38,7 +38,8 @@ class Instance:
     not_before: float = float("-inf")
     holds: int = 0
     filled: int = 0
-    cut: bool = False
+    #: The edition of the rule that was cut here.
+    cut: int = -1
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -67,6 +68,10 @@ class RuleState:
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
+    #: Which rule its instances are of, whatever its id is in a changed file, and how often it has
+    #: changed.
+    key: int = -1
+    edition: int = 0
 
     def __post_init__(self) -> None:
         self.enabled = self.rule.enabled
@@ -77,8 +82,12 @@ class RuleState:
         self.skip = earlier.skip
         self.not_before = earlier.not_before
         self.holds = earlier.holds
-        self.filled = earlier.filled
-        if self.rule.spec == earlier.rule.spec:
+        self.key, self.edition = earlier.key, earlier.edition
+        if self.rule.groups == earlier.rule.groups:
+            self.filled = earlier.filled
+        if self.rule.spec != earlier.rule.spec:
+            self.edition += 1
+        else:
             self.enabled = earlier.enabled
             self.cut, self.why_cut = earlier.cut, earlier.why_cut
             self.woken = earlier.looked_at

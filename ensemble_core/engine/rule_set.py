@@ -33,6 +33,7 @@ class RuleSet:
         self._metrics = metrics
         self._paths: dict[str, MetricPath | None] = {}
         self._failure_rules: list[RuleState] = []
+        self._keys = 0
         #: Whether a rule sees the whole queue, so that events of strangers' jobs matter.
         self.strangers = False
         for rule in ensemble.rules:
@@ -54,6 +55,8 @@ class RuleSet:
                 self._metrics.keep(parsed)
         if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
             raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
+        if state.key < 0:
+            state.key, self._keys = self._keys, self._keys + 1
         self.states[rule.id] = state
         self.strangers = self.strangers or rule.queue_scope
         if rule.concerns_failure:

@@ -34,13 +34,14 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scope:
-    """Counts and statistics of one scope, and the instances of rules by the rule's id."""
+    """Counts and statistics of one scope, and the instances of rules by the rule's
+    ``key``."""
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
-    instances: dict[str, Instance] | None = None
+    instances: dict[int, Instance] | None = None
 
-    def instance(self, rule: str) -> Instance:
+    def instance(self, rule: int) -> Instance:
         """The instance of this rule here, made at its first look."""
         if self.instances is None:
             self.instances = {}

@@ -69,7 +69,7 @@ class State:
         self.resizes: dict[str, Pending[Resize]] = {}
         #: Resize requests that nobody received, until their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
-        #: Indices whose next attempt waits for its time, by the id that it will have.
+        #: Indices of which another attempt is decided, by the id that it will have.
         self.attempts: dict[str, Index] = {}
         for rule in ensemble.rules:
             self.table.serve(rule, ensemble.statistics)
@@ -104,7 +104,7 @@ class State:
         self.deepest: Link | None = None
         self.via: Link | None = None
         #: Jobs not yet handed on that a firing cancelled, for the rules that wait for that.
-        self.withdrawn: list[tuple[JobRecord, Link]] = []
+        self.withdrawn: list[tuple[JobRecord, Link | None]] = []
         #: Indices whose retry a firing dropped.
         self.dropped: list[Index] = []
         #: What the jobs of submits that were planned are made of, by the first of each.
@@ -260,7 +260,7 @@ class State:
         if one is state:
             self.rules.cut(state)
         else:
-            one.cut = True
+            one.cut = state.edition
         self.look_for_end = True
         self.error(
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings caused one "

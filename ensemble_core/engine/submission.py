@@ -17,6 +17,7 @@ from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Retry, Submit
 from ensemble_core.model.jobs import Job
 
@@ -119,6 +120,7 @@ class Submission:
             return
         index.retry = decision
         index.record.concern = True
+        self.state.attempts[coming(index)] = index
         self.state.out.append(decision)
 
     def begin_attempt(self, index: Index) -> bool:
@@ -127,11 +129,11 @@ class Submission:
         state, decision, record = self.state, index.retry, index.record
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
-            index.waited = record.job.attempt
-            state.attempts[coming(index)] = index
+            index.waited, index.waits = record.job.attempt, True
             state.timers.once(state.now + decision.wait, "attempt", coming(index))
             return True
         index.retry = None
+        state.attempts.pop(coming(index), None)
         if not self._within_limit(record.job.group, 1, None):
             return False
         try:
@@ -139,6 +141,7 @@ class Submission:
         except EnsembleError as error:
             state.error(f"{record.job.id} is not submitted again: {error}")
             return False
+        index.result = NOTHING
         if not decision.resume:
             index.series = index.printed = None
         mark = decision.rule, decision.firing
@@ -168,13 +171,14 @@ class Submission:
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Held jobs are cancelled here, for no executor knows them yet; the others by theirs."""
-        self._drop_attempts(decision.jobs)
+        dropped = self._drop_attempts(decision.jobs)
         records = self.forget_held(decision.jobs)
-        if not records:
+        if not records and not dropped:
             return decision
         self.state.look_for_end = True
         self.state.withdrawn += [(record, origin.link) for record in records.values()]
-        return replace(decision, jobs=tuple(job for job in decision.jobs if job not in records))
+        known = {*records, *dropped}
+        return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
         """Those of these jobs that ``at_once`` or the rate limit holds are over; their records by
@@ -187,20 +191,23 @@ class Submission:
             table.forget(record)
         return records
 
-    def _drop_attempts(self, jobs: Collection[str]) -> None:
-        """Those of these jobs that are retries to come are not submitted: their indices are
-        lost."""
+    def _drop_attempts(self, jobs: Collection[str]) -> list[str]:
+        """Those of these jobs that are retries to come are not submitted: their indices are lost.
+        Also where one of these jobs is the attempt before."""
         state = self.state
+        dropped = []
         for job in jobs:
-            index = state.attempts.pop(job, None)
             record = state.table.records.get(job)
-            if index is not None:
-                state.timers.stop("attempt", job)
-                state.dropped.append(index)
-            elif record is not None:
-                index = record.index
-            if index is not None and index.retry is not None:
-                index.retry = None
+            index = state.attempts.get(job) if record is None else record.index
+            if index is None or index.retry is None:
+                continue
+            del state.attempts[coming(index)]
+            state.timers.stop("attempt", coming(index))
+            index.retry, index.waits, index.dropped = None, False, True
+            state.dropped.append(index)
+            if record is None:
+                dropped.append(job)
+        return dropped
 
     def cancelling(self, jobs: Iterable[str]) -> None:
         """Remember that the executor is told to cancel these."""

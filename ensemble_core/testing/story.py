@@ -164,8 +164,10 @@ class Story:
             if isinstance(decision, Fired):
                 rule = decision.rule or ""
                 self._fired[rule] = self._fired.get(rule, 0) + 1
-                allowed = self.engine.state.rules.states[rule].rule.repetitions
-                assert self._fired[rule] <= allowed, f"{rule} fired {self._fired[rule]} times"
+                bound = self.engine.state.rules.states[rule].rule
+                assert bound.each is not None or self._fired[rule] <= bound.repetitions, (
+                    f"{rule} fired {self._fired[rule]} times"
+                )
             if isinstance(decision, Cancel):
                 assert all(job in self.engine.state.table.records for job in decision.jobs)
         for group in self.engine.report().groups:
@@ -173,5 +175,11 @@ class Story:
             assert group.submitted == over + group.waiting + group.running, group
             assert group.running >= 0, group
             assert group.waiting >= 0, group
-            active = len(self.engine.state.active(group.name))
+            state = self.engine.state
+            coming = [
+                each for each in state.attempts.values() if each.record.job.group == group.name
+            ]
+            active = len(state.active(group.name)) - len(coming)
+            counts = state.metrics.counts[group.name]
+            assert counts["open"] + counts["done"] + counts["lost"] <= group.submitted, counts
             assert group.waiting + group.running == active, (group, active)
