@@ -20,8 +20,8 @@ from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
     "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Mad", "Moments", "Rate",
-    "Reduce", "TimeWindow", "in_order", "in_turn", "iqr", "mad", "mean", "quantile", "river",
-    "smoothed", "variance",
+    "Reduce", "StandardError", "TimeWindow", "change", "error", "in_order", "in_turn", "iqr", "mad",
+    "mean", "quantile", "river", "smoothed", "variance",
 ]  # fmt: skip
 
 #: Values up to which quantiles without a window are exact.
@@ -31,7 +31,7 @@ LONGEST = 10_000
 #: Parts of the window of ``rate``; its value is that exact.
 _BUCKETS = 60
 
-Reduce = Callable[[Sequence[float]], float]
+Reduce = Callable[[Sequence[float]], float | None]
 
 
 def river(name: str, *arguments: float) -> Statistic:
@@ -62,6 +62,16 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
 
 
+def error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean."""
+    return math.sqrt(variance(values) / len(values)) if len(values) > 1 else None
+
+
+def change(values: Sequence[float], least: int) -> float | None:
+    """The last value less the first, of at least so many."""
+    return values[-1] - values[0] if len(values) >= least else None
+
+
 def in_turn(values: Sequence[float]) -> float:
     """Their sum, added as they stand: what came in parts is the same as what came at once."""
     return functools.reduce(operator.add, values)
@@ -76,7 +86,7 @@ def smoothed(alpha: float, values: Sequence[float]) -> float | None:
     return mean
 
 
-def in_order(reduce: Reduce, values: Sequence[float]) -> float:
+def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:
     """A reduction that needs ordered values, of values in any order."""
     return reduce(sorted(values))
 
@@ -109,7 +119,7 @@ def _reduced(values: Sequence[float], reduce: Reduce) -> float | None:
         result = reduce(values)
     except OverflowError:
         return None
-    return result if math.isfinite(result) else None
+    return result if result is not None and math.isfinite(result) else None
 
 
 class Fold:
@@ -157,6 +167,19 @@ class Moments:
         if not self._variance:
             return self._mean
         return self._squares / (self._count - 1.0) if self._count > 1.0 else 0.0
+
+
+class StandardError(Moments):
+    """Standard error of the mean of all values: the root of variance / count. There is none of
+    fewer than two."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(variance=True)
+
+    def get(self) -> float | None:  # type: ignore[override]  # there may be none
+        return math.sqrt(super().get() / self._count) if self._count > 1.0 else None
 
 
 class Mad:

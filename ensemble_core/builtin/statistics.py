@@ -11,6 +11,9 @@ from the values in the window rather than by adding the new and taking away the 
 ``window: 50`` is the last 50 values; ``window: 60s`` (``10m``, ``1h30m``) those of the last minute.
 Either way at most ``LONGEST`` values are kept; older ones leave early.
 
+``change`` is the latest value less the one before, or with ``window`` less the one so many values
+before, or the first in that time.
+
 Values are finite: the metric store drops others before any statistic sees them. Nothing here looks
 at a clock. What reduces the values is in ``reducers``.
 """
@@ -82,6 +85,21 @@ def ensemble_metrics() -> Iterable[StatisticPlugin]:
             window=_WINDOW,
         ),
         within=True,
+        timed_when=_by_time,
+    )
+    error = "Standard error of the mean; there is none of fewer than two values"
+    yield _windowed("error", error, reducers.StandardError, reducers.error)
+    yield StatisticPlugin(
+        name="change",
+        summary="The latest value less an earlier one; the one before by default",
+        build=_build_change,
+        options=_schema(
+            window={
+                **_WINDOW,
+                "description": "Less the value so many before, or the first of so long (60s, 10m).",
+                "default": 1,
+            }
+        ),
         timed_when=_by_time,
     )
     yield StatisticPlugin(
@@ -165,6 +183,13 @@ def _build(
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     q = options.get("q", 0.5)
     return _build(partial(river, "Quantile", q), partial(reducers.quantile, q=q), True, options)
+
+
+def _build_change(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
+    window = options.get("window", 1)
+    if isinstance(window, str):
+        return reducers.TimeWindow(seconds(window), partial(reducers.change, least=2))
+    return reducers.CountWindow(window + 1, partial(reducers.change, least=window + 1))
 
 
 def _smoothed(alpha: float) -> Statistic:

@@ -18,7 +18,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.errors import EnsembleError
-from ensemble_core.metrics.store import MetricPath, parse_path
+from ensemble_core.metrics.store import BACKLOG, FIRINGS, MetricPath, parse_path
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import EVENT_FIELDS, Condition
@@ -34,6 +34,8 @@ __all__ = ["bind_rule"]
 _RULE_KEYS = frozenset(
     {"id", "trigger", "name", "when", "action", "repetitions", "backoff", "scope", "enabled"}
 )
+#: Gauges that are whole numbers from 0.
+_COUNTED = ("queue.", "waiting.", BACKLOG, FIRINGS)
 #: What says how a job ended: of one that has not ended it has no value yet.
 _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
 #: Built-in triggers that wait for no occasion, and how a plugin's trigger says the same.
@@ -242,7 +244,7 @@ def _occasion(
     group = metric.group or None if metric else trigger.group
     about, observed = _about(context, trigger), "observed" in trigger.wakes
     if metric is not None:
-        has_job = metric.kind != "gauge"
+        has_job = bool(metric.group)
     else:
         has_job = trigger.every is None and about != {"run"}
     known: frozenset[str] = frozenset({"timestamp"})
@@ -357,7 +359,7 @@ def _condition(
 
 def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
     """Counts are whole numbers from 0: refuse what no count can ever be."""
-    counts = metric.kind == "count" or metric.text.startswith("queue.")
+    counts = metric.kind == "count" or metric.text.startswith(_COUNTED)
     if condition.comparison is None or not counts:
         return
     operator, number = condition.comparison
@@ -479,6 +481,6 @@ def _concerns_failure(
         if condition.names & ({"exit_code", "status", "cause"} - context.parameters(group)):
             groups.add(group)
     for path in paths:
-        if path.kind != "gauge" and path.variable.endswith("failed"):
+        if path.group and path.variable.endswith("failed"):
             groups.add(path.group)
     return bool(groups), groups.pop() if len(groups) == 1 else None

@@ -299,7 +299,7 @@ class Context:
             self.attach(found, path)
             return None
         base = found.variable.partition(".")[0]
-        if found.kind != "series" or base in VARIABLES:
+        if found.kind != "series" or not found.group or base in VARIABLES:
             return found
         if found.variable in self.results(found.group):
             return found
@@ -336,9 +336,9 @@ class Context:
         unfit = self.known.unfit.get(head)
         try:
             if unfit is None:
-                found = parse_path(text, groups, self.known.statistics)
+                found = parse_path(text, groups, self.known.statistics, self.known.rules)
                 return self._built(found) or found
-            parse_path(text, groups, {head})
+            parse_path(text, groups, {head}, self.known.rules)
         except EnsembleError as error:
             return error
         hint = unfit.hint and unfit.hint.replace("NAME", rest)

@@ -365,16 +365,29 @@ class _Loader:
         actions = context.registry.actions
         if any("resize" in actions[action.name].needs for action in _actions_of(rules)):
             return _HEARTBEAT
-        if any("heartbeat" in rule.trigger.wakes for rule in rules):
+        needed = self._what_needs_heartbeats(rules)
+        if needed is not None:
             if "heartbeat" in logging:
                 context.report(
                     path,
-                    "the heartbeat is off, and a rule has the trigger 'heartbeat'",
+                    f"the heartbeat is off, and a rule {needed}",
                     hint="set it to the seconds between heartbeats, or remove the rule",
                     code="no-heartbeat",
                 )
             return _HEARTBEAT
         return 0.0
+
+    def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
+        """What a rule does that it cannot do without heartbeats."""
+        known = self._context.known
+        for rule in rules:
+            if "heartbeat" in rule.trigger.wakes:
+                return "has the trigger 'heartbeat'"
+            for text in rule.metrics:
+                path = parse_path(text, known.groups, known.statistics)
+                if path.kind == "series" and not path.group:
+                    return f"asks for {text!r}, which is taken at each heartbeat"
+        return None
 
     def _warn(self, rules: Sequence[BoundRule]) -> None:
         context = self._context

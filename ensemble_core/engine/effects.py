@@ -62,6 +62,7 @@ class Effects:
         elif isinstance(decision, SetGroup):
             standing = state.table.groups[decision.group]
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
+            state.table.gauges.taken(decision.group)
             state.out.append(decision)
             self.submission.hand_over(decision.group)  # perhaps it has more places now
             return

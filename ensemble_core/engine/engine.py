@@ -161,7 +161,8 @@ class Engine:
         return self.state.tables()
 
     def _look(self) -> MetricsView:
-        self.state.table.fill_gauges()
+        self.state.table.gauges.fill()
+        self.state.rules.fill()
         return self.state.metrics.snapshot(self.state.now)
 
     def report(self) -> Report:
@@ -435,7 +436,7 @@ class Engine:
         if event.timer == "heartbeat":
             state.beating = True
             state.look_for_end = True
-            state.rules.touch_what_moves()
+            state.beat()
             self._rules.react(("heartbeat",), None, event)
             state.beating = False
         elif event.timer == "interval":

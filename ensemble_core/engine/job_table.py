@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.engine.combinations import combination
+from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
 from ensemble_core.engine.job_steps import STEPS, exit_code
 from ensemble_core.engine.rate_limit import HeldJob
@@ -22,7 +23,7 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricStore
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.events import JobEvent
-from ensemble_core.model.jobs import Job, JobGroup, JobState
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.model.tables import Table
 
@@ -35,8 +36,6 @@ _OUTCOME_OCCASION: dict[Outcome, str] = {
 }
 #: The variable of how long jobs ran that ended so.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
-
-_QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -69,11 +68,20 @@ class GroupState:
     line: list[tuple[int, int, str]] = field(default_factory=list)
     #: Attempts that were handed over and have no ``clean`` yet.
     handed_over: int = 0
+    #: How many elements of its sweep ``submit-next`` has taken, and which stand in the places of
+    #: others by now.
+    taken: int = 0
+    moved: dict[int, int] = field(default_factory=dict)
 
     @property
     def scoped(self) -> bool:
         """True if anything is kept of single indices, or of slices."""
         return bool(self.reads or self.tables)
+
+    @property
+    def backlog(self) -> int:
+        """Elements of its sweep that ``submit-next`` has not taken yet."""
+        return max(0, self.group.size - self.taken)
 
     def ages(self, now: float) -> Iterator[float]:
         """How long each waiting job has waited so far, in seconds."""
@@ -94,8 +102,6 @@ class JobTable:
         self.records: dict[str, JobRecord] = {}
         self.submitted = 0
         self.finishes = 0
-        #: Whether the executor itself reports the gauges ``queue.*`` and ``waiting.nodes``.
-        self.queue_reported = False
         #: The slices that rules with ``each`` speak of.
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices of which no index is open any more, and that were not looked at since.
@@ -104,15 +110,14 @@ class JobTable:
         #: What is to be told: of a job that is in no slice. Told with those of statistics.
         self.warnings = metrics.warnings
         self._metrics = metrics
-        self._states = [0] * len(JobState)
-        self._waiting_nodes = 0
+        self.gauges = OwnGauges(self.groups, metrics, index)
         self.adopt({}, groups, index)
 
     def adopt(
         self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
     ) -> None:
         """Go on with a changed file. A group that it defines as before keeps what rules set."""
-        self._index = index
+        self._index = self.gauges.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:
@@ -193,6 +198,7 @@ class JobTable:
             self._count(record, "open")
         self._count(record, "submitted")
         self._count(record, "active")
+        self.gauges.begin(1)
 
     def _enter_slice(self, index: Index, table: SliceTable) -> None:
         job = index.record.job
@@ -213,9 +219,7 @@ class JobTable:
     def _enqueue(self, record: JobRecord, group: GroupState) -> None:
         """It waits in the queue from now on."""
         group.waiting[record.job.id] = record
-        self._states[JobState.NEW] += 1
-        self._waiting_nodes += record.job.nodes
-        self._touch("waiting.nodes", self._waiting_nodes)
+        self.gauges.enqueue(record.job)
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
         """The jobs of a group that ``at_once`` held and that may be handed over now."""
@@ -266,12 +270,7 @@ class JobTable:
         if state > before:
             occasions = moving
             record.state = state
-            states = self._states
-            states[before] -= 1
-            states[state] += 1
-            if self._index.gauges:
-                self._touch(_QUEUE[before], states[before])
-                self._touch(_QUEUE[state], states[state])
+            self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
     def _change(self, record: JobRecord, event: JobEvent) -> str | None:
@@ -317,9 +316,7 @@ class JobTable:
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is not None:
             group.running += 1
-            self._waiting_nodes -= job.nodes
-            if self._index.gauges:
-                self._touch("waiting.nodes", self._waiting_nodes)
+            self.gauges.dequeue(job)
             if now >= record.submitted:
                 self._record(job.group, "pending", now - record.submitted, now)
 
@@ -330,8 +327,7 @@ class JobTable:
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
         else:
-            self._waiting_nodes -= job.nodes
-            self._touch("waiting.nodes", self._waiting_nodes)
+            self.gauges.dequeue(job)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0
@@ -339,6 +335,7 @@ class JobTable:
             self._count(record, "finished")
         record.outcome = outcome
         self._count(record, "active", -1)
+        self.gauges.begin(-1)
         self._count(record, outcome)
         if outcome == "failed":
             why = record.why or "unknown"
@@ -433,20 +430,6 @@ class JobTable:
             self._record(group, variable, number, now)
             if scoped:
                 self.sample(record.index, variable, number, now)
-
-    def _touch(self, gauge: str, value: float) -> None:
-        watch = self._index.gauges.get(gauge)
-        if watch is not None and not self.queue_reported:
-            self._metrics.gauges[gauge] = value
-            self._index.touched[watch] = None
-
-    def fill_gauges(self) -> None:
-        """Bring the gauges of the queue up to date, for somebody who reads all of them."""
-        if not self.queue_reported:
-            for state, gauge in _QUEUE.items():
-                if state is not JobState.NEW:
-                    self._metrics.gauges[gauge] = self._states[state]
-            self._metrics.gauges["waiting.nodes"] = self._waiting_nodes
 
     def fields(self, record: JobRecord) -> dict[str, Any]:
         """What a condition may know of this job and of its end."""

@@ -12,11 +12,11 @@ from typing import Any
 from ensemble_core.engine.report import RuleReport, Standing
 from ensemble_core.engine.rule_index import Instance, RuleIndex, RuleState
 from ensemble_core.errors import EnsembleError
-from ensemble_core.metrics.store import MetricPath, MetricStore, parse_path
+from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore, parse_path
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["RuleSet", "chain_text", "group_path"]
+__all__ = ["RuleSet", "chain_text"]
 
 
 #: Why a rule is switched off, where nothing else is said.
@@ -49,8 +49,8 @@ class RuleSet:
                 hint="give the new rule another id, or none",
                 code="duplicate-rule",
             )
-        for path in _paths(rule):
-            parsed = None if path is None else self.path(path)
+        for path in rule.metrics:
+            parsed = self.path(path)
             if parsed is not None:
                 self._metrics.keep(parsed)
         if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
@@ -159,6 +159,11 @@ class RuleSet:
         state.fired += 1
         if one is not state:
             one.fired += 1
+        if self.index.gauges:
+            watch = self.index.gauges.get(FIRINGS + rule.id)
+            if watch is not None:
+                self.refresh(watch.path.text)
+                self.index.touched[watch] = None
         one.skip = rule.backoff
         if rule.backoff_seconds:
             one.not_before = now + rule.backoff_seconds
@@ -188,6 +193,17 @@ class RuleSet:
         """Live rules that wait for jobs to be over, the narrowest first, then by file."""
         found = [each for some in self.index.occasions.get("idle", {}).values() for each in some]
         return sorted(found, key=lambda state: (_breadth(state.rule), state.order))
+
+    def refresh(self, gauge: str) -> None:
+        """Bring the count of a rule's firings in the store up to date."""
+        state = self.states.get(gauge.removeprefix(FIRINGS))
+        if state is not None:
+            self._metrics.gauges[gauge] = state.fired
+
+    def fill(self) -> None:
+        """Bring the counts of all rules' firings up to date."""
+        for rule in self.states:
+            self.refresh(FIRINGS + rule)
 
     def intervals(self) -> Iterator[RuleState]:
         """Live rules that fire every so many seconds."""
@@ -236,7 +252,7 @@ class RuleSet:
             path = watch.path
             if self._metrics.is_timed(path) and self._metrics.get(path, now) is not None:
                 return True
-            if path.kind == "gauge" and shared:
+            if not path.group and shared:
                 return True
         return False
 
@@ -282,30 +298,6 @@ def _breadth(rule: BoundRule) -> int:
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3
-
-
-def _paths(rule: BoundRule) -> Iterator[str | None]:
-    """The metrics that a rule speaks of."""
-    yield rule.trigger.metric
-    if rule.condition is not None:
-        yield from sorted(rule.condition.metrics)
-    if rule.reads_of is not None:
-        yield from (group_path(name, rule.reads_of) for name in sorted(rule.reads))
-    for action in rule.actions:
-        for each in action.flat():
-            yield from sorted(each.metrics)
-
-
-def group_path(name: str, group: str) -> str:
-    """The path of ``STAT.NAME`` over a whole group.
-
-    >>> group_path("mean.E", "sim"), group_path("count.done", "sim")
-    ('mean.sim-E', 'count.sim.done')
-    """
-    statistic, _, variable = name.partition(".")
-    return (
-        f"count.{group}.{variable}" if statistic == "count" else f"{statistic}.{group}-{variable}"
-    )
 
 
 def chain_text(rules: Sequence[str]) -> str:

@@ -16,19 +16,19 @@ from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.occasion import Occasion, Origin, Pending
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import Instance, RuleState
-from ensemble_core.engine.rule_set import RuleSet, chain_text, group_path
+from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.strangers import Strangers
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
-from ensemble_core.metrics.store import MetricPath, MetricStore
+from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.rules import BoundRule, group_path
 
 __all__ = ["State"]
 
@@ -212,8 +212,25 @@ class State:
             series = self.metrics.series[path.group, path.variable]
             return series.get_with(path.statistic, ages, self.now)
         if path.kind == "gauge":
-            self.table.fill_gauges()
+            self._refresh(path.text)
         return self.metrics.get(path, self.now)
+
+    def _refresh(self, gauge: str) -> None:
+        if gauge.startswith(FIRINGS):
+            self.rules.refresh(gauge)
+        else:
+            self.table.gauges.refresh(gauge)
+
+    def beat(self) -> None:
+        """A heartbeat: gauges are looked at, for the statistics over them and for rules."""
+        self.table.gauges.beats += 1
+        for gauge in self.metrics.sampled():
+            self._refresh(gauge)
+            value = self.metrics.gauges.get(gauge)
+            if value is not None:
+                self.metrics.add("", gauge).record(value, self.now)
+                self.rules.index.touched.update(self.rules.index.series.get(("", gauge), {}))
+        self.rules.touch_what_moves()
 
     def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
         """The fields and metrics that a condition speaks of, with the values they have now."""
@@ -277,7 +294,7 @@ class State:
         watch = state.watch
         if watch is not None:
             if watch.path.kind == "gauge":
-                self.table.fill_gauges()
+                self._refresh(watch.path.text)
             self.rules.index.touched[watch] = None
 
     def schedule(self, state: RuleState, now: float) -> None:
@@ -294,7 +311,7 @@ class State:
         index = self.rules.index
         for path, value in values.items():
             if path.startswith(("queue.", "waiting.")):
-                self.table.queue_reported = True
+                self.table.gauges.queue_reported = True
             self.metrics.gauges[path] = value
             watch = index.gauges.get(path)
             if watch is not None:

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.engine import (
+    gauges,
     job_record,
     job_table,
     occasion,
@@ -54,8 +55,8 @@ FORMAT = 12
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
-        *(engine_state, job_record, job_table, occasion, rate_limit, rule_index, rule_set, scopes),
-        *(strangers, table_rows, timers, series, store, decisions, events, jobs, sweeps),
+        *(engine_state, gauges, job_record, job_table, occasion, rate_limit, rule_index, rule_set),
+        *(scopes, strangers, table_rows, timers, series, store, decisions, events, jobs, sweeps),
     )
     for name, found in vars(module).items()
     if isinstance(found, type)

@@ -1,8 +1,8 @@
 """Streaming metrics: counts, statistics over what jobs do, and gauges of the queue.
 
 A metric has a dotted path: ``count.GROUP.success``, ``mean.GROUP-duration``,
-``p95.GROUP-duration.failed``, ``queue.sched``. The engine writes, rules and users read. How a
-variable's values are reduced is the business of ``series``.
+``p95.GROUP-duration.failed``, ``queue.sched``, ``mean.queue.sched``. The engine writes, rules and
+users read. How a variable's values are reduced is the business of ``series``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
+    "BACKLOG",
     "COUNTS",
+    "FIRINGS",
     "GAUGES",
     "OUTCOMES",
     "USUAL_STATISTICS",
@@ -37,8 +39,10 @@ COUNTS = (
 VARIABLES = ("duration", "pending")
 #: By which a duration can be told apart.
 OUTCOMES = ("success", "failed", "cancelled")
-#: What is known of the queue.
+#: What is known of the queue. ``queue.active`` and ``waiting.*`` but ``nodes`` are always of this
+#: run's jobs alone.
 GAUGES = (
+    "queue.active",
     "queue.depend",
     "queue.priority",
     "queue.sched",
@@ -52,12 +56,22 @@ GAUGES = (
     "gpus.up",
     "gpus.free",
     "waiting.nodes",
+    "waiting.jobs",
+    "waiting.next",
+    "waiting.smallest",
+    "waiting.largest",
+    "waiting.random",
 )
+#: Gauges of one group each (jobs that ``submit-next`` has not taken yet), and of one rule each (how
+#: often it fired).
+BACKLOG = "backlog."
+FIRINGS = "count.rule."
 
 
 class MetricPath(NamedTuple):
     """A checked path. ``variable`` is the counter's name, the variable of the group (with its
-    outcome: ``duration.failed``), or empty for a gauge."""
+    outcome: ``duration.failed``), or empty for a gauge. A series without a group is of the gauge
+    that ``variable`` names, as it was at each heartbeat."""
 
     text: str
     kind: Literal["count", "series", "gauge"]
@@ -66,15 +80,19 @@ class MetricPath(NamedTuple):
     statistic: str = ""
 
 
-def parse_path(text: str, groups: Collection[str], statistics: Collection[str]) -> MetricPath:
+def parse_path(
+    text: str,
+    groups: Collection[str],
+    statistics: Collection[str],
+    rules: Collection[str] | None = None,
+) -> MetricPath:
     """Read a metric's path. Raises :class:`EnsembleError` with the nearest path there is.
 
     Whether the variable exists for that group is the caller's to know: a path whose variable is
-    none of ``VARIABLES`` comes from an observer.
+    none of ``VARIABLES`` comes from an observer. ``rules`` are the ids that there are; ``None``:
+    any may be one. What a job group's name makes a metric of that group is no gauge.
     """
     head, _, rest = text.partition(".")
-    if text in GAUGES:
-        return MetricPath(text, "gauge")
     if head == "count" and rest:
         group, _, counter = rest.rpartition(".")
         if group in groups and counter in COUNTS:
@@ -83,7 +101,20 @@ def parse_path(text: str, groups: Collection[str], statistics: Collection[str]) 
         path = _series_path(text, head, rest, groups)
         if path:
             return path
-    raise _unknown(text, groups, statistics)
+        if _is_gauge(rest, groups, rules):
+            return MetricPath(text, "series", "", rest, head)
+    if _is_gauge(text, groups, rules):
+        return MetricPath(text, "gauge")
+    raise _unknown(text, groups, statistics, rules or ())
+
+
+def _is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
+    if text.startswith(BACKLOG):
+        return text.removeprefix(BACKLOG) in groups
+    if text.startswith(FIRINGS):
+        rule = text.removeprefix(FIRINGS)
+        return bool(rule) if rules is None else rule in rules
+    return text in GAUGES
 
 
 def _series_path(
@@ -112,8 +143,11 @@ USUAL_STATISTICS = {
 }
 
 
-def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) -> EnsembleError:
-    candidates = [*GAUGES]
+def _unknown(
+    text: str, groups: Collection[str], statistics: Collection[str], rules: Collection[str]
+) -> EnsembleError:
+    gauges = [*GAUGES, *(BACKLOG + group for group in groups), *(FIRINGS + rule for rule in rules)]
+    candidates = [*gauges]
     candidates += [f"count.{group}.{counter}" for group in groups for counter in COUNTS]
     candidates += [
         f"{statistic}.{group}-{variable}"
@@ -122,6 +156,8 @@ def _unknown(text: str, groups: Collection[str], statistics: Collection[str]) ->
         for variable in VARIABLES
     ]
     head, _, rest = text.partition(".")
+    if head in statistics:
+        candidates += [f"{head}.{gauge}" for gauge in gauges]
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
     near = [meant] if meant in candidates else get_close_matches(text, candidates, 1, 0.5)
@@ -189,7 +225,8 @@ class MetricStore:
         series = self.series.get((group, variable))
         if series is None:
             told = partial(self._fault, group, variable)
-            series = self.series[group, variable] = Series(self._kept, told)
+            # Of a gauge only what is asked for: nobody reads the rest.
+            series = self.series[group, variable] = Series(self._kept if group else (), told)
         return series
 
     def _to_keep(self) -> list[StatisticSpec]:
@@ -215,7 +252,8 @@ class MetricStore:
         if not asked and spec.key in self._told:
             return
         self._told.add(spec.key)
-        message = f"{spec} {_spoken(error)}; {statistic}.{group}-{variable} has no value any more"
+        path = _series_text(statistic, group, variable)
+        message = f"{spec} {_spoken(error)}; {path} has no value any more"
         (self.problems if asked else self.warnings).append(message)
 
     def keep(self, path: MetricPath) -> None:
@@ -251,6 +289,10 @@ class MetricStore:
             return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
 
+    def sampled(self) -> list[str]:
+        """The gauges of which a statistic was asked for."""
+        return [variable for group, variable in self.series if not group]
+
     def bounds(self, path: MetricPath) -> Series | None:
         """The series whose smallest and largest value this metric always lies between."""
         if path.kind == "series" and self.statistics[path.statistic].within:
@@ -272,13 +314,17 @@ class MetricStore:
             for name in series.names:
                 value = series.get(name, now)
                 if value is not None:
-                    values[f"{name}.{group}-{variable}"] = value
+                    values[_series_text(name, group, variable)] = value
         return MetricsView(values)
 
     def hear_of_faults(self) -> None:
         """Hear of faulty statistics, after this was read from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))
+
+
+def _series_text(statistic: str, group: str, variable: str) -> str:
+    return f"{statistic}.{group}-{variable}" if group else f"{statistic}.{variable}"
 
 
 def _spoken(error: Exception) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "Rule",
     "Trigger",
     "changed_fields",
+    "group_path",
 ]
 
 #: ``repetitions`` of a rule that may fire as often as it likes.
@@ -391,3 +392,28 @@ class BoundRule:
         """The job groups that its trigger names; none where it concerns all."""
         group = self.trigger.group
         return self.trigger.groups or (() if group is None else (group,))
+
+    @property
+    def metrics(self) -> Iterator[str]:
+        """The paths of the metrics that the rule speaks of."""
+        if self.trigger.metric is not None:
+            yield self.trigger.metric
+        if self.condition is not None:
+            yield from sorted(self.condition.metrics)
+        if self.reads_of is not None:
+            yield from (group_path(name, self.reads_of) for name in sorted(self.reads))
+        for action in self.actions:
+            for each in action.flat():
+                yield from sorted(each.metrics)
+
+
+def group_path(name: str, group: str) -> str:
+    """The path of ``STAT.NAME`` over a whole group.
+
+    >>> group_path("mean.E", "sim"), group_path("count.done", "sim")
+    ('mean.sim-E', 'count.sim.done')
+    """
+    statistic, _, variable = name.partition(".")
+    return (
+        f"count.{group}.{variable}" if statistic == "count" else f"{statistic}.{group}-{variable}"
+    )

@@ -38,6 +38,12 @@ class Largest:
         # The longest group that fits, and what an observer calls its column.
         ("mean.sim-long-Temp", ("series", "sim-long", "Temp", "mean")),
         ("mean.sim-c_msd[4].x", ("series", "sim", "c_msd[4].x", "mean")),
+        # Gauges, and statistics over them.
+        ("waiting.next", ("gauge", "", "", "")),
+        ("backlog.sim-long", ("gauge", "", "", "")),
+        ("count.rule.grow", ("gauge", "", "", "")),
+        ("mean.queue.sched", ("series", "", "queue.sched", "mean")),
+        ("p90.backlog.sim", ("series", "", "backlog.sim", "p90")),
     ],
 )
 def test_a_path_says_kind_group_variable_and_statistic(
@@ -47,12 +53,27 @@ def test_a_path_says_kind_group_variable_and_statistic(
     assert (path.kind, path.group, path.variable, path.statistic) == expected
 
 
+def test_a_job_group_called_rule_keeps_its_counts() -> None:
+    groups = (*GROUPS, "rule")
+    assert parse_path("count.rule.success", groups, STATISTICS).kind == "count"
+    assert parse_path("count.rule.grow", groups, STATISTICS).kind == "gauge"
+
+
+def test_a_count_of_a_rule_that_is_not_there_is_refused_with_the_nearest() -> None:
+    with pytest.raises(EnsembleError) as error:
+        parse_path("count.rule.gorw", GROUPS, STATISTICS, ("grow", "shrink"))
+    assert "'count.rule.grow'" in (error.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
         ("count.sim.sucess", "count.sim.success"),
         ("maen.sim-duration", "mean.sim-duration"),
         ("queue.ran", "queue.run"),
+        ("waiting.nxt", "waiting.next"),
+        ("mean.queue.sced", "mean.queue.sched"),
+        ("backlog.sin", "backlog.sim"),
     ],
 )
 def test_a_path_that_can_never_exist_is_refused_with_the_nearest(text: str, meant: str) -> None:

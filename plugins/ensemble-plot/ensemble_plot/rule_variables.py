@@ -50,6 +50,6 @@ def _names(rule: BoundRule, ensemble: Ensemble) -> tuple[str, ...]:
             metric = parse_path(path, ensemble.groups, ensemble.statistics)
         except EnsembleError:
             continue
-        if metric.kind == "series":
+        if metric.kind == "series" and metric.group:
             found[metric.variable] = None
     return tuple(found)

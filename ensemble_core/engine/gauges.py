@@ -1,0 +1,180 @@
+"""Gauges that the engine works out itself: how many jobs are in each state, how many wait and of
+which sizes, how much of a group ``submit-next`` has not taken yet.
+
+Kept by the job table, which tells of every job that begins or ceases to wait. What an executor
+reports of its queue (``queue.sched``, ``waiting.nodes``) stands in place of what is known here;
+``queue.active`` and the other ``waiting.*`` are always of this run's own jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ensemble_core.engine.rule_index import RuleIndex
+from ensemble_core.metrics.store import BACKLOG, MetricStore
+from ensemble_core.model.jobs import Job, JobState
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.job_table import GroupState
+
+__all__ = ["OwnGauges", "draw"]
+
+_QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
+#: Nodes of one waiting job; 0 while none waits. Rules that wait for one of these look at it when
+#: jobs are submitted, and at each heartbeat.
+_OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
+
+
+def draw(seed: object, number: object, below: int) -> int:
+    """A number from 0 up to ``below``, the same for the same seed and number, on any machine: the
+    first 8 bytes of SHA-256 of ``SEED:NUMBER``, as an unsigned big-endian integer, modulo
+    ``below``.
+
+    >>> draw(0, 0, 10), draw(0, 1, 10)
+    (9, 7)
+    """
+    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % below
+
+
+class OwnGauges:
+    """What is known here of the queue. ``active`` are the jobs that are not over; ``beats`` counts
+    heartbeats, for ``waiting.random`` is drawn anew at each."""
+
+    __slots__ = (
+        "_groups", "_metrics", "_nodes", "_sizes", "_states", "_submits", "_waiting",
+        "active", "beats", "index", "queue_reported",
+    )  # fmt: skip
+
+    def __init__(
+        self, groups: Mapping[str, GroupState], metrics: MetricStore, index: RuleIndex
+    ) -> None:
+        #: Whether the executor itself reports ``queue.*`` and ``waiting.nodes``.
+        self.queue_reported = False
+        self.active = 0
+        self.beats = 0
+        self.index = index
+        self._groups = groups
+        self._metrics = metrics
+        self._states = [0] * len(JobState)
+        self._nodes = 0
+        self._waiting = 0
+        self._submits = 0
+        #: How many jobs wait, by the nodes that they need.
+        self._sizes: dict[int, int] = {}
+
+    # -- what changes them ---------------------------------------------------------------------
+
+    def begin(self, by: int) -> None:
+        """So many more jobs are active."""
+        self.active += by
+        if "queue.active" in self.index.gauges:
+            self._touch("queue.active", self.active)
+
+    def enqueue(self, job: Job) -> None:
+        """A job waits in the queue from now on."""
+        nodes = job.nodes
+        self._states[JobState.NEW] += 1
+        self._submits += 1
+        self._nodes += nodes
+        self._waiting += 1
+        self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
+        if self.index.gauges:
+            self._tell_of_waiting()
+            for gauge in _OF_ONE:
+                if gauge in self.index.gauges:
+                    self._touch(gauge, self.value(gauge))
+
+    def dequeue(self, job: Job) -> None:
+        """A job waits no more: it has resources, or is over."""
+        nodes = job.nodes
+        self._nodes -= nodes
+        self._waiting -= 1
+        left = self._sizes[nodes] - 1
+        if left:
+            self._sizes[nodes] = left
+        else:
+            del self._sizes[nodes]
+        if self.index.gauges:
+            self._tell_of_waiting()
+
+    def move(self, before: int, after: int) -> None:
+        """A job has come to another state."""
+        states = self._states
+        states[before] -= 1
+        states[after] += 1
+        if self.index.gauges and not self.queue_reported:
+            self._touch(_QUEUE[before], states[before])
+            self._touch(_QUEUE[after], states[after])
+
+    def taken(self, group: str) -> None:
+        """The backlog of a group has changed."""
+        gauge = BACKLOG + group
+        if gauge in self.index.gauges:
+            self._touch(gauge, self.value(gauge))
+
+    def _tell_of_waiting(self) -> None:
+        if not self.queue_reported:
+            self._touch("waiting.nodes", self._nodes)
+        self._touch("waiting.jobs", self._waiting)
+
+    def _touch(self, gauge: str, value: float | None) -> None:
+        watch = self.index.gauges.get(gauge)
+        if watch is not None and value is not None:
+            self._metrics.gauges[gauge] = value
+            self.index.touched[watch] = None
+
+    # -- what may be asked ---------------------------------------------------------------------
+
+    def refresh(self, gauge: str) -> None:
+        """Bring one of the store's gauges up to date, if it is one of these."""
+        value = self.value(gauge)
+        if value is not None:
+            self._metrics.gauges[gauge] = value
+
+    def fill(self) -> None:
+        """Bring all of these up to date, for somebody who reads every metric."""
+        names = [*_QUEUE.values(), "queue.active", "waiting.nodes", "waiting.jobs", *_OF_ONE]
+        for gauge in (*names, *(BACKLOG + group for group in self._groups)):
+            if gauge != _QUEUE[JobState.NEW]:
+                self.refresh(gauge)
+
+    def value(self, gauge: str) -> float | None:
+        """The value of a gauge of these; ``None`` for one that the executor reports."""
+        if gauge.startswith(BACKLOG):
+            return self._groups[gauge.removeprefix(BACKLOG)].backlog
+        if gauge in _OF_ONE:
+            return self._of_one(gauge)
+        if gauge == "queue.active":
+            return self.active
+        if gauge == "waiting.jobs":
+            return self._waiting
+        if self.queue_reported:
+            return None
+        if gauge == "waiting.nodes":
+            return self._nodes
+        return next((self._states[at] for at, name in _QUEUE.items() if name == gauge), None)
+
+    def _of_one(self, gauge: str) -> int:
+        if not self._waiting:
+            return 0
+        if gauge == "waiting.smallest":
+            return min(self._sizes)
+        if gauge == "waiting.largest":
+            return max(self._sizes)
+        if gauge == "waiting.next":
+            return self._next()
+        place = draw("waiting.random", f"{self._submits}.{self.beats}", self._waiting)
+        for nodes in sorted(self._sizes):
+            place -= self._sizes[nodes]
+            if place < 0:
+                return nodes
+        raise AssertionError("there are fewer sizes than jobs that wait")
+
+    def _next(self) -> int:
+        """The nodes of the job that is first in line: of the highest urgency the oldest."""
+        waiting = (group.waiting for group in self._groups.values() if group.waiting)
+        first = (next(iter(each.values())) for each in waiting)
+        return min(first, key=lambda record: (-record.job.urgency, record.submitted)).job.nodes

@@ -1,0 +1,158 @@
+"""Gauges that are worked out from the run's own jobs, and statistics over gauges."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.gauges import draw
+from ensemble_core.errors import FileErrors
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.events import Resources, TimerElapsed
+from ensemble_core.testing import Story
+
+SIZES = """
+jobs:
+  - {name: mid, command: x, nodes: 4}
+  - {name: small, command: x, nodes: 1}
+  - {name: large, command: x, nodes: 8}
+rules:
+  - trigger: start
+    action:
+      - {name: submit, label: mid}
+      - {name: submit, label: small}
+      - {name: submit, label: large}
+"""
+
+
+def beat(told: Story) -> list[str]:
+    """Let a heartbeat come; the rules that fired at it."""
+    return told.fired(told.wait(10))
+
+
+def test_waiting_jobs_are_known_by_number_and_by_the_sizes_that_wait() -> None:
+    told = Story(SIZES)
+    told.start()
+    assert [told.metric(f"waiting.{name}") for name in ("jobs", "nodes")] == [3, 13]
+    sizes = ("next", "smallest", "largest")
+    assert [told.metric(f"waiting.{name}") for name in sizes] == [4, 1, 8]
+    assert told.metric("waiting.random") in (1, 4, 8)
+    told.begin("mid.0")
+    assert [told.metric(f"waiting.{name}") for name in sizes] == [1, 1, 8]
+    told.begin("small.0")
+    told.begin("large.0")
+    every = ("jobs", "nodes", *sizes, "random")
+    assert [told.metric(f"waiting.{name}") for name in every] == [0] * 6
+    assert told.metric("queue.active") == 3
+    for job in ("mid.0", "small.0", "large.0"):
+        told.end(job)
+    assert told.metric("queue.active") == 0
+
+
+def test_the_next_job_is_the_oldest_of_the_most_urgent() -> None:
+    told = Story(SIZES.replace("nodes: 8", "nodes: 8, urgency: 20"))
+    told.start()
+    assert told.metric("waiting.next") == 8
+
+
+def test_a_random_size_is_drawn_anew_at_each_heartbeat_as_often_as_jobs_have_it() -> None:
+    told = Story(
+        SIZES.replace("nodes: 1", "nodes: 1, count: 8")
+        + "  - {trigger: heartbeat, repetitions: 1000, action: {name: log, message: beat}}\n"
+        + "logging: {heartbeat: 10}"
+    )
+    told.start()
+    drawn = []
+    for _ in range(200):
+        beat(told)
+        drawn.append(told.metric("waiting.random"))
+    assert set(drawn) == {1, 4, 8}
+    assert 120 < drawn.count(1) < 195  # 160 are to be expected
+
+
+def test_a_rule_sees_the_size_that_waits_when_jobs_are_submitted_and_at_heartbeats() -> None:
+    told = Story(
+        SIZES
+        + """
+  - {id: seen, trigger: metric, name: waiting.largest, when: "< 8", repetitions: 9,
+     action: {name: log, message: x}}
+logging: {heartbeat: 10}
+"""
+    )
+    assert "seen" not in told.fired(told.start())
+    assert "seen" not in told.fired(told.begin("large.0"))
+    assert beat(told) == ["seen"]
+
+
+def test_how_often_a_rule_fired_is_a_metric_that_others_wait_for() -> None:
+    told = Story(
+        """
+jobs: [{name: sim, command: x, count: 4}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: bad, trigger: job-fail, name: sim, repetitions: 9, action: {name: log, message: bad}}
+  - {trigger: metric, name: count.rule.bad, when: 2, action: {name: terminate, exit_code: 3}}
+"""
+    )
+    told.start()
+    for job in ("sim.0", "sim.1"):
+        told.begin(job)
+    assert told.fired(told.end("sim.0", status=256)) == ["bad"]
+    assert told.fired(told.end("sim.1", status=256)) == ["bad", "rule-3"]
+    assert told.metric("count.rule.bad") == 2
+
+
+MEAN = """
+jobs: [{name: sim, command: x, count: 3}]
+statistics: {moved: {statistic: change, window: 2}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: mean, trigger: metric, name: mean.waiting.jobs, when: "< 2.5", action: {name: log, message: x}}
+  - {id: moved, trigger: metric, name: moved.waiting.jobs, when: "< 0", action: {name: log, message: x}}
+  - {id: free, trigger: metric, name: max.nodes.free, when: "> 5", action: {name: log, message: x}}
+logging: {heartbeat: 10}
+"""
+
+
+def test_a_statistic_over_a_gauge_is_over_its_values_at_the_heartbeats() -> None:
+    told = Story(MEAN)
+    assert told.fired(told.start()) == ["rule-1"]
+    assert told.metric("mean.waiting.jobs") is None
+    assert beat(told) == []
+    assert told.metric("mean.waiting.jobs") == 3
+    told.begin("sim.0")
+    assert told.metric("mean.waiting.jobs") == 3
+    told.begin("sim.1")
+    assert beat(told) == ["mean"]
+    assert told.metric("mean.waiting.jobs") == 2
+    assert told.metric("moved.waiting.jobs") is None  # less the one two heartbeats before
+    assert beat(told) == ["moved"]
+    assert told.metric("moved.waiting.jobs") == -2
+    told.tell(Resources(told.now, {"nodes.free": 6}))
+    assert beat(told) == ["free"]
+
+
+def test_gauges_and_their_statistics_survive_a_snapshot() -> None:
+    told = Story(MEAN)
+    told.start()
+    beat(told)
+    told.begin("sim.0")
+    beat(told)
+    state = dump(told.engine)
+    again = load(state, told.ensemble)
+    assert isinstance(again, Engine)
+    assert dict(again.snapshot()) == dict(told.engine.snapshot())
+    event = TimerElapsed(told.now + 10, "heartbeat", "")
+    assert again.handle(event) == told.engine.handle(event)
+    assert dict(again.snapshot()) == dict(told.engine.snapshot())
+
+
+def test_a_statistic_over_a_gauge_brings_heartbeats_and_cannot_be_without() -> None:
+    assert Story(MEAN.replace("logging: {heartbeat: 10}", "")).ensemble.heartbeat > 0
+    with pytest.raises(FileErrors, match=r"mean\.waiting\.jobs.* is taken at each heartbeat"):
+        Story(MEAN.replace("heartbeat: 10", "heartbeat: 0"))
+
+
+def test_a_draw_is_the_same_everywhere_and_reaches_all() -> None:
+    assert [draw(7, number, 5) for number in range(6)] == [draw(7, n, 5) for n in range(6)]
+    assert {draw(7, number, 5) for number in range(100)} == {0, 1, 2, 3, 4}
