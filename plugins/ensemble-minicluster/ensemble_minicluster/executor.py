@@ -39,6 +39,8 @@ __all__ = ["MiniCluster", "Part", "build"]
 
 #: Seconds for an answer of the service, which has others to ask; and for one at the beginning.
 _PATIENCE, _AT_FIRST = 15.0, 3.0
+#: Of upstream's operator, which calls 'ensemble run --kubernetes --executor minicluster'.
+_IGNORED = "--kubernetes means nothing here: --executor minicluster says it"
 #: Codes of errors of the service that no waiting mends.
 _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "permission-denied"})
 
@@ -294,6 +296,7 @@ def build(given: Mapping[str, Any]) -> Executor:
         _part(options["compose"] or "flux", passed),
         lambda: _Member(client(_PATIENCE), member),
         patience,
+        note=_IGNORED if options["kubernetes"] else "",
         check=check,
     )
 
@@ -316,13 +319,14 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
         if name == "local"
         else f"jobs go to executor {name!r}, which stays as large as it is"
     )
+    note = f"mock: no service is asked for nodes, there are {smallest} to {largest}; {where}"
     return MiniCluster(
         part(name),
         lambda: MockService(size, smallest, largest),
         patience,
         follow=False,
         others=part,
-        note=f"mock: no service is asked for nodes, there are {smallest} to {largest}; {where}",
+        note=f"{note}; {_IGNORED}" if options["kubernetes"] else note,
     )
 
 

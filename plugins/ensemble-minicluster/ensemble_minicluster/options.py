@@ -91,6 +91,12 @@ OPTIONS: Mapping[str, Any] = {
             "type": "boolean",
             "default": False,
         },
+        "kubernetes": {
+            "x-ensemble-flag": {"help": "Nothing: as upstream's operator calls the program."},
+            "description": "Accepted and ignored, with a warning: upstream's operator says it.",
+            "type": "boolean",
+            "default": False,
+        },
         "size": {"description": "Nodes to begin with (mock); default: min_size.", **_NODES},
         "min_size": {"description": "Fewest nodes (mock).", "default": 1, **_NODES},
         "max_size": {"description": "Most nodes (mock).", "default": 4, **_NODES},

@@ -454,3 +454,25 @@ def test_an_executor_of_a_plugin_file_may_take_the_jobs(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "jobs go to executor 'theirs'" in done.stdout
+
+
+def test_the_words_of_upstreams_operator_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls 'ensemble run --kubernetes --executor minicluster': ignored, and said so."""
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    (tmp_path / "ensemble.yaml").write_text(
+        "jobs: [{name: one, command: 'true'}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: one}}]\n"
+    )
+    words = "run --kubernetes --executor minicluster --host 10.0.0.7 --port 50051 --name e-0"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ensemble_core.cli", *words.split()),
+            *("--mock", "-o", "compose=local", "ensemble.yaml"),
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--kubernetes means nothing here" in " ".join((done.stdout + done.stderr).split())

@@ -124,6 +124,13 @@ def started(*arguments: object) -> Iterator[Started]:
         process.process.wait()
 
 
+def test_the_workers_of_upstreams_operator_are_taken_and_said_to_mean_nothing(state: Path) -> None:
+    with started("--state", state, "--workers", "10") as service:
+        said = service.wait("--workers means nothing here: there are no worker threads to count")
+        assert said["level"] == "warning"
+    assert "--workers" in refused("start", "--workers", "0")
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['ensemble-server', '--help']\n"

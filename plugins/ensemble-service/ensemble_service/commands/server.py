@@ -134,6 +134,12 @@ def main() -> None:
     show_default=True,
     help="What is logged.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Accepted and ignored, with a warning: upstream's ensemble operator says it.",
+)
 @plugin_option
 def start(
     host: str,
@@ -153,6 +159,7 @@ def start(
     grace: float,
     log_format: str,
     log_level: str,
+    workers: int | None,
     plugins: tuple[str, ...],
 ) -> int:
     """Start the service; SIGTERM or Ctrl-C stops it.
@@ -187,6 +194,9 @@ def start(
         "json" if log_format == "json" else "text",
         log_level,  # type: ignore[arg-type]  # click has checked it
     )
+
+    if workers is not None:
+        tell("--workers means nothing here: there are no worker threads to count", "warning")
 
     def ready(service: Service) -> None:
         if not service.tokens.tokens() and not legacy:
