@@ -20,7 +20,9 @@ open to every plugin:
 
 ``x-ensemble-job-unless: PROPERTY`` at the top of a schema says that the action acts on the event's
 job unless the property is given, so that it cannot stand under a trigger that has no job. Empty, it
-does so in any case.
+does so in any case. ``x-ensemble-retries: true`` there says that it submits the event's job again
+(``firing.retry``), ``x-ensemble-varies: true`` that it asks for combinations which a group has not
+had (``firing.vary``); the name of a property instead of ``true``: where that is given.
 """
 
 from __future__ import annotations

@@ -77,8 +77,27 @@ def bind_action(
         plan=record.plan,
         metrics=frozenset(check.metrics),
         reads=frozenset(check.reads),
+        retries=record.options.get("x-ensemble-retries") is True,
+        varies=_varies(context, record, given, check.group, occasion),
         nested=tuple(check.nested),
     )
+
+
+def _varies(
+    context: Context,
+    record: ActionPlugin,
+    given: Mapping[str, Any],
+    group: JobGroup | None,
+    occasion: Occasion,
+) -> frozenset[str]:
+    """The groups of which an action asks for combinations that they have not had."""
+    mark = record.options.get("x-ensemble-varies")
+    if mark is not True and (not isinstance(mark, str) or mark not in given):
+        return frozenset()
+    if group is not None:
+        return frozenset({group.name})
+    own = {name for name in occasion.over if name is not None}
+    return frozenset(own or context.known.groups)
 
 
 def _check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:

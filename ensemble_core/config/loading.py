@@ -20,6 +20,7 @@ from ensemble_core.config.context import Context, Known, cannot_be_built
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.groups import change_group, make_group
+from ensemble_core.config.loops import warn_of_loops
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
@@ -183,6 +184,7 @@ class _Loader:
         self._warn(rules)
         if not context.errors:
             self._warn_of_counts(rules)
+            warn_of_loops(context, rules)
         if not context.errors:
             context.warnings += shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:

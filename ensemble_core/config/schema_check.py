@@ -32,7 +32,7 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-_OFTEN = "enabled: false switches a rule off; a large number lets it fire for ever"
+_OFTEN = "write repetitions: unlimited for as often as it likes; enabled: false switches a rule off"
 _EXAMPLES = {
     "jobs": "jobs: [{name: hello, command: echo hello}]",
     "rules": "rules: [{trigger: start, action: {name: submit, label: hello}}]",
@@ -142,6 +142,8 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
             hint = _OFTEN
     elif kind in ("minItems", "minLength", "minProperties") and not value:
         what, code = f"{name} is empty", "empty"
+    elif kind == "pattern" and path and path[-1] == "repetitions":
+        what, hint = f"{name} is {found}, expected a whole number or unlimited", _OFTEN
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
         hint = "and it does not begin with -"
@@ -264,8 +266,6 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
         hint = "leave the key out, or give it a value" if path else None
     elif isinstance(value, str):
         found = f"the string {found}"
-        if path and path[-1] == "repetitions":
-            hint = _OFTEN
         if {"number", "integer"} & set(types):
             bare = value.strip().lstrip("0").replace("_", "")
             if bare.isascii() and bare.isdigit():
@@ -274,6 +274,8 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
     elif isinstance(value, dict) and "array" in types:
         hint = "begin each entry of the list with '- '"
+    if path and path[-1] == "repetitions":
+        hint = _OFTEN
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
     context.report(
         path,

@@ -47,7 +47,6 @@ class EngineFiring:
         self.job_spec = None if record is None else record.job
         self.fields: Mapping[str, Any] = origin.fields
         self.metric = state.metric
-        self.active = state.active
 
     @property
     def groups(self) -> Sequence[str]:
@@ -56,6 +55,9 @@ class EngineFiring:
     def group(self, name: str) -> JobGroup | None:
         state = self._state.table.groups.get(name)
         return None if state is None else state.group
+
+    def active(self, group: str | None = None) -> Sequence[str]:
+        return self._state.active(group, self.origin.occasion.scope)
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         jobs = expand(self._state, group, overrides or {})

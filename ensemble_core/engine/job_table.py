@@ -37,6 +37,9 @@ _OUTCOME_OCCASION: dict[Outcome, str] = {
 #: The variable of how long jobs ran that ended so.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
 
+#: So many slices of one key are told of.
+_MANY_SLICES = 100_000
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class GroupState:
@@ -130,6 +133,8 @@ class JobTable:
     def serve(self, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
         """Keep what a rule names of single indices or of slices."""
         groups = rule.groups or tuple(self.groups)
+        for action in rule.actions:
+            self.remember(group for each in action.flat() for group in each.varies)
         if rule.each is None or rule.each == "job":
             if rule.reads_of is None:
                 for group in groups:
@@ -168,6 +173,14 @@ class JobTable:
                 for group in self.groups.values():
                     if group.done_jobs is not None:
                         group.done_jobs.serve(rule.each)
+
+    def remember(self, groups: Iterable[str]) -> None:
+        """Keep the combinations that these groups have had."""
+        for name in groups:
+            group = self.groups[name]
+            if group.had is None:
+                active = [each.job for each in self.records.values() if each.job.group == name]
+                group.had = {combination(job.parameters, job.replica) for job in active}
 
     def read(
         self, group: str, names: Iterable[str], statistics: Mapping[str, StatisticSpec]
@@ -211,6 +224,11 @@ class JobTable:
                     f"each: [{', '.join(table.key.parameters)}] do not see it"
                 )
             return
+        if found.order + 1 == _MANY_SLICES and not found.submitted:
+            self.warnings.append(
+                f"each: [{', '.join(table.key.parameters)}] has {_MANY_SLICES} instances by now, "
+                "which stay in memory until the run has ended"
+            )
         index.slices = (*index.slices, found)
         found.open += 1
         found.submitted += 1

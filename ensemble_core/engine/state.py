@@ -43,6 +43,19 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
     )
 
 
+def _within(index: Index, scope: Scope) -> bool:
+    """True if a job is one that an instance with this scope is to cancel."""
+    job = index.record.job
+    if isinstance(scope, Index):
+        return index is scope or job.group != scope.record.job.group
+    if not isinstance(scope, Slice):
+        return True
+    if job.group in scope.key.groups:
+        return scope in index.slices
+    has = job.parameters
+    return all(name in has and has[name] == value for name, value in scope.parameters.items())
+
+
 class State:
     """The state of one run; ``out`` are the decisions on the event at hand.
 
@@ -71,11 +84,7 @@ class State:
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices of which another attempt is decided, by the id that it will have.
         self.attempts: dict[str, Index] = {}
-        for rule in ensemble.rules:
-            self.table.serve(rule, ensemble.statistics)
-        for group in ensemble.groups.values():
-            self.table.read(group.name, group.reads, ensemble.statistics)
-        self.table.keep_done(ensemble.tables.values(), ensemble.rules)
+        self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
         #: Whether the queue was lost, and the end that this brought about, which a resume takes
@@ -121,13 +130,7 @@ class State:
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
         self.table.adopt(before.groups, ensemble.groups, self.rules.index)
-        for state in self.rules.states.values():
-            self.table.serve(state.rule, ensemble.statistics)
-        for group in ensemble.groups.values():
-            self.table.read(group.name, group.reads, ensemble.statistics)
-        self.table.keep_done(
-            ensemble.tables.values(), (each.rule for each in self.rules.states.values())
-        )
+        self._serve(ensemble, everything)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
@@ -158,17 +161,33 @@ class State:
         self.look_for_end = True
         return dropped
 
+    def _serve(self, ensemble: Ensemble, everything: bool) -> None:
+        """Keep what rules and groups speak of, and which combinations there were, where rules (or
+        what a function returns: ``everything``) may ask for others."""
+        for state in self.rules.states.values():
+            self.table.serve(state.rule, ensemble.statistics)
+        for group in ensemble.groups.values():
+            self.table.read(group.name, group.reads, ensemble.statistics)
+        self.table.keep_done(
+            ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
+        )
+        if everything:
+            self.table.remember(ensemble.groups)
+
     # -- what may be asked ---------------------------------------------------------------------
 
-    def active(self, group: str | None = None) -> list[str]:
-        """Our ids of the jobs that are not over yet, oldest first, and those of retries to come."""
-        active = [
-            job
+    def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
+        """Our ids of the jobs that are not over yet, oldest first, and those of retries to come:
+        all of them, or those of a scope. To that also belong jobs of groups that a slice is not
+        of, where their parameters have its values."""
+        active = {
+            job: record.index
             for job, record in self.table.records.items()
             if record.outcome is None and group in (None, record.job.group)
-        ]
+        }
         coming = self.attempts.items()
-        return active + [job for job, index in coming if group in (None, index.record.job.group)]
+        active |= {job: index for job, index in coming if group in (None, index.record.job.group)}
+        return [job for job, index in active.items() if scope is None or _within(index, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
         """How many indices are open of those that a rule on ``idle`` looks at, and how many there

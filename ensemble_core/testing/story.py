@@ -18,6 +18,7 @@ must hold whatever the rules are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -57,7 +58,7 @@ class Story:
         self.decisions: list[Decision] = []
         self.events: list[Event] = []
         self._terminated = False
-        self._fired: dict[str, int] = {}
+        self._fired: dict[tuple[str, object], int] = {}
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -154,6 +155,16 @@ class Story:
 
     # -- the laws ------------------------------------------------------------------------------
 
+    def _count_firing(self, decision: Fired) -> None:
+        rule = self.engine.state.rules.states[decision.rule or ""].rule
+        of: object = None
+        if rule.each is not None:
+            index = re.sub(r"-[0-9]+$", "", decision.job or "")  # all attempts of it
+            of = tuple(decision.each.items()) or index
+        key = rule.id, of
+        self._fired[key] = self._fired.get(key, 0) + 1
+        assert self._fired[key] <= rule.repetitions, f"{key} fired {self._fired[key]} times"
+
     def _check(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             assert not self._terminated or not isinstance(decision, (Submit, Fired)), (
@@ -162,12 +173,7 @@ class Story:
             if isinstance(decision, Terminate):
                 self._terminated = True
             if isinstance(decision, Fired):
-                rule = decision.rule or ""
-                self._fired[rule] = self._fired.get(rule, 0) + 1
-                bound = self.engine.state.rules.states[rule].rule
-                assert bound.each is not None or self._fired[rule] <= bound.repetitions, (
-                    f"{rule} fired {self._fired[rule]} times"
-                )
+                self._count_firing(decision)
             if isinstance(decision, Cancel):
                 assert all(job in self.engine.state.table.records for job in decision.jobs)
         for group in self.engine.report().groups:

@@ -1,0 +1,137 @@
+"""Condition of a rule: ``when``, checked against what is known of the rule's occasions.
+
+A step of ``binding``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
+
+from ensemble_core.config.actions import not_asked_for
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.config.woken import Woken
+from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.store import BACKLOG, FIRINGS, MetricPath
+from ensemble_core.model import conditions
+from ensemble_core.model.causes import CAUSES
+from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import check_names
+from ensemble_core.model.slips import always, never
+
+__all__ = ["bind_condition"]
+
+#: Gauges that are whole numbers from 0.
+_COUNTED = ("queue.", "waiting.", BACKLOG, FIRINGS)
+
+
+def bind_condition(
+    context: Context, path: Path, spec: Mapping[str, Any], woken: Woken | None
+) -> tuple[Condition | None, frozenset[str]]:
+    """The checked condition, and the ``STAT.NAME`` that it speaks of."""
+    place = (*path, "when")
+    scoped: frozenset[str] = frozenset()
+    if "when" not in spec or not context.intact(place):
+        return None, frozenset()
+    when = spec["when"]
+    names = woken.occasion.names if woken else None
+    has_value = woken is None or woken.path is not None
+    try:
+        condition = conditions.parse(when, has_value=has_value)
+        plain = condition.names
+        if woken is not None:
+            found = scoped_names(context, place, plain, names, woken.occasion.over)
+            if found is None:
+                return None, frozenset()
+            scoped = found
+            plain -= scoped
+            if not_asked_for(context, place, plain, woken.occasion):
+                return None, frozenset()
+        if names is not None:
+            check_names(condition.text, plain, {*names, "value"} if has_value else names)
+    except EnsembleError as error:
+        context.attach(error, place)
+        return None, frozenset()
+    lacks = woken.record.lacks if woken else {}
+    for name in sorted(condition.names & lacks.keys()):
+        context.report(
+            place,
+            f"{name!r} in {condition.text!r} is in no event of {spec['trigger']!r}",
+            hint=lacks[name],
+            code="never-holds",
+            where=context.document.at_text(place, name),
+        )
+    for text in sorted(condition.metrics):
+        context.metric(text, place)
+    if woken is not None and woken.path is not None:
+        _check_possible(context, place, condition, woken.path)
+    if woken is not None and not woken.occasion.observed:
+        _check_causes(context, place, condition, woken.occasion.group)
+    if condition.tree is not None:
+        impossible, certain = never(condition.tree), always(condition.tree)
+        if impossible is not None:
+            context.warnings.append(f"{condition.text!r} can never hold: {impossible}")
+        elif certain is not None:
+            context.warnings.append(
+                f"{condition.text!r} always holds: {certain} is true by itself; compare it with "
+                'something, as in \'group in ("a", "b")\''
+            )
+    if condition.asks_metric_for_nan:
+        context.report(
+            place,
+            f"{condition.text!r} can never hold: metrics pass over what is no finite number",
+            hint="for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+            code="never-holds",
+        )
+    return condition, scoped
+
+
+def _check_possible(context: Context, path: Path, condition: Condition, metric: MetricPath) -> None:
+    """Counts are whole numbers from 0: refuse what no count can ever be."""
+    counts = metric.kind == "count" or metric.text.startswith(_COUNTED)
+    if condition.comparison is None or not counts:
+        return
+    operator, number = condition.comparison
+    reason = None
+    if operator == "==" and number != int(number) if abs(number) < 1e300 else operator == "==":
+        reason = "it is a whole number"
+    elif (operator in ("==", "<=") and number < 0) or (operator == "<" and number <= 0):
+        reason = "it is never below 0"
+    elif operator in (">", ">=") and number > 1e300:
+        reason = "it is a whole number"
+    if reason is not None:
+        context.report(
+            path,
+            f"{metric.text!r} can never be {operator} {number:g}: {reason}",
+            hint="such a rule would never fire",
+            code="never-holds",
+        )
+
+
+def _check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
+    """What ``cause`` is compared with is one of those that there are."""
+    if condition.tree is None or "cause" not in condition.names - context.parameters(group):
+        return
+    for node in ast.walk(condition.tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        if not any(isinstance(side, ast.Name) and side.id == "cause" for side in sides):
+            continue
+        lists = [side.elts for side in sides if isinstance(side, (ast.Tuple, ast.List))]
+        for part in chain(sides, *lists):
+            if not isinstance(part, ast.Constant) or part.value in CAUSES:
+                continue
+            near = get_close_matches(str(part.value), CAUSES, 1, 0.5)
+            context.report(
+                path,
+                f"{part.value!r} in {condition.text!r} is no cause of a job's end",
+                hint=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(CAUSES)}",
+                code="no-such-cause",
+                where=context.document.at_text(path, str(part.value)),
+            )

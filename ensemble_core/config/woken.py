@@ -1,0 +1,255 @@
+"""Trigger of a rule: what wakes it, what is known of its occasions, and what it is looked at for.
+
+The first step of ``binding``. The trigger itself is built by its plugin's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.pace import Each, read_each
+from ensemble_core.config.scoped_names import Over
+from ensemble_core.metrics.store import MetricPath
+from ensemble_core.model.conditions import EVENT_FIELDS
+from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.hookspecs import TriggerPlugin
+from ensemble_core.plugin.validation import meant_occasion
+
+__all__ = ["Woken", "bind_trigger"]
+
+_RULE_KEYS = frozenset(
+    {
+        "id",
+        "trigger",
+        "name",
+        "when",
+        "action",
+        "repetitions",
+        "backoff",
+        "each",
+        "for",
+        "scope",
+        "enabled",
+    }
+)
+#: What says how a job ended: of one that has not ended it has no value yet.
+_OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
+#: Built-in triggers that wait for no occasion, and how a plugin's trigger says the same.
+_NO_OCCASIONS = {"metric": "metric=PATH", "interval": "every=SECONDS"}
+
+
+class Woken(NamedTuple):
+    """The trigger of a rule, and what is known of its occasions. ``about`` says what their events
+    concern (see :class:`~ensemble_core.plugin.TriggerPlugin`), ``each`` what the rule's instances
+    are of."""
+
+    record: TriggerPlugin
+    trigger: Trigger
+    name: str | list[str] | None
+    path: MetricPath | None
+    occasion: Occasion
+    about: frozenset[str]
+    each: Each
+
+    @property
+    def whole_group(self) -> str | None:
+        """The group whose metrics ``STAT.NAME`` is, where it is over no instance and no job."""
+        over = self.occasion.over
+        single = self.each is not None or (self.occasion.job and self.path is None)
+        return None if single or not over else over[0]
+
+    @property
+    def label(self) -> str:
+        """The trigger as people know it."""
+        if self.path is not None and self.record.name_means == "metric":
+            return self.path.text
+        if self.trigger.every is not None:
+            return f"{self.record.name} {self.trigger.every:g}s"
+        group = self.trigger.group
+        groups = self.trigger.groups or (() if group is None else (group,))
+        return f"{self.record.name} ({', '.join(groups)})" if groups else self.record.name
+
+
+def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken | None:
+    """The rule's trigger; ``None`` where it has errors, which were reported."""
+    kind = spec.get("trigger")
+    if not isinstance(kind, str) or kind not in context.registry.triggers:
+        return None
+    record = context.registry.triggers[kind]
+    name = spec.get("name") if context.intact((*path, "name")) else None
+    metric: MetricPath | None = None
+    named_well = True
+    if record.name_means == "metric":
+        if not isinstance(name, str):
+            return None
+        metric = context.metric(name, (*path, "name"))
+        named_well = metric is not None
+    elif record.name_means is not None and name is not None:
+        place = (*path, "name")
+        named = [((*place, i), one) for i, one in enumerate(name)] if isinstance(name, list) else []
+        found = [context.group(one, at) for at, one in named or [(place, name)]]
+        named_well = all(found)
+    given = {key: value for key, value in spec.items() if key not in _RULE_KEYS}
+    options = OptionCheck(context, record.options, Occasion()).options(path, given)
+    shown = context.named(record, kind)
+    required = record.options.get("required", ())
+    if any(options.get(key) is None or not context.intact((*path, key)) for key in required):
+        return None
+    if not named_well:
+        return None
+    before = len(context.errors)
+    trigger = context.build((*path, "trigger"), shown, lambda: record.build(name, options))
+    if not isinstance(trigger, Trigger):
+        if len(context.errors) == before:
+            context.report(
+                (*path, "trigger"),
+                f"{shown} built a {type(trigger).__name__}, expected a Trigger",
+                hint="tell its author",
+                code="bad-trigger",
+            )
+        return None
+    if not _can_wake(context, (*path, "trigger"), shown, record, trigger):
+        return None
+    _check_observed(context, path, kind, record, trigger, options)
+    if metric is None and trigger.metric is not None and len(context.errors) == before:
+        # The metric of a trigger that is not named by one: how many jobs have converged.
+        metric = context.metric(trigger.metric, (*path, "trigger"))
+        if metric is None:
+            return None
+    about = _about(context, trigger)
+    has_job = trigger.every is None and about != {"run"} if metric is None else False
+    each = read_each(context, path, spec, trigger, has_job)
+    if "each" in spec and each is None:
+        return None
+    occasion = _occasion(context, kind, record, trigger, metric, about, each)
+    return Woken(record, trigger, name, metric, occasion, about, each)
+
+
+def _can_wake(
+    context: Context, path: Path, shown: str, record: TriggerPlugin, trigger: Trigger
+) -> bool:
+    """True if the trigger waits for something that can happen; else that is reported. Of an
+    occasion of which nobody knows who would report it there is a warning: an executor may."""
+    ways = [
+        f"{way}={value!r}"
+        for way in ("wakes", "metric", "every")
+        if (value := getattr(trigger, way)) not in ((), None)
+    ]
+    if len(ways) != 1:
+        named = f"names {' and '.join(ways)}" if ways else "names nothing that wakes a rule"
+        context.report(
+            path,
+            f"{shown} {named}, expected one of wakes, metric and every",
+            hint="tell its author",
+            code="never-wakes",
+        )
+        return False
+    triggers = context.registry.triggers
+    for name in trigger.wakes:
+        is_trigger = name in triggers or name in triggers.clashes or name == record.name
+        if is_trigger and name not in _NO_OCCASIONS:
+            continue
+        meant = meant_occasion(name)
+        if meant is None and name not in _NO_OCCASIONS:
+            context.warnings.append(
+                f"{shown} waits for {name!r}, and nothing that is installed is known to report "
+                "that; a plugin's own event has the name of a trigger"
+            )
+            continue
+        context.report(
+            path,
+            f"{shown} waits for {name!r}, which nothing ever reports",
+            hint=f"did you mean {meant!r}? Tell its author"
+            if meant
+            else f"tell its author: a Trigger says {_NO_OCCASIONS[name]}, not wakes=({name!r},)",
+            code="never-wakes",
+        )
+        return False
+    return True
+
+
+def _check_observed(
+    context: Context,
+    path: Path,
+    kind: str,
+    record: TriggerPlugin,
+    trigger: Trigger,
+    options: Mapping[str, Any],
+) -> None:
+    """Report a trigger whose group has no observer that yields what it needs."""
+    needs = record.needs_variables
+    place = (*path, "name" if trigger.group is not None else "trigger")
+    observer = record.needs_observer
+    if observer is not None and not context.observed(trigger.group, observer):
+        whose = "no job group has" if trigger.group is None else f"{trigger.group!r} has not"
+        context.report(
+            place,
+            f"{kind!r} waits for what the observer {observer!r} reads, and {whose} that observer",
+            hint=f"add it to the job group: observe: {{{observer}: {{}}}}",
+            code="not-observed",
+        )
+        return
+    if needs is None:
+        return
+    wanted = context.names(needs, options, f"trigger {kind!r}: its 'needs_variables'")
+    for name in sorted(wanted or ()):
+        hint = context.why_not(trigger.group, name)
+        if hint is not None:
+            whose = "any job group" if trigger.group is None else f"the job group {trigger.group!r}"
+            context.report(
+                place,
+                f"{kind!r} needs {name!r}, and no observer of {whose} yields it",
+                hint=hint or "give the job group an observer that does ('observe:')",
+                code="not-observed",
+            )
+            return
+
+
+def _about(context: Context, trigger: Trigger) -> frozenset[str]:
+    """What the events are about that the trigger waits for; a plugin's own are about jobs."""
+    triggers = context.registry.triggers
+    return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
+
+
+def _occasion(
+    context: Context,
+    kind: str,
+    record: TriggerPlugin,
+    trigger: Trigger,
+    metric: MetricPath | None,
+    about: frozenset[str],
+    each: Each,
+) -> Occasion:
+    group = metric.group or None if metric else trigger.group
+    observed = "observed" in trigger.wakes
+    if metric is not None:
+        has_job = bool(metric.group)
+    else:
+        has_job = trigger.every is None and about != {"run"}
+    known: frozenset[str] = frozenset({"timestamp"})
+    if has_job or metric is not None:
+        known = EVENT_FIELDS | context.parameters(group)
+        if about == {"job-begun"}:
+            known -= _OF_THE_END - context.parameters(group)
+    elif isinstance(each, tuple):
+        known |= {*each}
+    known |= record.fields
+    if metric is not None:
+        known |= {"value"}
+    variables: frozenset[str] | None = frozenset()
+    if observed:
+        known |= {"clock", "observer"}
+        variables = context.variables(group)
+    names = None if "*" in record.fields or variables is None else known | variables
+    over: Over
+    if metric is not None:
+        over = (metric.group,) if metric.group else ()
+    elif has_job or group is not None:
+        over = (group,)
+    else:
+        over = trigger.groups if each is not None else ()
+    return Occasion(kind, has_job, names, own=known, observed=observed, group=group, over=over)

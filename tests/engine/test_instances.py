@@ -1,0 +1,192 @@
+"""Rules with ``each``: a memory for every job, or for every combination of parameters."""
+
+from __future__ import annotations
+
+from ensemble_core.model.decisions import Cancel, Fired, Log
+from ensemble_core.testing import Story
+
+GROUPS = """
+jobs:
+  - name: sim
+    command: "sim {T} {seed}"
+    parameters: {T: [1, 2], seed: [1, 2]}
+    observe: {json-lines: {fields: [E]}}
+  - {name: post, command: "post {T}", parameters: {T: [1, 2]}}
+"""
+
+
+def story(rules: str, submit: str = "{name: submit, label: sim}") -> Story:
+    told = Story(f"{GROUPS}\nrules:\n  - {{trigger: start, action: {submit}}}\n{rules}")
+    told.start()
+    return told
+
+
+def messages(told: Story) -> list[str]:
+    return [one.message for one in told.decisions if isinstance(one, Log)]
+
+
+def test_each_job_has_repetitions_and_backoff_of_its_own() -> None:
+    told = story(
+        """
+  - {id: hot, trigger: observed, name: sim, each: job, repetitions: 2, backoff: 1, when: E > 3,
+     action: {name: log, message: "{job} {E}"}}
+"""
+    )
+    told.begin("sim.0")
+    told.begin("sim.1")
+    for value in (4.0, 5.0, 6.0, 7.0, 8.0):
+        told.observe("sim.0", E=value)
+    told.observe("sim.1", E=4.5)
+    assert messages(told) == ["sim.0 4", "sim.0 6", "sim.1 4.5"]
+
+
+def test_each_value_has_a_memory_and_its_statistics_are_over_its_jobs() -> None:
+    told = story(
+        """
+  - {id: far, trigger: observed, name: sim, each: [T], when: mean.E > 3 and count.submitted == 2,
+     action: {name: log, message: "T={T}: {mean.E:.2f}"}}
+"""
+    )
+    for job in ("sim.0", "sim.1", "sim.2", "sim.3"):  # T: 1 1 2 2
+        told.begin(job)
+    told.observe("sim.0", E=1.0)
+    told.observe("sim.2", E=4.0)
+    told.observe("sim.3", E=9.0)
+    told.observe("sim.1", E=9.0)
+    assert messages(told) == ["T=2: 4.00", "T=1: 5.00"]
+    fired = [one.each for one in told.decisions if isinstance(one, Fired) and one.rule == "far"]
+    assert fired == [{"T": 2}, {"T": 1}]
+
+
+def test_a_slice_is_idle_as_soon_as_its_own_jobs_are_over_before_the_group_is() -> None:
+    told = story(
+        """
+  - {id: group, trigger: idle, name: sim, action: {name: log, message: group}}
+  - {id: poor, trigger: idle, name: sim, each: [T], when: count.done < 2,
+     action: {name: log, level: warning, message: "T = {T}: {count.lost} lost"}}
+  - {id: good, trigger: idle, name: sim, each: [T], when: count.done >= 2,
+     action: {name: log, message: "T = {T}: mean {mean.E:.1f}"}}
+"""
+    )
+    for job, value in (("sim.2", 2.0), ("sim.3", 3.0)):
+        told.begin(job)
+        told.observe(job, E=value)
+        told.end(job)
+    assert messages(told) == ["T = 2: mean 2.5"]
+    told.play("sim.0")
+    told.play("sim.1", status=256)
+    assert messages(told) == ["T = 2: mean 2.5", "T = 1: 1 lost", "group"]
+
+
+def test_an_unlimited_rule_fires_whenever_the_slice_is_idle_again() -> None:
+    told = Story(
+        """
+limits: {jobs: 40}
+jobs: [{name: sim, command: "sim {T}", parameters: {T: [1, 2]}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {id: more, trigger: idle, name: sim, each: [T], repetitions: unlimited, when: count.done < 3,
+     action: {name: submit, label: sim, with: {parameters: {T: 2}}}}
+"""
+    )
+    told.start()
+    told.play("sim.0")  # T = 1 is idle, and submits for T = 2
+    assert told.submitted() == ["sim.0", "sim.1", "sim.2"]
+    told.play("sim.1")
+    told.play("sim.2")  # T = 2 is idle: two are done
+    told.play("sim.3")  # three are done
+    assert told.submitted() == ["sim.0", "sim.1", "sim.2", "sim.3"]
+    assert told.exit_code == 0
+
+
+def test_cancel_of_a_group_takes_the_slices_jobs_and_those_of_the_same_values() -> None:
+    told = story(
+        """
+  - {id: stop, trigger: observed, name: sim, each: [T], when: E > 3,
+     action: [{name: cancel, label: sim}, {name: cancel, label: post}]}
+""",
+        "{name: submit}",
+    )
+    told.begin("sim.2")
+    told.observe("sim.2", E=9.0)
+    cancelled = [job for one in told.decisions if isinstance(one, Cancel) for job in one.jobs]
+    assert cancelled == ["sim.2", "sim.3", "post.1"]
+
+
+def test_cancel_of_its_group_in_an_instance_of_a_job_takes_that_job() -> None:
+    told = story(
+        "  - {trigger: observed, name: sim, each: job, when: E > 3, action: {name: cancel, label: sim}}"
+    )
+    told.begin("sim.2")
+    told.observe("sim.2", E=9.0)
+    assert [one.jobs for one in told.decisions if isinstance(one, Cancel)] == [("sim.2",)]
+
+
+def test_a_job_without_the_parameter_is_in_no_slice_and_told_of_once() -> None:
+    told = story(
+        """
+  - {trigger: job-done, name: sim, each: [seed], repetitions: 9, action: {name: log, message: "{seed}"}}
+""",
+        "{name: submit, label: sim, with: {command: sim, parameters: {T: [1, 2]}}}",
+    )
+    told.play("sim.0")
+    told.play("sim.1")
+    assert len(messages(told)) == 1
+    assert "sim.0 has no parameter seed" in messages(told)[0]
+
+
+def test_a_condition_must_hold_at_so_many_looks_in_a_row() -> None:
+    told = story(
+        """
+  - {id: late, trigger: interval, seconds: 10, for: 3, when: metric("count.sim.active") > 3,
+     action: {name: log, message: late}}
+"""
+    )
+    told.wait(25)  # two looks
+    told.play("sim.0")
+    told.wait(10)  # a look at which it does not hold
+    assert messages(told) == []
+    told = story(
+        """
+  - {id: late, trigger: interval, seconds: 10, for: 3, when: metric("count.sim.active") > 3,
+     action: {name: log, message: late}}
+"""
+    )
+    told.wait(29)
+    assert messages(told) == []
+    told.wait(2)
+    assert messages(told) == ["late"]
+
+
+def test_a_metric_rule_counts_the_updates_at_which_it_held() -> None:
+    told = story(
+        """
+  - {id: high, trigger: metric, name: last.sim-E, for: 3, when: "> 5", action: {name: log, message: "{value}"}}
+"""
+    )
+    told.begin("sim.0")
+    for value in (6.0, 7.0, 1.0, 8.0, 9.0, 10.0):
+        told.observe("sim.0", E=value)
+    assert messages(told) == ["10"]
+
+
+def test_a_chain_cuts_the_instance_and_no_other() -> None:
+    told = Story(
+        """
+limits: {chain: 3}
+jobs: [{name: sim, command: "sim {T}", parameters: {T: [1, 2]}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {id: loop, trigger: job-submit, name: sim, each: [T], repetitions: unlimited, when: T == 1,
+     action: {name: submit, label: sim, with: {parameters: {T: 1}}}}
+"""
+    )
+    told.start()
+    for number in range(0, 8, 1):
+        job = f"sim.{number}"
+        if job in told.engine.state.table.records:
+            told.job(job, "submit")
+    state = told.engine.state.rules.states["loop"]
+    assert state.live, "only the instance of T = 1 is cut"
+    assert len(told.submitted()) == 4
+    assert "switched off" in messages(told)[0]
