@@ -1,0 +1,58 @@
+"""``ensemble init`` writes a study that runs as it is, and overwrites nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli.commands.init import TEMPLATES
+from ensemble_core.cli.main import main
+
+#: What the run of each says at its end.
+SAYS = {
+    "sweep": "14 jobs done; lowest energy",
+    "watch": "2 of 3 went well",
+    "retry": "given up",
+    "adaptive": "all is done",
+    "screening": "lowest energy",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_what_init_writes_is_valid_without_a_warning_and_runs(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = CliRunner().invoke(main, ["init", "mine", "--template", template])
+    assert written.exit_code == 0, written.output
+    assert sorted(os.listdir("mine")) == ["sim.py", "study.yaml"]
+
+    checked = CliRunner().invoke(main, ["validate", "mine/study.yaml"])
+    assert checked.exit_code == 0
+    assert "warning" not in checked.output
+
+    run = ["run", "--executor", "local", "--state", "state", "mine/study.yaml"]
+    done = CliRunner().invoke(main, run)
+    assert done.exit_code == 0, done.output
+    assert SAYS[template] in done.output
+
+
+def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+    (tmp_path / "sim.py").write_text("mine")
+
+    done = CliRunner().invoke(main, ["init", str(tmp_path)])
+
+    assert done.exit_code == 2
+    assert "is there already, and nothing was written" in done.output
+    assert os.listdir(tmp_path) == ["sim.py"]
+    assert (tmp_path / "sim.py").read_text() == "mine"
+
+
+def test_an_unknown_template_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["init", str(tmp_path / "new"), "--template", "swep"])
+    assert done.exit_code == 2
+    assert "sweep" in done.output
+    assert not (tmp_path / "new").exists()
