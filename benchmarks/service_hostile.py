@@ -42,20 +42,12 @@ MOST_MEMORY, MOST_RATIO = 200.0, 2.0
 SHARE = 20
 
 SERVER = """
-import asyncio, sys
+import sys
 from pathlib import Path
-from ensemble_service.server import Service, Settings
-from ensemble_service.settings import raise_file_limit
+from ensemble_service.server import Settings, run
 
-async def main():
-    raise_file_limit()
-    service = Service(Settings(state=Path(sys.argv[1]), port=0))
-    await service.start()
-    print(service.port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    await service.stop(0)
-
-asyncio.run(main())
+settings = Settings(state=Path(sys.argv[1]), port=0, grace=1)
+run(settings, None, lambda service: print(service.port, flush=True))
 """
 
 
@@ -65,7 +57,6 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(folder)],
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(folder / "log").open("w"),
             text=True,
@@ -81,6 +72,7 @@ class Server:
         return now, most
 
     def stop(self) -> None:
+        self._process.terminate()
         self._process.communicate(timeout=60)
 
 

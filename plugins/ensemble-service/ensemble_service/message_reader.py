@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from ensemble_service.access import Identity
 from ensemble_service.refusal import Refused
 
-__all__ = ["MessageReader"]
+__all__ = ["MessageReader", "NoMessage", "next_message"]
 
 #: Messages that are read at once: of one credential, and of all callers that have none.
 _AT_ONCE, _NAMELESS_AT_ONCE = 8, 16
@@ -38,7 +38,7 @@ class MessageReader:
                 self._turns = {who: left for who, left in self._turns.items() if left.locked()}
             turns = self._turns[identity] = asyncio.Semaphore(_AT_ONCE)
         async with turns:
-            return await _next(messages)
+            return await next_message(messages)
 
     async def read_nameless(self, messages: AsyncIterator[bytes]) -> bytes:
         """A message of a caller that is not known."""
@@ -65,7 +65,7 @@ class _Places:
             oldest.cancel()
         self._tasks[task] = None
         try:
-            return await _next(messages)
+            return await next_message(messages)
         except asyncio.CancelledError:
             if task in self._tasks:  # its time is over, or the caller is gone
                 raise
@@ -77,8 +77,16 @@ class _Places:
             self._tasks.pop(task, None)
 
 
-async def _next(messages: AsyncIterator[bytes]) -> bytes:
+class NoMessage(Refused):
+    """The caller has ended its side of the call."""
+
+    def __init__(self) -> None:
+        super().__init__("INVALID_ARGUMENT", "there is no message")
+
+
+async def next_message(messages: AsyncIterator[bytes]) -> bytes:
+    """The next message of a call. Raises :class:`NoMessage` where none follows."""
     try:
         return await messages.__anext__()
     except StopAsyncIteration:
-        raise Refused("INVALID_ARGUMENT", "there is no message") from None
+        raise NoMessage from None

@@ -28,7 +28,7 @@ from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
-from ensemble_service.message_reader import MessageReader
+from ensemble_service.message_reader import MessageReader, NoMessage, next_message
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
 from ensemble_service.tokens import TokenFile
@@ -257,13 +257,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self, decode: Callable[[bytes], Any], identity: Identity, messages: AsyncIterator[bytes]
     ) -> AsyncIterator[Any]:
         """The messages of a stream. How long the first may take is the servicer's to say."""
+        # No message has a name here: a large one would be kept until the next comes.
         try:
-            first = await self._reader.read(identity, messages)
-        except Refused:  # there is none
+            yield _decode(decode, await self._reader.read(identity, messages))
+            while True:
+                yield _decode(decode, await next_message(messages))
+        except NoMessage:
             return
-        yield _decode(decode, first)
-        async for data in messages:
-            yield _decode(decode, data)
 
     # -- streams --------------------------------------------------------------------------------
 

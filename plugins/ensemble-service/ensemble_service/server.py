@@ -36,7 +36,12 @@ from ensemble_service.resizes import Resizes
 from ensemble_service.router import Router
 from ensemble_service.rpc_guard import RpcGuard
 from ensemble_service.servicer import EnsembleServicer
-from ensemble_service.settings import Settings, grpc_options, raise_file_limit
+from ensemble_service.settings import (
+    Settings,
+    give_memory_back,
+    grpc_options,
+    raise_file_limit,
+)
 from ensemble_service.tls import has_certificates, server_credentials
 from ensemble_service.tokens import TokenFile
 
@@ -240,6 +245,7 @@ def run(
     ``ready`` is called once it listens.
     """
     raise_file_limit()
+    give_memory_back()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MAX_REQUEST", "Settings", "grpc_options", "raise_file_limit"]
+__all__ = ["MAX_REQUEST", "Settings", "give_memory_back", "grpc_options", "raise_file_limit"]
 
 #: Bytes of a message that is read: a little more than members and runs put into one
 #: (``wire.MOST_BYTES``), for as much may be held of each that does not end.
@@ -16,6 +17,11 @@ MAX_REQUEST = 1_114_112
 _SPARE_FILES = 128
 #: Bytes that may be sent on a connection before they are read.
 _AHEAD = 16_384
+
+#: Options of glibc's ``mallopt``: blocks of so many bytes are mapped, and unmapped once they are
+#: freed (M_MMAP_THRESHOLD); so many free bytes are kept at the end of the heap (M_TRIM_THRESHOLD);
+#: heaps of threads (M_ARENA_MAX).
+_MALLOC = {-3: 65_536, -1: 1_000_000, -8: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,15 @@ def raise_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def give_memory_back() -> None:
+    """Have memory that is not used any more given back to the system (glibc). Else what a large
+    message had stays with this process, between what is still used: twice as much as is used."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for number, value in _MALLOC.items():
+            mallopt(number, value)
 
 
 def grpc_options(settings: Settings) -> list[tuple[str, int]]:

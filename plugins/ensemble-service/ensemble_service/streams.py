@@ -41,6 +41,7 @@ async def member_stream(
         async for message in requests:
             last = clock()
             router.from_member(link, message, last)
+            del message  # a large one would be kept until the next comes
 
     def look() -> None:
         nonlocal watch, last, looked
@@ -76,6 +77,7 @@ async def steer_stream(
     async def read() -> None:
         async for message in requests:
             router.from_run(link, message)
+            del message
 
     reader = asyncio.create_task(_until_over(link.send_queue, read()))
     try:
