@@ -182,9 +182,11 @@ class ServiceClient:
                 code = error.code() if hasattr(error, "code") else None
                 left = end - time.monotonic()
                 away = code == grpc.StatusCode.UNAVAILABLE
-                # That a member is away is an answer, and not for us to wait out.
-                retry = again and away and not is_absence(str(error.details()))
-                if retry and not looked and left > 2.0:  # is it one that no waiting mends?
+                # That a member is away is an answer, and not for us to wait out. A service that has
+                # too many requests at once cancels some before it looks at them.
+                crowded = code == grpc.StatusCode.CANCELLED and not self._closed.is_set()
+                retry = again and (crowded or (away and not is_absence(str(error.details()))))
+                if retry and away and not looked and left > 2.0:  # is it one that no waiting mends?
                     looked = True
                     found = self._fault(error, away, left / 2)
                     if found.code in MISMATCHED:

@@ -10,24 +10,45 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc.aio
 
 from ensemble_service.access import Identity
 from ensemble_service.refusal import Refused
 
-__all__ = ["MessageReader", "NoMessage", "next_message"]
+__all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
 
 #: Messages that are read at once: of one credential, and of all callers that have none.
-_AT_ONCE, _NAMELESS_AT_ONCE = 8, 16
+_AT_ONCE, _NAMELESS_AT_ONCE = 4, 16
+#: Requests of one credential that are read or wait for their turn: each holds a stream's window.
+_IN_LINE = 128
 #: Credentials whose turns are remembered.
 _MOST_READERS = 1_000
+
+
+class Messages:
+    """The messages of a call, as they come: gRPC's own iterator keeps each until the next."""
+
+    def __init__(self, context: Any) -> None:
+        self._read: Callable[[], Awaitable[Any]] = context.read
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self._read()
+        if data is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return data  # type: ignore[no-any-return]  # gRPC has no types
 
 
 class MessageReader:
     """Reads the message that a call begins with. Raises :class:`Refused`."""
 
     def __init__(self) -> None:
-        self._turns: dict[Identity, asyncio.Semaphore] = {}
+        self._turns: dict[Identity, _Turns] = {}
         self.nameless = _Places(_NAMELESS_AT_ONCE)
 
     async def read(self, identity: Identity, messages: AsyncIterator[bytes]) -> bytes:
@@ -35,14 +56,32 @@ class MessageReader:
         turns = self._turns.get(identity)
         if turns is None:
             if len(self._turns) >= _MOST_READERS:
-                self._turns = {who: left for who, left in self._turns.items() if left.locked()}
-            turns = self._turns[identity] = asyncio.Semaphore(_AT_ONCE)
-        async with turns:
-            return await next_message(messages)
+                self._turns = {who: left for who, left in self._turns.items() if left.in_line}
+            turns = self._turns[identity] = _Turns()
+        if turns.in_line >= _IN_LINE:
+            raise Refused(
+                "RESOURCE_EXHAUSTED",
+                f"{_IN_LINE} requests with this credential wait to be read; ask again when some "
+                "were answered",
+            )
+        turns.in_line += 1
+        try:
+            async with turns.places:
+                return await next_message(messages)
+        finally:
+            turns.in_line -= 1
 
     async def read_nameless(self, messages: AsyncIterator[bytes]) -> bytes:
         """A message of a caller that is not known."""
         return await self.nameless.read(messages)
+
+
+class _Turns:
+    """Of one credential: who is read, and how many are in line for that, these included."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(_AT_ONCE)
+        self.in_line = 0
 
 
 class _Places:

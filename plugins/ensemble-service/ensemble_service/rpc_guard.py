@@ -28,7 +28,7 @@ from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
-from ensemble_service.message_reader import MessageReader, NoMessage, next_message
+from ensemble_service.message_reader import MessageReader, Messages, NoMessage, next_message
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
 from ensemble_service.tokens import TokenFile
@@ -39,7 +39,7 @@ __all__ = ["RpcGuard", "StandIn", "caller"]
 StandIn = Callable[[Any], Identity | None]
 
 #: Streams that one credential may have open at a time: each may hold a message that does not end.
-_STREAMS = 64
+_STREAMS = 32
 #: Refusals that are logged in a second; of more, only how many there were.
 _LOGGED = 20
 _LONGEST = 1_000
@@ -137,7 +137,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         nobody = _NOBODY_LEGACY if path in self._stand_ins else _NOBODY
         stand_in = self._stand_ins.get(path)
 
-        async def handle(messages: AsyncIterator[bytes], context: Any) -> Any:
+        async def handle(_: Any, context: Any) -> Any:
+            messages = Messages(context)
             identity: Identity | None = None
             seconds = min(_READING, self._deadline)
             deadline = Deadline(seconds)
@@ -192,7 +193,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         """A method that answers with a stream; ``decoded`` makes the stream that it is asked with,
         ``None`` where it is asked with one message."""
 
-        async def handle(messages: AsyncIterator[bytes], context: Any) -> None:
+        async def handle(_: Any, context: Any) -> None:
+            messages = Messages(context)
             task = asyncio.current_task()
             assert task is not None
             identity: Identity | None = None

@@ -92,6 +92,10 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", 128),
+        # Requests that have come and were not begun with: from so many on some are cancelled, from
+        # so many all. Clients ask again.
+        ("grpc.server.max_pending_requests", 500),
+        ("grpc.server.max_pending_requests_hard_limit", 1_500),
         # What is sent before it is read waits in memory, for each connection: not the megabytes
         # that gRPC makes room for where a connection is fast, and no frame of as many.
         ("grpc.http2.lookahead_bytes", _AHEAD),

@@ -32,6 +32,7 @@ async def member_stream(
     if first is None or first.WhichOneof("what") != "hello":
         raise Refused("INVALID_ARGUMENT", "hello comes first")
     link = router.join(who, first.hello, clock())
+    del first
     last = looked = clock()
     loop = asyncio.get_running_loop()
     watch: asyncio.TimerHandle
@@ -73,6 +74,7 @@ async def steer_stream(
     if first is None or first.WhichOneof("what") != "begin":
         raise Refused("INVALID_ARGUMENT", "begin comes first")
     link = router.begin(who, first.begin)
+    del first
 
     async def read() -> None:
         async for message in requests:

@@ -220,7 +220,7 @@ class Crowd:
             await caller.until_over(stream)
 
         while True:
-            await asyncio.gather(*(one(at) for at in range(4)))
+            await asyncio.gather(*(one(at) for at in range(20)))
 
     async def huge(self, caller: Caller, number: int) -> None:
         """Messages, headers and compressed messages that are larger than may be."""
@@ -246,7 +246,7 @@ class Crowd:
         """Tokens that nobody has, of all lengths."""
         await caller.begin()
         while True:
-            for _ in range(3):
+            for _ in range(10):
                 token = os.urandom(random.choice((1, 24, 3_000))).hex()
                 stream = await caller.ask(f"{SERVICE}GetStatus", token)
                 await caller.say(stream, message(b""), end=True)
@@ -296,7 +296,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(2, 8))
 
         while True:
-            await asyncio.gather(*(one(at) for at in range(10)))
+            await asyncio.gather(*(one(at) for at in range(100)))
 
 
 def garbage(run: str, member: str) -> pb.Batch:
