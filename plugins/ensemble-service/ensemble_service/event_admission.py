@@ -139,22 +139,22 @@ class EventAdmission:
         for where the run asked for it."""
         context = event.context
         told = {key: context[key] for key in _PLACES if context.get(key)}
-        left_out = {_AT_MEMBER} if self._is_shared(told) else {_AT_MEMBER, *_PLACES}
-        if left_out.isdisjoint(context):
+        workdir = told.get("workdir", "")
+        whole = {key: os.path.normpath(os.path.join(workdir, path)) for key, path in told.items()}
+        shared = {key: told[key] for key, path in whole.items() if self._is_shared(path)}
+        if "workdir" not in shared:
+            shared = {key: whole[key] for key in shared}  # what was relative to it
+        if len(shared) == len(told) and _AT_MEMBER not in context:
             return event
-        kept: dict[str, Any] = {key: it for key, it in context.items() if key not in left_out}
-        if len(left_out) > 1 and told:
+        others = {key: it for key, it in context.items() if key not in (_AT_MEMBER, *_PLACES)}
+        kept: dict[str, Any] = {**others, **shared}
+        if len(shared) < len(told):
             kept[_AT_MEMBER] = told
         return replace(event, context=kept)
 
-    def _is_shared(self, told: Mapping[str, str]) -> bool:
-        """Whether all of these are in folders that the user shares with members."""
-        workdir = told.get("workdir", "")
-        for path in told.values():
-            whole = os.path.normpath(os.path.join(workdir, path))
-            if not any(whole == each or whole.startswith(f"{each}/") for each in self._shared):
-                return False
-        return True
+    def _is_shared(self, path: str) -> bool:
+        """True if it is in a folder that the user shares with members."""
+        return any(path == each or path.startswith(f"{each}/") for each in self._shared)
 
     def _stranger(self, event: JobEvent) -> bool:
         if not self.strangers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -308,7 +309,11 @@ def test_a_member_cannot_have_a_file_of_ours_read_as_its_jobs_output(places: Any
     (event,) = steered.say(of(JobEvent(NOW, MINE, "start", {**places, "host": "n1"})))
     places.pop("at_member", None)
     assert isinstance(event, JobEvent)
-    assert event.context == {"host": "n1", "at_member": places}  # told, and read by nobody
+    context = dict(event.context)
+    assert (context.pop("host"), context.pop("at_member")) == ("n1", places)  # told, read by nobody
+    workdir = context.pop("workdir", "/x")
+    read = [os.path.normpath(os.path.join(workdir, path)) for path in (workdir, *context.values())]
+    assert all(path == "/x" or path.startswith("/x/") for path in read)
 
 
 def test_what_lies_in_a_shared_folder_is_read_there() -> None:
@@ -316,6 +321,12 @@ def test_what_lies_in_a_shared_folder_is_read_there() -> None:
     for places in ({"workdir": "/x"}, {"workdir": "/x/y/", "stdout": "../out", "stderr": "/x/err"}):
         start = JobEvent(NOW, MINE, "start", places)
         assert steered.say(of(start)) == [start]
+    # A job may run anywhere while its output is there.
+    start = JobEvent(NOW, MINE, "start", {"workdir": "/home/user", "stdout": "../../x/out"})
+    (event,) = steered.say(of(start))
+    assert isinstance(event, JobEvent)
+    assert event.context["stdout"] == "/x/out"
+    assert "workdir" not in event.context
     forged = JobEvent(NOW, MINE, "start", {"workdir": "/x", "at_member": {"stdout": "/y"}})
     assert steered.say(of(forged)) == [JobEvent(NOW, MINE, "start", {"workdir": "/x"})]
 

@@ -16,8 +16,8 @@ from ensemble_core.testing.crash import seed_and_rounds
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
-    """A service with one member: its port, and a controller's token."""
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str, str]]:
+    """A service with one member: its port, a controller's token, and a folder that both see."""
     folder = tmp_path_factory.mktemp("service")
     settings = Settings(state=folder / "service", port=0)
     tokens = TokenFile(settings.token_path)
@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str
         )
         agent.start()
         assert agent.wait_connected(60)
-        yield service.port, controller
+        yield service.port, controller, str(tmp_path_factory.getbasetemp())
         agent.stop()
 
 
@@ -42,9 +42,9 @@ class Remote:
     options: Sequence[str]
 
     @pytest.fixture(autouse=True)
-    def _service(self, service: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
-        port, token = service
-        self.options = ("--host", "127.0.0.1", "--port", str(port))
+    def _service(self, service: tuple[int, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        port, token, shared = service
+        self.options = ("--host", "127.0.0.1", "--port", str(port), "-o", f"shared={shared}")
         monkeypatch.setenv("ENSEMBLE_TOKEN", token)
 
 
