@@ -1,4 +1,5 @@
-"""MiniClusters in a Kubernetes cluster: one is read, and its scale is set; nothing else is touched.
+"""MiniClusters in a Kubernetes cluster: one is read, with its Job, and its scale is set; nothing
+else is touched.
 
 Called by :mod:`ensemble_minicluster.resizer`. The Kubernetes client is imported when a connection
 is set up. Nothing is tried twice here, and each request has its time: what can go wrong is a
@@ -60,9 +61,10 @@ class MiniClusters:
     """The MiniClusters that a client of Kubernetes (``kubernetes.client.ApiClient``) may reach."""
 
     def __init__(self, api_client: Any) -> None:
-        from kubernetes.client import CustomObjectsApi
+        from kubernetes.client import BatchV1Api, CustomObjectsApi
 
         self._client = api_client
+        self._jobs = BatchV1Api(api_client)
         self._api = CustomObjectsApi(api_client)
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]:
@@ -87,6 +89,13 @@ class MiniClusters:
             timeout,
             changes=True,
         )
+
+    def parallelism(self, namespace: str, name: str, timeout: float) -> int | None:
+        """How many pods the Flux Operator's Job of this name is to have. Raises :class:`Fault`."""
+        found = self._ask(self._jobs.read_namespaced_job, (name, namespace), timeout, changes=False)
+        spec = found.get("spec")
+        count = spec.get("parallelism") if isinstance(spec, Mapping) else None
+        return count if isinstance(count, int) and not isinstance(count, bool) else None
 
     def close(self) -> None:
         """Close the connections."""

@@ -14,7 +14,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ensemble_core import EnsembleError, Resized, Resizer, UsageError
@@ -26,10 +26,14 @@ __all__ = ["KubernetesResizer", "build"]
 
 #: How often a change by others is given way to.
 _CONFLICTS = 8
-#: How often a request without an answer, or an API server in trouble, is tried.
-_TROUBLES = 3
-#: Seconds that the operator is given to act, before the size on record has to do.
-_CONFIRM = 3.0
+#: Seconds after trouble in which an API server that has just started does not know yet what
+#: everybody may do: it refuses a right token.
+_STARTING = 10.0
+#: Seconds between two tries of an API server in trouble, at most.
+_LAST_TRY = 1.0
+#: Seconds that the operator is given to act, before the size on record has to do; and after how
+#: many its Job is asked, for what it writes to the status may be lost for good.
+_CONFIRM, _STALE = 3.0, 1.0
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -41,6 +45,8 @@ class Objects(Protocol):
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]: ...
 
     def scale(self, namespace: str, name: str, size: int, version: str, timeout: float) -> None: ...
+
+    def parallelism(self, namespace: str, name: str, timeout: float) -> int | None: ...
 
     def close(self) -> None: ...
 
@@ -105,6 +111,8 @@ class KubernetesResizer(Resizer):
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
+        #: When the API server was last in trouble.
+        self._trouble = -_STARTING
         #: By object: what was set without an answer, for which delta. Whoever asks for the same
         #: again gets it, if it was carried out, and not as much once more.
         self._lost: dict[tuple[str, str], tuple[int, Sizes, Plan]] = {}
@@ -126,7 +134,7 @@ class KubernetesResizer(Resizer):
     def size(self, member: str) -> int | None:
         try:
             namespace, name = self._object(member)
-            return read(self._objects.get(namespace, name, self._timeout / 2)).before
+            return self._sizes(namespace, name, self._timeout / 2).before
         except Exception:  # by contract: where it cannot be known, for whatever reason
             return None
 
@@ -175,8 +183,21 @@ class KubernetesResizer(Resizer):
             return self._verify(request, None)
 
     def _look(self, request: _Request) -> Sizes:
-        found = self._objects.get(request.namespace, request.name, self._time(request))
-        return read(found, self._ceiling)
+        return self._sizes(request.namespace, request.name, self._time(request))
+
+    def _sizes(self, namespace: str, name: str, timeout: float) -> Sizes:
+        seen = read(self._objects.get(namespace, name, timeout), self._ceiling)
+        if seen.ignored:  # then what the operator has done counts, and its status may be stale
+            pods = self._pods(namespace, name, timeout)
+            return seen if pods is None else replace(seen, acted_on=pods)
+        return seen
+
+    def _pods(self, namespace: str, name: str, timeout: float) -> int | None:
+        """What the operator made of the size; ``None`` where we may not know."""
+        try:
+            return self._objects.parallelism(namespace, name, timeout)
+        except Fault:
+            return None
 
     def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
         try:
@@ -211,12 +232,17 @@ class KubernetesResizer(Resizer):
             request.conflicts += 1
             tries, over = request.conflicts, request.conflicts >= _CONFLICTS
         elif fault.transient or fault.perhaps:
+            self._trouble = self._clock()
             request.troubles += 1
-            tries, over = request.troubles, request.troubles >= _TROUBLES
+            tries, over = request.troubles, False
+        elif fault.code == "forbidden" and self._clock() - self._trouble < _STARTING:
+            request.troubles += 1
+            tries, over = request.troubles, False
         else:
             raise self._final(request, fault)
         # Jitter, so that those who were in each other's way are not so again.
-        pause = min(0.05 * 2**tries, 0.5) * (0.5 + self._chance() / 2)
+        longest = 0.5 if fault.code == "conflict" else _LAST_TRY
+        pause = min(0.05 * 2**tries, longest) * (0.5 + self._chance() / 2)
         if over or self._clock() + pause >= request.deadline:
             raise self._final(request, fault)
         self._sleep(pause)
@@ -236,6 +262,8 @@ class KubernetesResizer(Resizer):
                 f"it was changed by others each of the {times} times that it was to be resized",
                 transient=True,
             )
+        if fault.code == "forbidden" and request.troubles:
+            return Fault(fault.code, fault.reason, transient=True)
         return fault
 
     def _time(self, request: _Request) -> float:
@@ -251,7 +279,8 @@ class KubernetesResizer(Resizer):
         """Look whether the size stays as it was set, until the operator has acted on it."""
         plan = request.plan
         assert plan is not None
-        until = min(self._clock() + _CONFIRM, request.deadline)
+        began = self._clock()
+        until = min(began + _CONFIRM, request.deadline)
         pause = _FIRST_LOOK
         while True:
             try:
@@ -261,7 +290,10 @@ class KubernetesResizer(Resizer):
                 return _answer(request, plan)  # it is set, and that was acknowledged
             if seen.size != plan.target:
                 return _overridden(request, plan, seen)
-            if seen.acted_on == plan.target:
+            if seen.acted_on == plan.target or (
+                self._clock() - began >= _STALE
+                and self._pods(request.namespace, request.name, _STALE) == plan.target
+            ):
                 return _answer(request, plan)
             if self._clock() + pause >= until:
                 words = "the size is set, but the Flux Operator has not acted on it yet"

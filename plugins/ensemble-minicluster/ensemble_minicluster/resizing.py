@@ -80,6 +80,8 @@ class Resizing:
                 self._pending.discard(request)
             if told is not None:
                 outcome, size, reason = told
+                if outcome == "denied" and size is None:
+                    size = self._cluster.up  # nothing has changed, and messages speak of it
                 self._tell(ResizeOutcome(self._clock(), request, outcome, size=size, reason=reason))
         # Whether these were to go is not known; a node must not stay drained for ever.
         self._cluster.undrain(self._cluster.held)

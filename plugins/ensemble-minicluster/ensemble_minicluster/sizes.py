@@ -73,6 +73,11 @@ class Sizes:
             return self.size
         return self.acted_on if self._taken(self.acted_on) else None
 
+    @property
+    def ignored(self) -> bool:
+        """Whether the operator takes no notice of the size on record."""
+        return not self._taken(self.size)
+
     def plan(self, delta: int) -> Plan:
         """What ``delta`` more nodes lead to (fewer, when negative). Raises :class:`Unsized`."""
         before = self.before
@@ -127,11 +132,11 @@ def read(found: Mapping[str, Any], ceiling: int | None = None) -> Sizes:
         # Without it, a change by somebody else in between would be overwritten.
         raise Unsized("malformed", "the MiniCluster has no metadata.resourceVersion")
     least = max(_count(spec, "minSize") or 1, 1)
-    limits = {
-        "its maxSize": _count(spec, "maxSize"),
-        # Without a maxSize the operator lets nothing grow over the size it was made with.
-        "the size it was made with, for it has no larger maxSize": _count(status, "maximumSize"),
-    }
+    wanted = _count(spec, "maxSize")
+    # The operator looks at the maxSize when it makes the MiniCluster, and never again.
+    late = f", and its maxSize of {wanted} came later" if wanted else ", for it has no maxSize"
+    fixed = f"its status.maximumSize, fixed by the Flux Operator when it was made{late}"
+    limits = {"its maxSize": wanted, fixed: _count(status, "maximumSize")}
     most, why = min(
         ((limit, why) for why, limit in limits.items() if limit is not None and limit > 0),
         default=(None, ""),

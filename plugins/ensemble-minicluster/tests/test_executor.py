@@ -185,7 +185,7 @@ def test_without_a_handle_the_gauges_say_what_is_up(played: Play) -> None:
     cluster.flux.tell_up(3)
     assert cluster.answer("resize-1").size == 3
     outcome = cluster.resize("resize-2", -1)
-    assert outcome.outcome == "denied"
+    assert (outcome.outcome, outcome.size) == ("denied", 3), "rules speak of the size"
     assert "no access to Flux" in outcome.reason
     cluster.cloud.act = lambda before, after: cluster.flux.tell_up(after)
     assert cluster.resize("resize-3", -1, "force").outcome == "granted"
@@ -294,7 +294,7 @@ def test_a_refused_credential_is_a_denial_with_what_to_do(played: Play) -> None:
         ExecutorError("the service refused", cause="not your member", hint="get a token")
     ]
     outcome = cluster.resize("resize-1", 1)
-    assert outcome.outcome == "denied"
+    assert (outcome.outcome, outcome.size) == ("denied", 2)
     assert outcome.reason == "the service refused: not your member (get a token)"
 
 

@@ -38,3 +38,11 @@ def seen(cluster: Cluster) -> None:
     while "status" not in cluster.store.get(kind, "default", "ensemble"):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def touch(cluster: Cluster) -> None:
+    """Somebody else changes the MiniCluster, and not its size."""
+    kind = cluster.store.kinds[(FLUX, "miniclusters")]
+    found = cluster.store.get(kind, "default", "ensemble")
+    found["metadata"].setdefault("labels", {})["touched"] = found["metadata"]["resourceVersion"]
+    cluster.store.write(kind, "default", found)

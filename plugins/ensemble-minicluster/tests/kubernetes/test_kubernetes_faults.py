@@ -78,12 +78,12 @@ def test_a_refusal_has_its_name_and_the_servers_words(
 ) -> None:
     minicluster(size=2, maxSize=8)
     cluster.trouble = lambda asked, path: (code, status(code)) if asked == method else None
-    answer = build().resize(MEMBER, 1)
+    answer = build(timeout=0.5).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", expected, transient)
     assert "said by the server" in answer.reason
     assert "\n" not in answer.reason
     assert on_record(cluster) == 2
-    assert len(cluster.log) <= 6
+    assert len(cluster.log) <= (12 if transient else 2)
     if method == "PATCH":
         assert (answer.before, answer.asked, answer.granted) == (2, 3, 2)
 
@@ -96,6 +96,42 @@ def test_an_api_server_in_trouble_for_a_moment_is_asked_again(
     troubles = iter([(503, "no"), (502, "no")])
     cluster.trouble = lambda method, path: next(troubles, None)
     assert sizes(build().resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
+
+
+def test_an_api_server_that_is_away_for_seconds_is_waited_for(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    """It was called denied after a quarter of a second, whatever the timeout said."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    asked: list[str] = []
+
+    def trouble(method: str, path: str) -> tuple[int, str] | None:
+        asked.append(method)
+        return (503, "no") if len(asked) <= 6 else None
+
+    cluster.trouble = trouble
+    assert sizes(build(timeout=60).resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
+
+
+def test_an_api_server_that_has_just_started_may_refuse_a_right_token(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    troubles = iter([(503, "no"), (403, status(403)), (403, status(403)), (403, status(403))])
+    cluster.trouble = lambda method, path: next(troubles, None)
+    assert sizes(build(timeout=60).resize(MEMBER, 1)) == ("granted", 2, 3, 3, "")
+
+
+def test_where_it_refuses_after_trouble_for_good_it_may_be_asked_again(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    troubles = iter([(503, "no")])
+    cluster.trouble = lambda method, path: next(troubles, (403, status(403)))
+    answer = build(timeout=0.5).resize(MEMBER, 1)
+    assert (answer.outcome, answer.code, answer.transient) == ("denied", "forbidden", True)
 
 
 @pytest.mark.parametrize("text", ["<html>login</html>", "", "[]", "null", '"x"', "[" * 100_000])
@@ -137,7 +173,7 @@ def test_an_api_server_that_is_down_is_unreachable(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
     minicluster(size=2, maxSize=8)
-    resizer = build()
+    resizer = build(timeout=0.5)
     assert resizer.size(MEMBER) == 2
     cluster.stop()
     answer = resizer.resize(MEMBER, 1)
@@ -156,6 +192,6 @@ def test_an_api_server_that_hangs_is_given_up_in_time(cluster: Cluster, build: B
 
 def test_a_server_that_hangs_up_is_unreachable(cluster: Cluster, build: Build) -> None:
     cluster.trouble = lambda method, path: 0.0
-    answer = build().resize(MEMBER, 1)
+    answer = build(timeout=0.5).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "broke" in answer.reason

@@ -58,7 +58,7 @@ def test_where_it_stays_unknown_whether_a_patch_was_carried_out_that_is_said(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    answer = build().resize(MEMBER, 2)
+    answer = build(timeout=0.5).resize(MEMBER, 2)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "unreachable", True)
     assert "whether 4 nodes were set is not known" in answer.reason
 
@@ -80,7 +80,7 @@ def test_asking_for_the_same_again_does_not_give_twice(
         return 0.0 if dead else None
 
     cluster.trouble = trouble
-    resizer = build()
+    resizer = build(timeout=1)
     assert resizer.resize(MEMBER, 2).outcome == "denied"
     assert on_record(cluster) == (4 if carried_out else 2)
     cluster.trouble = lambda method, path: None

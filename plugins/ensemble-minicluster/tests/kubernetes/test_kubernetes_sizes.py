@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ensemble_minicluster.testing import Cluster, Operator
 from ensemble_minicluster.testing.kinds import FLUX
-from looks import MEMBER, Build, Make, on_record, patches, seen, sizes
+from looks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
@@ -78,6 +78,57 @@ class TestWithAnOperator:
         cluster.store.write(kind, "default", {**found, "spec": {**found["spec"], "size": 9}})
         assert resizer.size(MEMBER) == 3
         assert sizes(resizer.resize(MEMBER, 1)) == ("granted", 3, 4, 4, "")
+
+    def test_a_status_that_was_lost_is_not_waited_for(
+        self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+    ) -> None:
+        """A change by others just when the operator tells the size: status.size is wrong for good."""
+        minicluster(size=2, maxSize=8)
+        seen(cluster)
+        operator.before_status = lambda: touch(cluster)
+        assert sizes(build().resize(MEMBER, 2)) == ("granted", 2, 4, 4, "")
+        kind = cluster.store.kinds[(FLUX, "miniclusters")]
+        assert cluster.store.get(kind, "default", "ensemble")["status"]["size"] == 0
+
+    def test_what_the_operator_has_is_known_although_its_status_was_lost(
+        self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+    ) -> None:
+        """It has 4, says 0, and somebody set 9 of at most 8, which it ignores."""
+        minicluster(size=2, maxSize=8)
+        seen(cluster)
+        operator.before_status = lambda: touch(cluster)
+        assert build().resize(MEMBER, 2).granted == 4
+        kind = cluster.store.kinds[(FLUX, "miniclusters")]
+        found = cluster.store.get(kind, "default", "ensemble")
+        cluster.store.write(kind, "default", {**found, "spec": {**found["spec"], "size": 9}})
+        assert build().size(MEMBER) == 4
+        assert sizes(build().resize(MEMBER, 1)) == ("granted", 4, 5, 5, "")
+
+    @pytest.mark.parametrize(
+        ("now", "says"),
+        [
+            (8, "its maxSize"),
+            (3, "its maxSize"),
+            (12, "fixed by the Flux Operator when it was made, and its maxSize of 12 came later"),
+            (None, "fixed by the Flux Operator when it was made, for it has no maxSize"),
+        ],
+    )
+    def test_why_it_may_not_grow_is_what_the_object_says(
+        self, cluster: Cluster, build: Build, minicluster: Make, now: int | None, says: str
+    ) -> None:
+        """A maxSize that was lowered, raised or taken away since it was made with one of 8."""
+        minicluster(size=2, maxSize=8)
+        seen(cluster)
+        kind = cluster.store.kinds[(FLUX, "miniclusters")]
+        found = cluster.store.get(kind, "default", "ensemble")
+        found["spec"] = {**found["spec"], "maxSize": now}
+        if now is None:
+            del found["spec"]["maxSize"]
+        cluster.store.write(kind, "default", found)
+        answer = build().resize(MEMBER, 20)
+        most = min(now or 8, 8)
+        assert sizes(answer) == ("partial", 2, 22, most, "at-maximum")
+        assert answer.reason.endswith(says)
 
     def test_a_size_that_is_set_back_is_not_called_granted(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
