@@ -68,6 +68,21 @@ _CONTEXTS: Mapping[str, frozenset[str]] = {
 }
 
 
+def _seconds(what: str) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "required": ["seconds"],
+        "properties": {
+            "seconds": {
+                "description": f'{what}: seconds, or a duration such as "5m".',
+                "type": ["number", "string"],
+                "exclusiveMinimum": 0,
+                "x-ensemble": "duration",
+            }
+        },
+    }
+
+
 def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
         return Trigger(wakes=wakes, group=name)
@@ -99,18 +114,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name="interval",
         summary="every so many seconds",
         build=lambda name, options: Trigger(every=float(options["seconds"])),
-        options={
-            "type": "object",
-            "required": ["seconds"],
-            "properties": {
-                "seconds": {
-                    "description": 'Time between occasions: seconds, or a duration such as "5m".',
-                    "type": ["number", "string"],
-                    "exclusiveMinimum": 0,
-                    "x-ensemble": "duration",
-                }
-            },
-        },
+        options=_seconds("Time between occasions"),
     )
     yield TriggerPlugin(
         name="heartbeat",
@@ -150,6 +154,16 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         summary="an observer read a row of values in a job's output",
         build=_on("observed"),
         name_means="group",
+    )
+    yield TriggerPlugin(
+        name="silent",
+        summary="a running job gave no row for so long (once an attempt)",
+        build=lambda name, options: Trigger(
+            wakes=("silent",), group=name, after=float(options["seconds"])
+        ),
+        name_means="group",
+        about="job-begun",
+        options=_seconds("How long no row came, or none since the start"),
     )
     for what, summary in _RESIZES.items():
         name = f"resize-{what}"

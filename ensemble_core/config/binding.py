@@ -50,7 +50,7 @@ def bind_rule(
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
     of_tables = frozenset(one for one in reads if table_column(one, context.known.tables))
     seen = woken.trigger.group
-    if woken.trigger.wakes == ("observed",) and not context.observed(seen):
+    if woken.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
         context.warnings.append(
             f"rule {name!r} waits for what observers read, and {whose} observer ('observe:')"

@@ -475,7 +475,8 @@ def _wakes_alone(trigger: Trigger) -> bool:
         trigger.every is not None
         or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
         or any(
-            not name.startswith(("job-", "observed", "resize-", "idle")) for name in trigger.wakes
+            not name.startswith(("job-", "observed", "resize-", "idle", "silent"))
+            for name in trigger.wakes
         )
     )
 

@@ -261,6 +261,11 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
+        if state.silence.of:
+            if event.name == "start":
+                state.silence.begin(record, state.now, state.timers)
+            elif event.name in ("finish", "clean"):
+                state.silence.end(record)
         index = state.rules.index
         source = record.index.source
         if source is not None and source.result and "job-success" in occasions:
@@ -308,6 +313,8 @@ class Engine:
         if record is None:
             return
         self.state.link = record.link
+        if self.state.silence.of:
+            self.state.silence.heard(record, self.state.now)
         if event.anew and record.rows is not None:
             record.rows.pop(event.observer, None)
             record.index.forget_rows(event.observer)
@@ -343,6 +350,7 @@ class Engine:
                 state.errors -= 1
         state.ended_by_loss = None
         state.look_for_end = True
+        state.silence.begin_anew(state.now, state.timers)
         # An undisturbed run hears of gauges that change, and of no others.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
@@ -445,6 +453,13 @@ class Engine:
             self._rules.settle(event)
             if not rule_state.live:
                 state.timers.stop("interval", event.key)
+            state.look_for_end = True
+        elif event.timer == "silent":
+            for seconds, job in state.silence.found(event.key, state.now):
+                record = state.table.records.get(job)
+                if record is not None and (record.refused or not record.cancelling):
+                    self._rules.silent(record, seconds, event)
+            state.silence.wait(event.key, state.timers)
             state.look_for_end = True
         elif event.timer == "pace":
             self._effects.submission.release()

@@ -178,6 +178,16 @@ class RuleEvaluation:
             found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
         self.consider_each(in_order(found), occasion)
 
+    def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
+        """Consider the rules that wait for a job which gave no row for so many seconds."""
+        group = record.job.group
+        self.state.link = record.link
+        self.report_occasions(("silent",), group)
+        waiting = list(self.state.rules.index.waiting("silent", group))
+        found = [each for each in waiting if each.rule.trigger.after == seconds]
+        self.consider_each(in_order(found), Occasion(event, record))
+        self.settle(event)
+
     # -- one rule ------------------------------------------------------------------------------
 
     def consider(self, rule_state: RuleState, occasion: Occasion) -> None:
@@ -340,6 +350,6 @@ class RuleEvaluation:
         rule_state = state.rules.join(spec)
         rule = rule_state.rule
         state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
-        state.table.serve(rule, state.ensemble.statistics)
+        state.serve(rule)
         state.schedule(rule_state, state.now)
         state.look_at_once(rule_state)

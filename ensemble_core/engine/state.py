@@ -18,6 +18,7 @@ from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.scopes import Scope, Slice
+from ensemble_core.engine.silence import Silence
 from ensemble_core.engine.strangers import Strangers
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
@@ -77,6 +78,7 @@ class State:
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
         self.strangers = Strangers()
         self.timers = Timers()
+        self.silence = Silence()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
@@ -161,11 +163,21 @@ class State:
         self.look_for_end = True
         return dropped
 
+    def serve(self, rule: BoundRule) -> None:
+        """Keep what a rule speaks of, or waits for."""
+        self.table.serve(rule, self.ensemble.statistics)
+        if rule.trigger.after is not None:
+            groups = rule.groups or tuple(self.table.groups)
+            records = self.table.records.values()
+            self.silence.serve(groups, rule.trigger.after, records, self.now)
+            for group in groups:
+                self.silence.wait(group, self.timers)
+
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
         """Keep what rules and groups speak of, and which combinations there were, where rules (or
         what a function returns: ``everything``) may ask for others."""
         for state in self.rules.states.values():
-            self.table.serve(state.rule, ensemble.statistics)
+            self.serve(state.rule)
         for group in ensemble.groups.values():
             self.table.read(group.name, group.reads, ensemble.statistics)
         self.table.keep_done(

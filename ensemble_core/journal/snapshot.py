@@ -30,6 +30,7 @@ from ensemble_core.engine import (
     rule_index,
     rule_set,
     scopes,
+    silence,
     strangers,
     table_rows,
     timers,
@@ -56,7 +57,19 @@ _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
         *(engine_state, gauges, job_record, job_table, occasion, rate_limit, rule_index, rule_set),
-        *(scopes, strangers, table_rows, timers, series, store, decisions, events, jobs, sweeps),
+        *(
+            scopes,
+            silence,
+            strangers,
+            table_rows,
+            timers,
+            series,
+            store,
+            decisions,
+            events,
+            jobs,
+            sweeps,
+        ),
     )
     for name, found in vars(module).items()
     if isinstance(found, type)

@@ -111,8 +111,8 @@ class Resources(Event):
 class TimerElapsed(Event):
     """A time that the engine asked to be told of has come.
 
-    ``timer`` is what it was for; ``key`` is the rule's id for an interval or for silent jobs, the
-    request's id for a retry of a resize, the job's id for an attempt.
+    ``timer`` is what it was for; ``key`` is the rule's id for an interval, the group's name for
+    silent jobs, the request's id for a retry of a resize, the job's id for an attempt.
     """
 
     type: ClassVar[str] = "timer"

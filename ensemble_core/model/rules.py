@@ -144,14 +144,16 @@ class Trigger:
     ``observed``, ``resize-granted``, or the name of a plugin's own event, which is the trigger's
     name or that of another trigger). ``group`` narrows
     occasions to jobs of one group; of ``idle`` alone ``groups`` may be several, which are then
-    looked at as one. ``match`` may narrow further: it is given the occasion's event
-    and fields (of a metric's trigger ``value`` too; of an observed row ``observer`` too), runs on
-    the engine's thread, and must be pure and quick.
+    looked at as one. ``after`` is for ``silent``: how many seconds without a row. ``match`` may
+    narrow further: it is given the occasion's event and fields (of a metric's trigger ``value``
+    too; of an observed row ``observer`` too), runs on the engine's thread, and must be pure and
+    quick.
     """
 
     wakes: tuple[str, ...] = ()
     group: str | None = None
     groups: tuple[str, ...] = ()
+    after: float | None = None
     metric: str | None = None
     every: float | None = None
     match: Callable[[Event, Mapping[str, Any]], bool] | None = None

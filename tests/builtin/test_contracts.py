@@ -47,7 +47,10 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "disable": {"rules": ["rule-1"]},
     "log": {"message": "job {job} ended"},
 }
-TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {"interval": {"seconds": 5}}
+TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "interval": {"seconds": 5},
+    "silent": {"seconds": 5},
+}
 WINDOWS = ("variance", "mean", "max", "min", "sum", "iqr", "mad", "median", "p90", "quantile")
 
 

@@ -47,7 +47,11 @@ custom: |
 
 @pytest.mark.parametrize("trigger", BUILTIN_TRIGGERS)
 def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) -> None:
-    extra = {"metric": "name: count.sim.success,", "interval": "seconds: 5,"}.get(trigger, "")
+    extra = {
+        "metric": "name: count.sim.success,",
+        "interval": "seconds: 5,",
+        "silent": "seconds: 5,",
+    }.get(trigger, "")
     told = story(f"  - {{id: it, trigger: {trigger}, {extra} action: {{name: log, message: x}}}}")
     told.start()
     event = trigger.removeprefix("job-")
@@ -79,6 +83,7 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
         ):
             told.tell(JobEvent(told.now, "sim.0", event, {"status": 0, "severity": 1}))
         told.tell(Observed(told.now, "sim.0", "json-lines", {"T": 1.0}))
+        told.wait(6)
         told.job("sim.0", "finish", status=0)
         told.job("sim.0", "free", "clean")
         told.wait(60)

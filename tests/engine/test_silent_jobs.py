@@ -1,0 +1,108 @@
+"""``silent``: a running, observed job that gave no row for so long."""
+
+from __future__ import annotations
+
+from ensemble_core.model.decisions import Cancel, Log
+from ensemble_core.model.events import Resumed
+from ensemble_core.testing import Story
+
+GROUPS = """
+jobs:
+  - {name: sim, command: sim, count: 3, observe: {json-lines: {}}}
+  - {name: blind, command: blind}
+rules:
+  - {trigger: start, action: {name: submit}}
+"""
+HUNG = """
+  - {id: hung, trigger: silent, name: sim, seconds: 1m, repetitions: 9,
+     action: [{name: log, message: "{job}"}, {name: cancel}]}
+"""
+
+
+def story(rules: str = HUNG) -> Story:
+    told = Story(GROUPS + rules)
+    told.start()
+    return told
+
+
+def messages(told: Story) -> list[str]:
+    return [one.message for one in told.decisions if isinstance(one, Log)]
+
+
+def test_a_job_without_a_row_since_its_start_is_silent_and_cancelled() -> None:
+    told = story()
+    told.begin("sim.0")
+    told.wait(59)
+    assert messages(told) == []
+    told.wait(1)
+    assert messages(told) == ["sim.0"]
+    assert [one.jobs for one in told.decisions if isinstance(one, Cancel)] == [("sim.0",)]
+
+
+def test_each_row_begins_the_time_anew_and_once_an_attempt_is_enough() -> None:
+    told = story(HUNG.replace(", {name: cancel}", ""))
+    told.begin("sim.0")
+    for _ in range(5):
+        told.wait(50)
+        told.observe("sim.0", E=1.0)
+    assert messages(told) == []
+    told.wait(60)
+    assert messages(told) == ["sim.0"]
+    told.observe("sim.0", E=1.0)
+    told.wait(600)
+    assert messages(told) == ["sim.0"]
+
+
+def test_jobs_that_wait_or_have_ended_or_have_no_observer_are_never_silent() -> None:
+    told = story(
+        "  - {trigger: silent, seconds: 60, repetitions: 9, action: {name: log, message: '{job}'}}"
+    )
+    told.job("sim.0", "submit", "depend")
+    told.play("sim.1", duration=30)
+    told.begin("blind.0")
+    told.wait(600)
+    assert messages(told) == []
+    assert told.engine.next_timer() is None
+
+
+def test_one_timer_of_a_group_tells_of_each_job_at_its_time() -> None:
+    told = story(HUNG.replace(", {name: cancel}", ""))
+    told.begin("sim.0")
+    told.wait(20)
+    told.begin("sim.1")
+    told.wait(20)
+    told.begin("sim.2")
+    told.observe("sim.0", E=1.0)
+    told.wait(39)
+    assert messages(told) == []
+    told.wait(1)  # sim.1 began 60 s ago
+    assert messages(told) == ["sim.1"]
+    told.wait(20)  # sim.2 began, and sim.0 gave its row, 60 s ago
+    assert messages(told) == ["sim.1", "sim.2", "sim.0"]
+
+
+def test_rules_with_other_times_each_have_their_own() -> None:
+    told = story(
+        """
+  - {trigger: silent, name: sim, seconds: 30, action: {name: log, message: "short"}}
+  - {trigger: silent, name: sim, seconds: 90, action: {name: log, message: "long"}}
+"""
+    )
+    told.begin("sim.0")
+    told.wait(40)
+    told.observe("sim.0", E=1.0)
+    told.wait(89)
+    assert messages(told) == ["short"]
+    told.wait(1)
+    assert messages(told) == ["short", "long"]
+
+
+def test_a_resume_counts_anew_for_what_was_printed_meanwhile_is_still_to_be_read() -> None:
+    told = story()
+    told.begin("sim.0")
+    told.now += 3600
+    told.tell(Resumed(told.now, {}))
+    told.wait(59)
+    assert messages(told) == []
+    told.wait(1)
+    assert messages(told) == ["sim.0"]
