@@ -27,6 +27,8 @@ class Kind:
     #: Only of custom resources: the schema, and the paths that the scale subresource stands for.
     schema: Mapping[str, Any] | None = None
     subresources: Mapping[str, Any] = field(default_factory=dict)
+    #: Fields beside the name and the namespace that lists are narrowed by.
+    fields: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -40,8 +42,25 @@ class Kind:
 BUILT_IN = (
     Kind("", "v1", "namespaces", "Namespace", namespaced=False),
     Kind("", "v1", "configmaps", "ConfigMap"),
-    Kind("", "v1", "pods", "Pod"),
+    Kind(
+        "",
+        "v1",
+        "events",
+        "Event",
+        fields=(
+            *(f"involvedObject.{each}" for each in ("kind", "name", "namespace", "uid")),
+            "reason",
+            "type",
+        ),
+    ),
+    Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"),
+    Kind("", "v1", "pods", "Pod", fields=("status.phase", "spec.nodeName")),
+    Kind("", "v1", "secrets", "Secret", fields=("type",)),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+    Kind("", "v1", "services", "Service"),
+    Kind("apps", "v1", "deployments", "Deployment", subresources={"status": {}}),
+    Kind("coordination.k8s.io", "v1", "leases", "Lease"),
+    Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Kind(BATCH, "v1", "jobs", "Job", subresources={"status": {}}),
     Kind(RBAC, "v1", "roles", "Role"),
     Kind(RBAC, "v1", "rolebindings", "RoleBinding"),
@@ -64,20 +83,28 @@ def of_definition(definition: Mapping[str, Any]) -> Kind:
     )
 
 
-def selected(found: Mapping[str, Any], labels: str, fields: str) -> bool:
+def selected(
+    found: Mapping[str, Any], labels: str, fields: str, known_fields: tuple[str, ...] = ()
+) -> bool:
     """Whether an object is meant by a label selector and a field selector."""
     metadata = found["metadata"]
     known = metadata.get("labels", {})
     if not all(_label(known, term) for term in _terms(labels)):
         return False
     for term in filter(None, fields.split(",")):
-        match = re.fullmatch(r"metadata\.(name|namespace)(!=|==?)(.*)", term)
-        if match is None:
+        match = re.fullmatch(r"([\w.]+)(!=|==?)(.*)", term)
+        if match is None or match[1] not in (*_FIELDS, *known_fields):
             raise Refusal(400, f"field label not supported: {term}")
-        equal = metadata.get(match[1], "") == match[3]
+        value: Any = found
+        for key in match[1].split("."):
+            value = value.get(key, "") if isinstance(value, Mapping) else ""
+        equal = value == match[3]
         if equal == (match[2] == "!="):
             return False
     return True
+
+
+_FIELDS = ("metadata.name", "metadata.namespace")
 
 
 def _terms(selector: str) -> list[str]:

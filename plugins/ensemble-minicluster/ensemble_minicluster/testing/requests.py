@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from . import patches
+from . import patches, schema
 from .access import Access
 from .kinds import Kind, selected
 from .refusals import Refusal, conflict, invalid
 from .store import Object, Store, now
 
 Body = Any
+
+_ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Requests:
     def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
+        #: Lists that were asked for in pages: the version, and what is still to be told.
+        self._pages: dict[str, tuple[int, list[Object]]] = {}
 
     def answer(
         self, method: str, at: Target, query: dict[str, str], body: Body, content_type: str
@@ -71,7 +76,20 @@ class Requests:
         """The status and the body of everything but a watch."""
         if method == "GET" and not at.name:
             return 200, self._list(at, query)
+        dry = query.get("dryRun", "")
+        if dry not in ("", "All"):
+            wrong = f'dryRun: Unsupported value: "{dry}": supported values: "All"'
+            raise invalid("PatchOptions", "meta.k8s.io", at.name, [wrong])
+        with self._store.dry(dry == "All"):
+            return self._changed(method, at, query, body, content_type)
+
+    def _changed(
+        self, method: str, at: Target, query: dict[str, str], body: Body, content_type: str
+    ) -> tuple[int, Object]:
+        strict = query.get("fieldValidation") == "Strict"
         if method == "POST":
+            if strict and not at.subresource:
+                _check_fields(at.kind, body)
             return 201, self._create(at, body)
         if not at.name:
             raise Refusal(405, "the server does not allow this method on the requested resource")
@@ -80,7 +98,7 @@ class Requests:
         if method == "GET":
             return 200, self._store.get(at.kind, at.namespace, at.name)
         if method == "DELETE":
-            return 200, self._delete(at, body)
+            return 200, self._delete(at, query, body)
         part = "status" if at.subresource == "status" else "spec"
         with self._store.changed:
             if method == "PATCH":
@@ -89,18 +107,44 @@ class Requests:
                 raise Refusal(400, "the object provided is unrecognized")
             elif body.get("metadata", {}).get("name") != at.name:
                 raise Refusal(400, "the name of the object does not match the name on the URL")
+            if strict:
+                _check_fields(at.kind, body)
             return 200, self._store.write(at.kind, at.namespace, body, part=part)
 
     def _list(self, at: Target, query: dict[str, str]) -> Object:
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        limit = int(query.get("limit") or 0)
         with self._store.changed:
-            found = self._store.all(at.kind, at.namespace)
+            if query.get("continue"):
+                version, found = self._page(query["continue"])
+            else:
+                version = self._store.version
+                found = [
+                    each
+                    for each in self._store.all(at.kind, at.namespace)
+                    if selected(each, labels, fields, at.kind.fields)
+                ]
+            metadata: Object = {"resourceVersion": str(version)}
+            if limit and len(found) > limit:
+                metadata["continue"] = token = uuid.uuid4().hex
+                self._pages[token] = version, found[limit:]
+                if not labels and not fields:
+                    metadata["remainingItemCount"] = len(found) - limit
             return {
                 "apiVersion": at.kind.api_version,
                 "kind": f"{at.kind.kind}List",
-                "metadata": {"resourceVersion": str(self._store.version)},
-                "items": [each for each in found if selected(each, labels, fields)],
+                "metadata": metadata,
+                "items": found[:limit] if limit else found,
             }
+
+    def _page(self, token: str) -> tuple[int, list[Object]]:
+        """The rest of a list, as it was when its first page was asked for."""
+        if token not in self._pages:
+            raise Refusal(400, "continue key is not valid: invalid continue token")
+        version, found = self._pages[token]
+        if version < self._store.forgotten:
+            raise Refusal(410, "The provided continue parameter is too old")
+        return version, found
 
     def _create(self, at: Target, body: Body) -> Object:
         if not isinstance(body, dict):
@@ -113,7 +157,7 @@ class Requests:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         return self._store.create(at.kind, at.namespace, body)
 
-    def _delete(self, at: Target, body: Body) -> Object:
+    def _delete(self, at: Target, query: dict[str, str], body: Body) -> Object:
         wanted = body.get("preconditions") or {} if isinstance(body, dict) else {}
         with self._store.changed:
             metadata = self._store.get(at.kind, at.namespace, at.name)["metadata"]
@@ -121,6 +165,9 @@ class Requests:
                 if metadata.get(key) != value:
                     why = f"Precondition failed: {key} in precondition: {value}"
                     raise conflict(at.kind.plural, at.kind.group, at.name, why)
+            said = body.get("propagationPolicy") if isinstance(body, dict) else None
+            if (said or query.get("propagationPolicy")) == "Orphan":
+                self._store.orphan(metadata["uid"])
             found = self._store.delete(at.kind, at.namespace, at.name)
         if "deletionTimestamp" in found["metadata"]:
             return found
@@ -172,6 +219,21 @@ class Requests:
                     wanted["metadata"][key] = body["metadata"][key]
             _set(wanted, paths["specReplicasPath"], replicas)
             return _as_scale(self._store.write(at.kind, at.namespace, wanted), paths)
+
+
+def _check_fields(kind: Kind, body: Body) -> None:
+    """Strict field validation. Raises for what would else be left out without a word."""
+    if kind.schema is None or not isinstance(body, dict):
+        return
+    own = {**kind.schema, "properties": {**kind.schema.get("properties", {}), "metadata": _ANY}}
+    wrong = schema.unknown(body, own)
+    if wrong:
+        said = ", ".join(f'unknown field "{each}"' for each in wrong)
+        raise Refusal(
+            400,
+            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {said}",
+        )
 
 
 def _as_scale(found: Object, paths: dict[str, str]) -> Object:

@@ -50,6 +50,27 @@ def _complete_object(value: dict[str, Any], schema: Schema) -> dict[str, Any]:
     return found
 
 
+def unknown(value: Any, schema: Schema, path: str = "") -> list[str]:
+    """Paths of what :func:`complete` leaves out."""
+    if isinstance(value, list) and "items" in schema:
+        pairs = enumerate(value)
+        return [p for i, each in pairs for p in unknown(each, schema["items"], f"{path}[{i}]")]
+    if not isinstance(value, dict):
+        return []
+    properties: dict[str, Schema] = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    keeps = schema.get("x-kubernetes-preserve-unknown-fields", False) or others is True
+    found = []
+    for key, each in value.items():
+        where = f"{path}.{key}".lstrip(".")
+        part = properties.get(key, others)
+        if isinstance(part, dict):
+            found += unknown(each, part, where)
+        elif not keeps:
+            found.append(where)
+    return found
+
+
 def errors(value: Any, schema: Schema, path: str = "") -> list[str]:
     """What is wrong with the value, in the API server's manner: ``path: Invalid value …``."""
     if schema.get("x-kubernetes-int-or-string"):

@@ -97,6 +97,9 @@ class Cluster:
         return path
 
 
+_NOTHING: dict[str, Any] = {"metadata": {}}
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -189,25 +192,33 @@ class _Handler(BaseHTTPRequestHandler):
     # -- watches -----------------------------------------------------------------------------------
 
     def _watch(self, at: Target, query: dict[str, str]) -> None:
-        store = self.cluster.store
-        version = int(query.get("resourceVersion") or store.version)
+        store, fields = self.cluster.store, at.kind.fields
+        first: list[dict[str, Any]] = []
+        with store.changed:
+            version = int(query.get("resourceVersion") or 0) or store.version
+            if query.get("resourceVersion", "0") in ("", "0"):  # what there is, and then the news
+                first = store.all(at.kind, at.namespace)
+        selected(_NOTHING, query.get("labelSelector", ""), query.get("fieldSelector", ""), fields)
         if version < store.forgotten:
             raise Refusal(410, f"too old resource version: {version} ({store.forgotten})")
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for what, found in self._news(at, query, version):
+        for what, found in self._news(at, query, version, first):
             line = json.dumps({"type": what, "object": found}).encode() + b"\n"
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")
 
     def _news(
-        self, at: Target, query: dict[str, str], version: int
+        self, at: Target, query: dict[str, str], version: int, first: list[dict[str, Any]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Changes until the watch ends, with a bookmark two seconds before (as in clusters)."""
         store = self.cluster.store
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        for found in first:
+            if selected(found, labels, fields, at.kind.fields):
+                yield "ADDED", found
         end = time.monotonic() + float(query.get("timeoutSeconds") or 30)
         mark = max(end - 2, time.monotonic())
         marked = query.get("allowWatchBookmarks") not in ("1", "true")
@@ -218,10 +229,13 @@ class _Handler(BaseHTTPRequestHandler):
                     store.changed.wait(max(min(end, end if marked else mark) - time.monotonic(), 0))
                     news = list(store.since(version, at.kind, at.namespace))
                 latest = store.version
-            for when, what, found in news:
+            for when, what, found, before in news:
                 version = when
-                if selected(found, labels, fields):
-                    yield what, found
+                now = what != "DELETED" and selected(found, labels, fields, at.kind.fields)
+                was = before is not None and selected(before, labels, fields, at.kind.fields)
+                # What is no longer meant is told of as if it were gone.
+                if now or was:
+                    yield "MODIFIED" if now and was else "ADDED" if now else "DELETED", found
             if not marked and time.monotonic() >= mark:
                 marked = True
                 metadata = {"resourceVersion": str(latest), "creationTimestamp": None}

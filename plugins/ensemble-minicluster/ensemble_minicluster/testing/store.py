@@ -11,6 +11,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -31,6 +32,13 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _check_event(kind: Kind, namespace: str, found: Object) -> None:
+    about = found.get("involvedObject")
+    if not isinstance(about, dict) or about.get("namespace", "") != namespace:
+        wrong = "involvedObject.namespace: Invalid value: does not match event.namespace"
+        raise invalid(kind.kind, kind.group, found["metadata"]["name"], [wrong])
+
+
 class Store:
     """Objects of all kinds, with their versions."""
 
@@ -39,7 +47,9 @@ class Store:
         self.version = _FIRST_VERSION
         self.forgotten = _FIRST_VERSION
         self.kinds = {(kind.group, kind.plural): kind for kind in BUILT_IN}
-        self.history: list[tuple[int, str, Key, Object]] = []
+        #: With the object as it was before.
+        self.history: list[tuple[int, str, Key, Object, Object | None]] = []
+        self._dry = False
         self._objects: dict[Key, Object] = {}
 
     # -- reading ---------------------------------------------------------------------------------
@@ -60,12 +70,24 @@ class Store:
                 if (group, plural) == (kind.group, kind.plural) and namespace in ("", where)
             ]
 
-    def since(self, version: int, kind: Kind, namespace: str) -> Iterator[tuple[int, str, Object]]:
+    def since(
+        self, version: int, kind: Kind, namespace: str
+    ) -> Iterator[tuple[int, str, Object, Object | None]]:
         """What happened after a version: for watches."""
-        for when, what, (group, plural, where, _), found in self.history:
+        for when, what, (group, plural, where, _), found, before in self.history:
             same = (group, plural) == (kind.group, kind.plural) and namespace in ("", where)
             if same and when > version:
-                yield when, what, found
+                yield when, what, found, before
+
+    @contextmanager
+    def dry(self, run: bool) -> Iterator[None]:
+        """In a dry run everything is checked, and nothing is kept."""
+        with self.changed:
+            self._dry = run
+            try:
+                yield
+            finally:
+                self._dry = False
 
     def forget(self) -> None:
         """Compact the history: versions of the past can no longer be watched from."""
@@ -97,9 +119,14 @@ class Store:
             if "status" in kind.subresources:
                 found.pop("status", None)
             found = self._checked(kind, found)
-            if kind.group == EXTENSIONS:
+            if kind.plural == "events":
+                _check_event(kind, namespace, found)
+            if kind.group == EXTENSIONS and not self._dry:
                 self._establish(found)
-            return self._keep(kind, "ADDED", found)
+            made = self._keep(kind, "ADDED", found)
+            if not self._dry and self._abandoned(made):
+                self._remove(kind, copy.deepcopy(made))
+            return made
 
     def write(self, kind: Kind, namespace: str, given: Object, *, part: str = "spec") -> Object:
         """Replace an object. ``part`` is what may change: ``status``, or all but that."""
@@ -155,7 +182,8 @@ class Store:
                 400, "the API version in the data does not match the expected API version"
             )
         if found.get("kind", kind.kind) != kind.kind:
-            raise Refusal(400, f"{found['kind']} in the data is no {kind.kind}")
+            wrong = f'kind: Invalid value: "{found["kind"]}": must be {kind.kind}'
+            raise invalid(kind.kind, kind.group, name, [wrong])
         if metadata.get("namespace", namespace) != namespace:
             raise Refusal(400, "the namespace of the object does not match that of the request")
         if not _NAME.fullmatch(name):
@@ -185,6 +213,12 @@ class Store:
         whole = dict(kind.schema)
         found = {**schema.complete(found, whole), "metadata": metadata}
         wrong = schema.errors({**found, "metadata": {}}, whole)
+        path = kind.subresources.get("scale", {}).get("specReplicasPath", "").strip(".")
+        replicas: Any = found
+        for key in path.split(".") if path else ():
+            replicas = replicas.get(key) if isinstance(replicas, dict) else None
+        if path and isinstance(replicas, int) and replicas < 0:
+            wrong.append(f"{path}: Invalid value: {replicas}: should be a non-negative integer")
         if wrong:
             raise invalid(kind.kind, kind.group, metadata["name"], wrong)
         return found
@@ -204,29 +238,51 @@ class Store:
         }
 
     def _keep(self, kind: Kind, what: str, found: Object) -> Object:
+        if self._dry:
+            return found
         self.version += 1
         metadata = found["metadata"]
         metadata["resourceVersion"] = str(self.version)
         key = (kind.group, kind.plural, metadata.get("namespace", ""), metadata["name"])
+        before = self._objects.get(key)
         if what == "DELETED":
             self._objects.pop(key, None)
         else:
             self._objects[key] = copy.deepcopy(found)
-        self.history.append((self.version, what, key, copy.deepcopy(found)))
+        self.history.append((self.version, what, key, copy.deepcopy(found), before))
         self.changed.notify_all()
         return found
 
     def _remove(self, kind: Kind, found: Object) -> Object:
         found = self._keep(kind, "DELETED", found)
-        self._collect(kind, found)
+        if not self._dry:
+            self._collect(kind, found)
         return found
+
+    def orphan(self, uid: str) -> None:
+        """Take the references to an owner away, so that what belongs to it stays."""
+        with self.changed:
+            for (group, plural, *_), found in list(self._objects.items()):
+                owners = found["metadata"].get("ownerReferences", [])
+                others = [each for each in owners if each.get("uid") != uid]
+                if others != owners and not self._dry:
+                    changed = copy.deepcopy(found)
+                    changed["metadata"]["ownerReferences"] = others
+                    self._keep(self.kinds[(group, plural)], "MODIFIED", changed)
+
+    def _abandoned(self, found: Object) -> bool:
+        """Whether it has owners, and none of them is there (any more)."""
+        owners = {each.get("uid") for each in found["metadata"].get("ownerReferences", [])}
+        return bool(owners) and not owners & {
+            each["metadata"]["uid"] for each in self._objects.values()
+        }
 
     def _collect(self, kind: Kind, gone: Object) -> None:
         """What a namespace held goes with it, and what belonged to an object as well."""
         uid, name = gone["metadata"]["uid"], gone["metadata"]["name"]
         for (group, plural, namespace, each), found in list(self._objects.items()):
             owners = found["metadata"].get("ownerReferences", [])
-            mine = bool(owners) and all(owner.get("uid") == uid for owner in owners)
+            mine = any(owner.get("uid") == uid for owner in owners) and self._abandoned(found)
             mine = mine or (kind.plural == "namespaces" and namespace == name)
             if mine and (group, plural, namespace, each) in self._objects:
                 self.delete(self.kinds[(group, plural)], namespace, each)

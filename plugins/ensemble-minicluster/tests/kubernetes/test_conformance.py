@@ -84,11 +84,44 @@ def test_what_the_schema_forbids_is_invalid(place: Place, spec: dict[str, Any]) 
     assert (status, found["reason"]) == (422, "Invalid")
 
 
-def test_another_kind_or_namespace_in_the_body_is_a_bad_request(place: Place) -> None:
-    assert place.talk("POST", place.path, {**document("x"), "kind": "Pod"})[0] == 400
+def test_another_kind_in_the_body_is_invalid_and_another_namespace_a_bad_request(
+    place: Place,
+) -> None:
+    assert place.talk("POST", place.path, {**document("x"), "kind": "Pod"})[0] == 422
     body = document("x")
     body["metadata"]["namespace"] = "elsewhere"
     assert place.talk("POST", place.path, body)[0] == 400
+
+
+def test_what_is_unknown_is_refused_where_that_is_asked_for(place: Place, make: Make) -> None:
+    body = document("strict")
+    body["spec"]["nonsense"] = 1
+    status, found = place.talk("POST", f"{place.path}?fieldValidation=Strict", body)
+    assert (status, found["reason"]) == (400, "BadRequest")
+    assert 'unknown field "spec.nonsense"' in found["message"]
+    path = f"{at(place, make())}?fieldValidation=Strict"
+    assert place.talk.merge(path, {"spec": {"nonsense": 1}})[0] in (400, 422)
+    assert place.talk.merge(path, {"spec": {"size": 4}})[0] == 200
+
+
+def test_a_negative_size_is_invalid(place: Place, make: Make) -> None:
+    assert place.talk("POST", place.path, document("negative", size=-1))[0] == 422
+    assert place.talk.merge(at(place, make()), {"spec": {"size": -1}})[0] == 422
+
+
+def test_a_dry_run_checks_everything_and_changes_nothing(place: Place, make: Make) -> None:
+    dry = "dryRun=All"
+    status, found = place.talk("POST", f"{place.path}?{dry}", document("dry"))
+    assert (status, found["spec"]["size"]) == (201, 1)
+    assert place.talk("GET", f"{place.path}/dry")[0] == 404
+    assert place.talk("POST", f"{place.path}?{dry}", document("dry", size="two"))[0] == 422
+    made = make()
+    path = at(place, made)
+    status, found = place.talk.merge(f"{path}?{dry}", {"spec": {"size": 9}})
+    assert (status, found["spec"]["size"]) == (200, 9)
+    assert place.talk("DELETE", f"{path}?{dry}")[0] == 200
+    assert version(place.talk.ok("GET", path)) == version(made)
+    assert place.talk.merge(f"{path}?dryRun=Some", {"spec": {"size": 9}})[0] == 422
 
 
 # -- objects -----------------------------------------------------------------------------------------
@@ -271,6 +304,62 @@ def test_lists_are_narrowed_by_selectors(place: Place, make: Make) -> None:
     assert found(f"fieldSelector=metadata.name%3D{second}") == {second}
 
 
+def test_lists_come_in_pages_of_one_version(place: Place, make: Make) -> None:
+    labels = {"paged": "yes"}
+    names = {make(labels=labels)["metadata"]["name"] for _ in range(3)}
+    query = f"{place.path}?labelSelector=paged%3Dyes&limit=2"
+    first = place.talk.ok("GET", query)
+    assert len(first["items"]) == 2
+    make(labels=labels)  # after the version that is told
+    rest = place.talk.ok("GET", f"{query}&continue={first['metadata']['continue']}")
+    assert not rest["metadata"].get("continue")
+    assert version(rest) == version(first)
+    items = [each["metadata"]["name"] for each in (*first["items"], *rest["items"])]
+    assert (set(items), len(items)) == (names, 3)
+    assert place.talk("GET", f"{query}&continue=nonsense")[0] == 400
+
+
+def test_a_watch_from_nowhere_begins_with_what_there_is(place: Place, make: Make) -> None:
+    one, _ = make(), make()
+    name = one["metadata"]["name"]
+    selector = f"metadata.name%3D{name}"
+    told = list(place.talk.watch(place.path, fieldSelector=selector, timeoutSeconds=1))
+    assert [(each["type"], each["object"]["metadata"]["name"]) for each in told] == [
+        ("ADDED", name)
+    ]
+
+
+def test_a_watch_takes_what_is_no_longer_selected_for_gone(place: Place, make: Make) -> None:
+    start = version(place.talk.ok("GET", place.path))
+    path = at(place, make(labels={"turn": "on"}))
+    place.talk.merge(path, {"metadata": {"labels": {"turn": "off"}}})
+    place.talk.merge(path, {"metadata": {"labels": {"turn": "on"}}})
+    query = {"labelSelector": "turn%3Don", "resourceVersion": start, "timeoutSeconds": 1}
+    told = [each["type"] for each in place.talk.watch(place.path, **query)]
+    assert told == ["ADDED", "DELETED", "ADDED"]
+
+
+def test_events_are_found_by_what_they_are_about(place: Place, make: Make) -> None:
+    found = make()["metadata"]
+    path = f"/api/v1/namespaces/{place.namespace}/events"
+    about = {"kind": "MiniCluster", "name": found["name"], "uid": found["uid"]}
+
+    def event(namespace: str) -> dict[str, Any]:
+        return {
+            "metadata": {"generateName": "e-"},
+            "involvedObject": {**about, "namespace": namespace},
+            "reason": "Resized",
+            "message": "4 nodes",
+            "type": "Normal",
+        }
+
+    place.talk.ok("POST", path, event(place.namespace))
+    assert place.talk("POST", path, event("elsewhere"))[0] == 422
+    query = f"{path}?fieldSelector=involvedObject.uid%3D{found['uid']},reason%3DResized"
+    assert [each["message"] for each in place.talk.ok("GET", query)["items"]] == ["4 nodes"]
+    assert place.talk("GET", f"{path}?fieldSelector=message%3Dx")[0] == 400
+
+
 def test_a_watch_tells_what_happened_since_a_version(place: Place, make: Make) -> None:
     start = version(place.talk.ok("GET", place.path))
     found = make()
@@ -301,15 +390,11 @@ def test_a_watch_that_ended_is_resumed_where_it_was(place: Place, make: Make) ->
 
 def test_a_bookmark_says_up_to_where_a_quiet_watch_has_seen(place: Place, make: Make) -> None:
     latest = version(make())
-    query = {"resourceVersion": latest, "timeoutSeconds": 3, "allowWatchBookmarks": "true"}
-    marks = [
-        each["object"]
-        for each in place.talk.watch(place.path, fieldSelector="metadata.name%3Dnobody", **query)
-        if each["type"] == "BOOKMARK"
-    ]
-    assert marks
-    assert marks[-1]["kind"] == "MiniCluster"
-    assert int(version(marks[-1])) >= int(latest)
+    query = {"resourceVersion": latest, "timeoutSeconds": 8, "allowWatchBookmarks": "true"}
+    told = place.talk.watch(place.path, fieldSelector="metadata.name%3Dnobody", **query)
+    mark = next(each["object"] for each in told if each["type"] == "BOOKMARK")
+    assert mark["kind"] == "MiniCluster"
+    assert int(version(mark)) >= int(latest)
 
 
 def test_a_watch_from_too_long_ago_is_gone(place: Place, make: Make) -> None:
@@ -419,6 +504,46 @@ def test_what_belongs_to_an_object_goes_with_it(place: Place, make: Make) -> Non
     place.talk.ok("DELETE", at(place, owner))
     place.talk.until(f"{maps}/{name}", lambda found: found.get("code") == 404, place.patience)
     assert place.talk("GET", f"{maps}/not-{name}")[0] == 200
+
+
+def belonging(place: Place, name: str, *owners: dict[str, Any]) -> str:
+    """The path of a ConfigMap that belongs to them."""
+    references = [
+        {
+            **{key: each[key] for key in ("apiVersion", "kind")},
+            **{key: each["metadata"][key] for key in ("name", "uid")},
+        }
+        for each in owners
+    ]
+    maps = f"/api/v1/namespaces/{place.namespace}/configmaps"
+    place.talk.ok("POST", maps, {"metadata": {"name": name, "ownerReferences": references}})
+    return f"{maps}/{name}"
+
+
+def test_what_has_two_owners_goes_with_the_last(place: Place, make: Make) -> None:
+    one, two = make(), make()
+    path = belonging(place, f"both-{one['metadata']['name']}", one, two)
+    place.talk.ok("DELETE", at(place, one))
+    time.sleep(5 if place.real else 0.1)
+    assert place.talk("GET", path)[0] == 200
+    place.talk.ok("DELETE", at(place, two))
+    place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
+
+
+def test_what_belongs_to_an_object_may_be_left_behind(place: Place, make: Make) -> None:
+    owner = make()
+    path = belonging(place, f"left-{owner['metadata']['name']}", owner)
+    place.talk.ok("DELETE", at(place, owner), {"propagationPolicy": "Orphan"})
+    place.talk.until(at(place, owner), lambda found: found.get("code") == 404, place.patience)
+    time.sleep(5 if place.real else 0.1)
+    assert not place.talk.ok("GET", path)["metadata"].get("ownerReferences")
+
+
+def test_what_belongs_to_nobody_that_is_there_goes(place: Place, make: Make) -> None:
+    owner = make()
+    place.talk.ok("DELETE", at(place, owner))
+    path = belonging(place, f"late-{owner['metadata']['name']}", owner)
+    place.talk.until(path, lambda found: found.get("code") == 404, place.patience)
 
 
 def test_a_deletion_may_name_the_object_it_means(place: Place, make: Make) -> None:
