@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import TextIO
 
 from ensemble_core.cli.text_style import TextStyle, encodable, print_line, printable, style_of
-from ensemble_core.errors import EnsembleError, FileErrors, Location
+from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 
-__all__ = ["errors_as_json", "flatten", "format_error", "print_error", "print_warning"]
+__all__ = [
+    "errors_as_json",
+    "flatten",
+    "format_error",
+    "print_error",
+    "print_warning",
+    "usage_errors",
+]
 
 _WIDEST = 100
 _LARGEST = 4_000_000
@@ -97,6 +104,17 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
                 print_line(to_json({**each.to_dict(), "exit_code": error.exit_code}))
         sys.stdout.flush()  # what was shown comes before what was wrong
         raise
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """What is refused in here came from the command line: exit code 2."""
+    try:
+        yield
+    except EnsembleError as error:
+        raise UsageError(
+            error.what, where=error.where, cause=error.cause, hint=error.hint, code=error.code
+        ) from None
 
 
 def print_warning(text: str) -> None:

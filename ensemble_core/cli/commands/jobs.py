@@ -1,0 +1,78 @@
+"""``ensemble jobs RUN``: the jobs of a run, those that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from ensemble_core.cli.error_format import errors_as_json, usage_errors
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import run_argument, state_option
+from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.job_history import TIMES, JobHistory
+from ensemble_core.model import conditions
+from ensemble_core.model.causes import CAUSES
+from ensemble_core.model.expressions import check_names
+
+__all__ = ["jobs"]
+
+
+@click.command()
+@run_argument
+@state_option
+@click.option("--group", metavar="GROUP", help="Only jobs of this group.")
+@click.option(
+    "--outcome",
+    type=click.Choice(["active", "success", "failed", "cancelled"]),
+    help="Only jobs that ended so; active: that are not over.",
+)
+@click.option("--cause", type=click.Choice(CAUSES), help="Only jobs that ended for this cause.")
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only jobs for which this holds, for example 'T > 2.2 and attempts > 1'.",
+)
+@output_options
+def jobs(
+    run: str,
+    state: str | None,
+    group: str | None,
+    outcome: str | None,
+    cause: str | None,
+    where: str | None,
+    form: str | None,
+    output: str | None,
+) -> None:
+    """List the jobs of a run.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A job has a
+    row, whatever the number of its attempts; --where may speak of every column.
+    """
+    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+        with usage_errors():
+            condition = None if where is None else conditions.parse(where, has_value=False)
+        history = JobHistory(kept.journal, kept.loading)
+        try:
+            if group is not None and group not in history.groups:
+                raise UsageError(
+                    f"the run has no job group {group!r}",
+                    hint=f"it has {', '.join(history.groups)}",
+                    code="no-such-group",
+                )
+            if condition is not None:
+                with usage_errors():
+                    check_names(condition.text, condition.names, history.names)
+            wanted = {"group": group, "outcome": outcome, "cause": cause}
+            chosen = {name: value for name, value in wanted.items() if value is not None}
+
+            def asked(row: Mapping[str, Any]) -> bool:
+                return all(row[name] == value for name, value in chosen.items()) and (
+                    condition is None or condition.holds(None, row, lambda path: None)
+                )
+
+            write_table(history.names, filter(asked, history.rows()), form, output, TIMES)
+        finally:
+            history.close()

@@ -1,0 +1,37 @@
+"""``ensemble metrics RUN [PATH…]``: every metric of a run as it stands."""
+
+from __future__ import annotations
+
+import click
+
+from ensemble_core.cli.error_format import errors_as_json, usage_errors
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import run_argument, state_option
+from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.metrics.store import parse_path
+
+__all__ = ["metrics"]
+
+
+@click.command()
+@run_argument
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@state_option
+@output_options
+def metrics(
+    run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
+) -> None:
+    """Show the metrics of a run, all that were kept or those of these paths.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. A PATH is for
+    example mean.sim-duration or count.sim.success; it is empty where no value came.
+    """
+    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+        engine = kept.recover(compare=False).engine
+        ensemble = engine.state.ensemble
+        for path in paths:
+            with usage_errors():
+                parse_path(path, ensemble.groups, ensemble.statistics)
+        values = engine.snapshot()
+        rows = ({"metric": path, "value": values.get(path)} for path in paths or sorted(values))
+        write_table(("metric", "value"), rows, form, output)

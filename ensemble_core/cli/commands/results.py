@@ -1,0 +1,57 @@
+"""``ensemble results RUN [TABLE]``: what a run's jobs have left, as a table."""
+
+from __future__ import annotations
+
+import click
+
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.cli.options import run_argument, state_option
+from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.job_history import TIMES, JobHistory
+
+__all__ = ["results"]
+
+
+@click.command()
+@run_argument
+@click.argument("table", required=False)
+@state_option
+@output_options
+def results(
+    run: str, table: str | None, state: str | None, form: str | None, output: str | None
+) -> None:
+    """Show a table of a run's results.
+
+    RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. TABLE is one
+    that the ensemble file has under 'results:'. Without it there is a row for each job: how it
+    ended, its times, its core-hours, its result, and the last value of each column that it
+    printed.
+    """
+    with errors_as_json(form == "json"), KeptRun(state, run) as kept:
+        if table is None:
+            history = JobHistory(kept.journal, kept.loading)
+            try:
+                write_table(history.names, history.rows(), form, output, TIMES)
+            finally:
+                history.close()
+            return
+        engine = kept.recover(compare=False).engine
+        tables = engine.state.ensemble.tables
+        if table not in tables:
+            raise _unknown(table, list(tables))
+        write_table(tables[table].shown, engine.tables()[table], form, output)
+
+
+def _unknown(table: str, known: list[str]) -> UsageError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(table, known, 1, 0.5)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif known:
+        hint = f"it has {', '.join(known)}"
+    else:
+        hint = "its file has no 'results:'; without a name there is a row for each job"
+    return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

@@ -1,0 +1,223 @@
+"""Job history: a row for each job (index) of a run, read from its journal without an engine.
+
+Rows are put by in a temporary database on disk, for they are wanted by group and index, and a
+further attempt may change one that seemed to be complete: the memory that this takes does not grow
+with the number of jobs that are over. Only what a group's ``result`` gave is the engine's to know:
+where there is one, its events are handled anew. Used by the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.codec import Row
+from ensemble_core.journal.reader import Journal
+from ensemble_core.journal.replay import Loading, Replay
+from ensemble_core.model.causes import cause_of, said_cause
+
+__all__ = ["FIELDS", "TIMES", "JobHistory"]
+
+#: What is known of every job, beside its parameters, result and columns. ``submitted``,
+#: ``started`` and ``finished`` are of its newest attempt, in seconds since the epoch, ``duration``
+#: too; ``core_hours`` are those of all attempts.
+FIELDS = (
+    *("group", "index", "attempts", "outcome", "exit_code", "cause"),
+    *("submitted", "started", "finished", "duration", "core_hours"),
+)
+#: Those of them that are such times.
+TIMES = ("submitted", "started", "finished")
+#: Rows that are handed to the database at a time.
+_BATCH = 1000
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """The newest attempt of a job, until the next one or the end of the journal."""
+
+    group: str
+    index: int
+    number: int
+    parameters: Mapping[str, Any]
+    cores: int
+    submitted: float
+    started: float | None = None
+    finished: float | None = None
+    status: int | None = None
+    exception: str | None = None
+    cause: str | None = None
+    core_hours: float = 0.0
+    columns: dict[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> str:
+        if self.exception == "cancel":
+            return "cancelled"
+        if self.exception is None and self.status == 0:
+            return "success"
+        return "active" if self.exception is None and self.status is None else "failed"
+
+    def row(self) -> list[Any]:
+        outcome, status = self.outcome, self.status
+        duration = None
+        if self.started is not None and self.finished is not None:
+            duration = self.finished - self.started
+        code = None
+        if status is not None:
+            code = 128 + (status & 0x7F) if status & 0x7F else (status >> 8) & 0xFF
+        cause = None
+        if outcome == "success":
+            cause = self.cause or "exit"
+        elif outcome != "active":
+            cause = self.cause or cause_of(self.exception, status)
+        fields = [
+            *(self.group, self.index, self.number + 1, outcome, code, cause),
+            *(self.submitted, self.started, self.finished, duration, self.core_hours),
+        ]
+        return [fields, dict(self.parameters), dict(self.result), self.columns]
+
+
+class JobHistory:
+    """The jobs of one run. ``names`` are the columns of :meth:`rows`, known when it was made: of a
+    name that a job has twice, the later is called ``result.NAME`` or ``last.NAME``."""
+
+    def __init__(self, journal: Journal, loading: Loading) -> None:
+        # "": a file of its own, removed with the connection.
+        self._store = sqlite3.connect("", isolation_level=None)
+        self._store.execute("PRAGMA cache_size=-8000")
+        self._store.execute("CREATE TABLE jobs (name TEXT, number INTEGER, row TEXT,"
+                            " PRIMARY KEY (name, number)) WITHOUT ROWID")  # fmt: skip
+        self._waiting: list[tuple[str, int, str]] = []
+        #: Attempts that are not over, by id; of indices whose attempt failed, what the next needs.
+        self._open: dict[str, _Attempt] = {}
+        self._failed: dict[tuple[str, int], float] = {}
+        self._parts: tuple[dict[str, None], ...] = ({}, {}, {})
+        self._groups: dict[str, int] = {}
+        loaded = [loading(text) for text in journal.texts()]
+        for ensemble in loaded:
+            for name in ensemble.groups:
+                self._groups.setdefault(name, len(self._groups))
+        results = any(group.result for each in loaded for group in each.groups.values())
+        self._read(journal, Replay(journal, loading, compare=False) if results else None)
+        self.names = self._named()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The run's job groups, in the file's order."""
+        return tuple(self._groups)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The jobs by group, in the file's order, and index."""
+        order = sorted(self._groups, key=self._groups.__getitem__)
+        for group in order:
+            found = self._store.execute("SELECT row FROM jobs WHERE name = ? ORDER BY number",
+                                        (group,))  # fmt: skip
+            for (text,) in found:
+                fields, *parts = json.loads(text)
+                row = dict(zip(FIELDS, fields, strict=True))
+                for names, part in zip(self._shown, parts, strict=True):
+                    for name, value in part.items():
+                        row[names[name]] = value
+                yield row
+
+    def _named(self) -> tuple[str, ...]:
+        taken = set(FIELDS)
+        self._shown: list[dict[str, str]] = []
+        for prefix, names in zip(("parameter", "result", "last"), self._parts, strict=True):
+            shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
+            taken |= set(shown.values())
+            self._shown.append(shown)
+        parameters, results, columns = (tuple(each.values()) for each in self._shown)
+        return (*FIELDS[:3], *parameters, *FIELDS[3:], *results, *columns)
+
+    def _read(self, journal: Journal, replay: Replay | None) -> None:
+        if replay is None:
+            for row in journal.rows():
+                self._take(row, None)
+        else:
+            for row, _, _ in replay.steps():
+                self._take(row, replay.engine)
+        for attempt in list(self._open.values()):
+            self._put(attempt)
+        self._flush()
+
+    def _take(self, row: Row, engine: Engine | None) -> None:
+        kind = row.type
+        if kind == "job":
+            self._event(row, engine)
+        elif kind == "observed" and row.data is not None:
+            attempt = self._open.get(row.job or "")
+            if attempt is not None:
+                attempt.columns.update(row.data.get("values", {}))
+        if row.decisions is not None and '"type":"submit"' in row.decisions:
+            for decision in json.loads(row.decisions):
+                if decision["type"] == "submit":
+                    for job in decision["jobs"]:
+                        self._submit(job, row.time)
+
+    def _submit(self, job: Mapping[str, Any], time: float) -> None:
+        group, index, number = job["group"], job["index"], job.get("attempt", 0)
+        if job["id"] in self._open:
+            return  # handed on again by a resume
+        cores = job.get("tasks", 1) * job.get("cores_per_task", 1)
+        parameters = job.get("parameters") or {}
+        attempt = _Attempt(group, index, number, parameters, cores, time)
+        attempt.core_hours = self._failed.pop((group, index), 0.0)
+        self._open[job["id"]] = attempt
+
+    def _event(self, row: Row, engine: Engine | None) -> None:
+        attempt = self._open.get(row.job or "")
+        if attempt is None:
+            return
+        name, context = row.name, row.data or {}
+        if name == "start":
+            attempt.started = row.time
+        elif name == "submit":
+            attempt.submitted = row.time
+        elif name == "exception":
+            if context.get("severity", 0) == 0 and attempt.exception is None:
+                attempt.exception = str(context.get("type", ""))
+                attempt.cause = said_cause(context)
+                status = context.get("status")
+                if attempt.status is None and isinstance(status, int):
+                    attempt.status = status
+        elif name == "finish":
+            status = context.get("status", 0)
+            attempt.status = status if isinstance(status, int) else None
+            attempt.finished = row.time
+            if attempt.exception is None:
+                attempt.cause = said_cause(context)
+            if attempt.started is not None:
+                attempt.core_hours += attempt.cores * (row.time - attempt.started) / 3600
+            if engine is not None:
+                record = engine.state.table.records.get(row.job or "")
+                attempt.result = {} if record is None else record.index.result
+        elif name == "clean":
+            del self._open[row.job or ""]
+            if attempt.outcome == "failed" and attempt.core_hours:
+                self._failed[attempt.group, attempt.index] = attempt.core_hours
+            self._put(attempt)
+
+    def _put(self, attempt: _Attempt) -> None:
+        row = attempt.row()
+        for names, part in zip(self._parts, row[1:], strict=True):
+            if not part.keys() <= names.keys():
+                names.update(dict.fromkeys(part))
+        self._groups.setdefault(attempt.group, len(self._groups))
+        self._waiting.append((attempt.group, attempt.index, json.dumps(row)))
+        if len(self._waiting) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._store.execute("BEGIN")
+        self._store.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", self._waiting)
+        self._store.execute("COMMIT")
+        self._waiting.clear()

@@ -1,0 +1,140 @@
+"""``ensemble results``, ``jobs`` and ``metrics``: what a run has left, as tables and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+_STUDY = """
+jobs:
+  - name: sim
+    command: [sh, -c, 'echo E={T}5; echo E={T}7; test {T} != 2']
+    parameters: {T: [1, 2, 3]}
+    count: 2
+    observe: {key-value: {fields: [E]}}
+  - {name: after, command: 'true'}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-fail, name: sim, action: {name: log, message: 'failed'}, repetitions: 9}
+results:
+  each: {of: sim, by: [T], columns: {n: n, twice: 2 * T}}
+  last: {of: sim, order: -index, top: 1, columns: {T: T}}
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "study.yaml").write_text(_STUDY)
+    state = str(folder / "state")
+    done = CliRunner().invoke(main, ["run", "--state", state, str(folder / "study.yaml")])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def _said(kept: Path, command: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [command, "last", "--state", str(kept / "state"), *arguments])
+
+
+def _csv(result: Result) -> list[dict[str, str]]:
+    assert result.exit_code == 0, result.output
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def test_without_a_table_there_is_a_row_for_each_job(kept: Path) -> None:
+    rows = _csv(_said(kept, "results", "--csv"))
+    assert [(row["group"], row["index"], row["T"], row["attempts"]) for row in rows] == [
+        ("sim", str(index), str(index // 2 + 1), "1") for index in range(6)
+    ]
+    assert [row["outcome"] for row in rows] == ["success"] * 2 + ["failed"] * 2 + ["success"] * 2
+    assert [row["exit_code"] for row in rows] == ["0", "0", "1", "1", "0", "0"]
+    assert [row["E"] for row in rows] == ["17", "17", "27", "27", "37", "37"]
+    for row in rows:
+        taken = float(row["finished"]) - float(row["started"])
+        assert float(row["duration"]) == pytest.approx(taken)
+        assert float(row["core_hours"]) == pytest.approx(taken / 3600)
+
+
+def test_a_table_of_the_file_is_shown_and_written_in_each_format(
+    kept: Path, tmp_path: Path
+) -> None:
+    expected = [{"T": 1, "n": 2, "twice": 2}, {"T": 3, "n": 2, "twice": 6}]
+    assert _said(kept, "results", "each").stdout == "T  n  twice\n1  2      2\n3  2      6\n"
+    assert json.loads(_said(kept, "results", "each", "--json").stdout) == expected
+    assert _said(kept, "results", "each", "--csv").stdout == "T,n,twice\n1,2,2\n3,2,6\n"
+    assert _said(kept, "results", "each", "--markdown").stdout == (
+        "| T | n | twice |\n| --- | --- | --- |\n| 1 | 2 | 2 |\n| 3 | 2 | 6 |\n"
+    )
+    for ending, expected_text in (("csv", "T,n,twice"), ("md", "| T | n |"), ("json", "[")):
+        file = tmp_path / f"each.{ending}"
+        assert _said(kept, "results", "each", "-o", str(file)).exit_code == 0
+        assert file.read_text().startswith(expected_text)
+    assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
+
+
+def test_parquet_has_the_rows_or_says_what_to_install(kept: Path, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.parquet"
+    result = _said(kept, "results", "-o", str(file))
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        assert result.exit_code != 0
+        assert "pip install" in result.stderr
+        assert not file.exists()
+        return
+    rows = parquet.read_table(file).to_pylist()
+    assert [row["index"] for row in rows] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "indices"),
+    [
+        (["--outcome", "failed"], ["2", "3"]),
+        (["--group", "after"], []),
+        (["--cause", "exit", "--outcome", "success"], ["0", "1", "4", "5"]),
+        (["--where", "T > 1 and E > 30"], ["4", "5"]),
+        (["--where", "index in (0, 3)", "--group", "sim"], ["0", "3"]),
+    ],
+)
+def test_jobs_are_chosen_by_what_is_known_of_them(
+    kept: Path, arguments: list[str], indices: list[str]
+) -> None:
+    assert [row["index"] for row in _csv(_said(kept, "jobs", "--csv", *arguments))] == indices
+
+
+def test_metrics_are_all_or_those_that_are_asked_for(kept: Path) -> None:
+    everything = {row["metric"]: row["value"] for row in _csv(_said(kept, "metrics", "--csv"))}
+    assert everything["count.sim.failed"] == "2"
+    chosen = _csv(_said(kept, "metrics", "--csv", "count.sim.done", "mean.after-duration"))
+    assert chosen == [
+        {"metric": "count.sim.done", "value": "4"},
+        {"metric": "mean.after-duration", "value": ""},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("results", ["eech"], "did you mean 'each'?"),
+        ("results", ["-o", "x.txt"], "end it with .csv"),
+        ("results", ["--parquet"], "name a file"),
+        ("results", ["-o", "/no/such/x.csv"], "cannot be written"),
+        ("jobs", ["--group", "smi"], "no job group 'smi'"),
+        ("jobs", ["--where", "TT > 2"], "did you mean 'T'?"),
+        ("jobs", ["--where", "T >"], "does not parse"),
+        ("metrics", ["count.sim.sucess"], "did you mean 'count.sim.success'?"),
+    ],
+)
+def test_a_wrong_word_is_one_error_with_exit_code_2(
+    kept: Path, command: str, arguments: list[str], said: str
+) -> None:
+    result = _said(kept, command, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
