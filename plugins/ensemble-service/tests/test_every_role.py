@@ -1,0 +1,164 @@
+"""Whatever type of event is sent in whatever role, only a run's own members are heard by it.
+
+Drives the two streams of the service without gRPC, and with it where the caller has no token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from ensemble_service.access import Identity
+from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.refusal import Refused
+from ensemble_service.router import Router
+from ensemble_service.server import Settings, serving
+from ensemble_service.streams import member_stream, steer_stream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ensemble_core import Event
+
+VICTIM, RUN = "default/victim", "run-1"
+#: Every role that is not the victim's, nor that of who steers it.
+ROLES = {
+    "member": Identity("member", "default", "default/other"),
+    "member of another namespace": Identity("member", "else", "else/victim"),
+    "viewer": Identity("viewer", "default"),
+    "controller of another namespace": Identity("controller", "else"),
+}
+NAMES = st.sampled_from([VICTIM, "default/other", "else/victim", "", "x\ny"])
+RUNS = st.sampled_from([RUN, "run-2", "", "../x"])
+
+
+@st.composite
+def events(draw: st.DrawFn, kind: str) -> pb.Event:
+    fields = draw(
+        st.dictionaries(
+            st.sampled_from(["job", "name", "call", "values", "reason", "request", "outcome"]),
+            st.one_of(st.none(), st.integers(), st.text(max_size=9), st.just("t.1")),
+            max_size=4,
+        )
+    )
+    data = json.dumps({"type": kind, **fields})
+    return pb.Event(timestamp=draw(st.floats()), other=pb.OtherEvent(data=data))
+
+
+@st.composite
+def from_members(draw: st.DrawFn, kind: str) -> pb.FromMember:
+    name, run = draw(NAMES), draw(RUNS)
+    turn = draw(st.integers(0, 3))
+    if turn == 0:
+        return pb.FromMember(hello=pb.Hello(member=name))
+    if turn == 1:
+        return pb.FromMember(answer=pb.Answer(run=run, member=name, epoch=1, id=1))
+    if turn == 2:
+        return pb.FromMember(beat=pb.Beat(gauges={"nodes.up": 9.0}))
+    sent = draw(st.lists(events(kind), max_size=3))
+    return pb.FromMember(batch=pb.Batch(run=run, member=name, life="l", first=1, events=sent))
+
+
+@st.composite
+def from_runs(draw: st.DrawFn) -> pb.FromRun:
+    name, run = draw(NAMES), draw(RUNS)
+    epoch = draw(st.sampled_from([0, 1, 2, 2**63]))
+    turn = draw(st.integers(0, 2))
+    if turn == 0:
+        return pb.FromRun(begin=pb.Begin(run=run, epoch=epoch))
+    if turn == 1:
+        return pb.FromRun(ack=pb.Ack(run=run, member=name, life="l", seq=9))
+    what: Any = draw(
+        st.sampled_from(
+            [
+                {"submit": pb.Submit(jobs=[pb.Job(data='{"command": ["rm"]}')])},
+                {"cancel": pb.Cancel(jobs=["t.1"])},
+                {"resize": pb.Resize(request="r", delta=1)},
+                {"close": pb.Close()},
+                {"open": pb.Open()},
+            ]
+        )
+    )
+    return pb.FromRun(call=pb.Call(run=run, member=name, epoch=epoch, id=1, **what))
+
+
+async def said(messages: list[Any]) -> AsyncIterator[Any]:
+    for message in messages:
+        yield message
+
+
+async def _as(who: Identity, as_member: list[pb.FromMember], as_run: list[pb.FromRun]) -> None:
+    router = Router()
+    victim = router.join(Identity("member", "default", VICTIM), pb.Hello(member=VICTIM), 0.0)
+    run = router.begin(Identity("controller", "default"), pb.Begin(run=RUN, epoch=1))
+    call = pb.Call(run=RUN, member=VICTIM, epoch=1, id=1, open=pb.Open())
+    router.from_run(run, pb.FromRun(call=call))
+    while victim.send_queue.take() is not None:
+        continue
+    while run.send_queue.take() is not None:
+        continue
+    for stream in (
+        member_stream(router, who, said(as_member), lambda: 0.0),
+        steer_stream(router, who, said(as_run), lambda: 0.0),
+    ):
+        try:
+            async for _ in stream:
+                continue
+        except Refused as refused:
+            assert refused.message
+            assert refused.message.isprintable()
+            assert len(refused.message) < 1_000
+    assert victim.send_queue.take() is None  # nobody asked it for anything
+    while (heard := run.send_queue.take()) is not None:
+        assert heard.WhichOneof("what") == "presence"
+        assert heard.presence.member == who.member
+    assert router.members[VICTIM].link is victim
+    assert not router.members[VICTIM].gauges
+    assert router.runs[RUN].link is run
+    assert not router.relayed
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("kind", Event.kinds)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_nobody_speaks_for_another_whatever_the_role_and_the_type_of_event(
+    kind: str, role: str, data: st.DataObject
+) -> None:
+    who = ROLES[role]
+    as_member = data.draw(st.lists(from_members(kind), max_size=3))
+    if who.member and data.draw(st.booleans()):
+        as_member.insert(0, pb.FromMember(hello=pb.Hello(member=who.member)))
+    as_run = data.draw(st.lists(from_runs(), max_size=3))
+    if data.draw(st.booleans()):
+        as_run.insert(0, pb.FromRun(begin=pb.Begin(run="run-3", epoch=1)))
+    asyncio.run(_as(who, as_member, as_run))
+
+
+@pytest.mark.parametrize("token", ["", "nobody's"])
+def test_without_a_token_no_type_of_event_is_taken(token: str, tmp_path: Path) -> None:
+    with (
+        serving(Settings(state=tmp_path, port=0, grace=1)) as service,
+        grpc.insecure_channel(f"127.0.0.1:{service.port}") as channel,
+    ):
+        stub = api.EnsembleStub(channel)  # type: ignore[no-untyped-call]
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        for kind in Event.kinds:
+            event = pb.Event(timestamp=1.0, other=pb.OtherEvent(data=json.dumps({"type": kind})))
+            batch = pb.Batch(run=RUN, member=VICTIM, life="l", first=1, events=[event])
+            hello = pb.FromMember(hello=pb.Hello(member=VICTIM))
+            begin = pb.FromRun(begin=pb.Begin(run=RUN, epoch=1))
+            for answers in (
+                stub.Member(iter([hello, pb.FromMember(batch=batch)]), metadata=metadata),
+                stub.Steer(iter([begin]), metadata=metadata),
+            ):
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(answers)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not service.router.members
+        assert not service.router.runs
