@@ -13,10 +13,16 @@ open to every plugin:
 ``action``
     An action or a list of actions, checked like a rule's own. ``x-ensemble-fields: [NAME, …]``
     beside it names fields that it may speak of beside the event's own.
+``parameters``
+    Parameters of the group that ``group`` names, or else of the event's job's, with new values.
 ``expression``
     Each text in it that begins with ``=`` is arithmetic over the event's fields and metrics.
 ``duration``
     Seconds or ``"1h30m"``; the action gets seconds.
+
+With ``x-ensemble-expression: true`` beside it a number or duration may be such a text too, which
+the action gets as it stands. What is under ``fields`` and ``parameters`` the action works out with
+``worked_out`` and ``changed_fields``.
 
 ``x-ensemble-job-unless: PROPERTY`` at the top of a schema says that the action acts on the event's
 job unless the property is given, so that it cannot stand under a trigger that has no job. Empty, it
@@ -30,8 +36,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.durations import seconds
+from ensemble_core.model.expressions import worked_out
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill
-from ensemble_core.model.rules import Firing
+from ensemble_core.model.rules import Firing, changed_fields
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
@@ -43,7 +52,60 @@ __all__ = ["ensemble_actions"]
 def _submit(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     label = options.get("label")
     groups = firing.groups if label is None else (label,)
-    return [firing.submit(group, options.get("with")) for group in groups]
+    fields = _changes(firing, options) if "with" in options else None
+    return [firing.submit(group, fields) for group in groups] if _any_jobs(fields) else []
+
+
+def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
+    return changed_fields(options.get("with") or {}, firing.fields, firing.metric)
+
+
+def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
+    """False where a number of jobs that was worked out is none."""
+    return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
+
+
+def _retry(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    wait = seconds(worked_out(options.get("wait", 0), firing.fields, firing.metric))
+    resume = bool(options.get("continue", False))
+    return [firing.retry(_changes(firing, options), wait=wait, resume=resume)]
+
+
+def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    fields = _changes(firing, options)
+    given = worked_out(options.get("parameters") or {}, firing.fields, firing.metric)
+    parameters = {**(fields.pop("parameters", None) or {}), **given}
+    if not _any_jobs(fields):
+        return []
+    again = bool(options.get("again", False))
+    return firing.vary(parameters, label=options.get("label"), fields=fields, again=again)
+
+
+def _nodes_of(firing: Firing, options: Mapping[str, Any]) -> int:
+    """How many nodes are meant; none for less than one."""
+    given = options.get("value", 1)
+    found = given
+    if isinstance(given, str) and given.startswith("="):
+        found = worked_out(given, firing.fields, firing.metric)
+    number = float(found)
+    if not number.is_integer():
+        raise EnsembleError(f"{given!r} is {found}, and nodes are whole", code="bad-value")
+    return max(0, int(number))
+
+
+def _grow(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    nodes = _nodes_of(firing, options)
+    return [firing.resize(nodes)] if nodes else []
+
+
+def _shrink(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    nodes = _nodes_of(firing, options)
+    when_busy = options.get("when_busy", "wait")
+    return [firing.resize(-nodes, when_busy=when_busy)] if nodes else []
+
+
+def _set(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    return [firing.set_group(options["label"], _changes(firing, options))]
 
 
 def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
@@ -94,8 +156,9 @@ def _nodes(what: str, **more: Any) -> dict[str, Any]:
             "type": ["integer", "string"],
             "minimum": 1,
             "maximum": 1_000_000,
-            "pattern": "^0*[1-9][0-9]{0,5}$",
+            "pattern": "^(0*[1-9][0-9]{0,5}$|=)",
             "default": 1,
+            "x-ensemble": "expression",
         },
         **more,
     )
@@ -126,6 +189,65 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 **{"with": _fields("Fields of the group that are different for these jobs.")},
             ),
             "dependentRequired": {"with": ["label"]},
+        },
+        needs=frozenset({"submit"}),
+    )
+    yield ActionPlugin(
+        name="retry",
+        summary="submit the event's job again, as a further attempt",
+        plan=_retry,
+        options={
+            **_options(
+                **{
+                    "with": _fields(
+                        "Fields that are different from now on; parameters are added to those that "
+                        "the job has."
+                    ),
+                    "wait": {
+                        "description": "How long to wait before it is submitted: seconds, a "
+                        'duration, or an expression such as "= 30 * 2 ** attempt".',
+                        "type": ["number", "string"],
+                        "minimum": 0,
+                        "default": 0,
+                        "x-ensemble": "duration",
+                        "x-ensemble-expression": True,
+                    },
+                    "continue": {
+                        "description": "Whether it goes on where it stopped, so that the "
+                        "statistics of its output do too.",
+                        "type": "boolean",
+                        "default": False,
+                    },
+                }
+            ),
+            "x-ensemble-job-unless": "",
+            "x-ensemble-retries": True,
+        },
+        needs=frozenset({"submit"}),
+    )
+    yield ActionPlugin(
+        name="vary",
+        summary="submit jobs like the event's, or like the slice, with other parameters",
+        plan=_vary,
+        options={
+            **_options(
+                label={**_GROUP, "description": "The job group. Absent: the job's own."},
+                parameters={
+                    "description": "Parameters with new values; lists multiply as in a sweep. The "
+                    "others stay.",
+                    "type": "object",
+                    "x-ensemble": "parameters",
+                },
+                **{"with": _fields("Other fields of the group that are different.")},
+                again={
+                    "description": "Whether combinations that the group has had are submitted too, "
+                    "as further replicas.",
+                    "type": "boolean",
+                    "default": False,
+                },
+            ),
+            "x-ensemble-job-unless": "",
+            "x-ensemble-varies": True,
         },
         needs=frozenset({"submit"}),
     )
@@ -175,16 +297,14 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="grow",
         summary="ask for more nodes",
-        plan=lambda firing, options: [firing.resize(int(options.get("value", 1)))],
+        plan=_grow,
         options=_nodes("to ask for"),
         needs=frozenset({"resize"}),
     )
     yield ActionPlugin(
         name="shrink",
         summary="give nodes back",
-        plan=lambda firing, options: [
-            firing.resize(-int(options.get("value", 1)), when_busy=options.get("when_busy", "wait"))
-        ],
+        plan=_shrink,
         options=_nodes(
             "to give back",
             when_busy={
@@ -200,7 +320,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     yield ActionPlugin(
         name="set",
         summary="change a job group for its later submits",
-        plan=lambda firing, options: [firing.set_group(options["label"], options["with"])],
+        plan=_set,
         options=_options(
             ["label", "with"],
             label=_GROUP,

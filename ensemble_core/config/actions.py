@@ -7,10 +7,12 @@ action is known by name here. Called for rules of the file, and for what users' 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from ensemble_core.config.changes import JOB_FIELDS, check_merge, known_now
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.groups import as_written, change_group
@@ -36,7 +38,8 @@ class Occasion(NamedTuple):
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is
     observed. ``observed`` says that it is a row of a job's output, ``group`` whose (``None``: of
-    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over.
+    any job group). ``over`` are the groups whose jobs ``STAT.NAME`` may be over; ``slices`` says
+    that each slice of a sweep has an instance of the rule.
     """
 
     trigger: str = ""
@@ -46,6 +49,7 @@ class Occasion(NamedTuple):
     observed: bool = False
     group: str | None = None
     over: Over = (None,)
+    slices: bool = False
 
     def knowing(self, names: Collection[str]) -> Occasion:
         """The same occasion, for what is done where these fields are there too."""
@@ -91,13 +95,18 @@ def _varies(
     occasion: Occasion,
 ) -> frozenset[str]:
     """The groups of which an action asks for combinations that they have not had."""
-    mark = record.options.get("x-ensemble-varies")
-    if mark is not True and (not isinstance(mark, str) or mark not in given):
+    if not _merges(record.options, given):
         return frozenset()
     if group is not None:
         return frozenset({group.name})
     own = {name for name in occasion.over if name is not None}
     return frozenset(own or context.known.groups)
+
+
+def _merges(schema: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """True if the parameters that an action is given are merged over those that there are."""
+    mark = schema.get("x-ensemble-varies")
+    return mark is True or (isinstance(mark, str) and mark in given)
 
 
 def _check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
@@ -130,6 +139,8 @@ def _check_job(
     other = record.options.get("x-ensemble-job-unless")
     if occasion.job or not isinstance(other, str) or other in spec:
         return
+    if occasion.slices and _merges(record.options, spec):
+        return  # jobs like those of the slice
     without = f" without {other!r}" if other else ""
     context.report(
         (*path, "name"),
@@ -151,6 +162,8 @@ def _check_values(
     """Whether a plain submit leaves a parameter without a value, whatever else happens."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
+    if _merges(record.options, given):
+        return  # the job or slice that it is like has values
     if group is None or "submit" not in record.needs or not kinds <= {"group", "fields"}:
         return
     if context.known.functions or group.name in context.known.changing or not group.missing:
@@ -206,10 +219,16 @@ class OptionCheck:
         if not isinstance(schema, Mapping):
             return value
         kind = _annotation(schema)
+        if isinstance(value, str) and value.startswith("=") and _is_worked_out(schema):
+            self._expressions(path, value)
+            return value
         if kind == "duration":
             return self._context.duration(path, value, above=schema.get("exclusiveMinimum"))
         if kind == "fields" and isinstance(value, dict):
             return self._fields(path, value, around, properties)
+        if kind == "parameters" and isinstance(value, dict):
+            self._fields(path[:-1], {"parameters": value}, around, properties)
+            return value
         if kind == "action":
             occasion = self._occasion.knowing(schema.get("x-ensemble-fields", ()))
             return self._actions(path, value, occasion)
@@ -256,16 +275,16 @@ class OptionCheck:
         self.nested.append(bound)
         return BoundSpec({"name": bound.name, **bound.options}, bound)
 
-    def _expressions(self, path: Path, value: Any) -> None:
+    def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
         """Every text in here that begins with ``=``."""
         context, occasion = self._context, self._occasion
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
-                self._expressions((*path, key), item)
+                self._expressions((*path, key), item, texts=texts)
         elif isinstance(value, str) and value.startswith("="):
             try:
-                parsed = expression(value)
+                parsed = expression(value, texts=texts)
                 scoped = self.scoped(path, parsed.names)
                 if scoped is None:
                     return
@@ -299,9 +318,10 @@ class OptionCheck:
                 self.metrics.add(name)
         elif kind == "message":
             spoken = {match[3] for match in FIELD_PLACEHOLDER.finditer(name) if match[3]}
-            scoped = self.scoped(path, spoken)
+            of_job = self._of_job(path, spoken)
+            scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
-                _check_message(context, path, name, self._occasion.knowing(scoped))
+                _check_message(context, path, name, self._occasion.knowing(scoped | of_job))
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
             if names is not None and name not in names:
@@ -314,13 +334,55 @@ class OptionCheck:
         around: Mapping[str, Any],
         properties: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Changes to the group that stands beside them."""
-        for key, schema in properties.items():
-            name = around.get(key) if _annotation(schema) == "group" else None
-            group = self._context.known.groups.get(name) if isinstance(name, str) else None
-            if group is not None:
-                self.group = change_group(self._context, path, group, fields)
-        return as_written(self._context, path, fields)
+        """Changes to the group that stands beside them, or else to the event's job's."""
+        context = self._context
+        now = known_now(path, fields, self._later)
+        targets = self._targets(around, properties)
+        if _merges(self._schema, around):
+            check_merge(context, path, now, targets, single=False)
+        elif self._schema.get("x-ensemble-retries"):
+            check_merge(context, path, now, targets, single=True)
+        elif len(targets) == 1:
+            self.group = change_group(context, path, targets[0], now)
+        return as_written(context, path, fields)
+
+    def _targets(self, around: Mapping[str, Any], properties: Mapping[str, Any]) -> list[JobGroup]:
+        """The groups of which those are that an action submits or changes, as far as known."""
+        groups = self._context.known.groups
+        named = [around.get(key) for key, of in properties.items() if _annotation(of) == "group"]
+        name = next((one for one in named if isinstance(one, str)), self._occasion.group)
+        found = groups.values() if name is None else [groups.get(name)]
+        return [group for group in found if group is not None]
+
+    def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
+        """Those of these names that are ``job.NAME``, which are checked."""
+        found = frozenset(name for name in names if name.startswith("job."))
+        for name in sorted(found):
+            _check_job_field(self._context, path, name, self._occasion)
+        return found
+
+    def _later(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
+        """Check a text that is worked out when the rule fires."""
+        if text.startswith("="):
+            self._expressions(path, text, texts=True)
+            return
+        context, occasion = self._context, self._occasion
+        names = {match[3] for match in pattern.finditer(text) if match[3]}
+        bare = names - self._of_job(path, names)
+        scoped = self.scoped(path, bare)
+        if scoped is None or not_asked_for(context, path, bare - scoped, occasion):
+            return
+        if occasion.names is not None:
+            for name in sorted(bare - scoped - {*occasion.names}):
+                near = get_close_matches(name, occasion.names, 1, 0.6)
+                meant = f"did you mean {{{near[0]}}}? Or " if near else ""
+                context.report(
+                    path,
+                    f"the event of trigger {occasion.trigger!r} has no field {name!r}",
+                    hint=f"{meant}write {{{{{name}}}}} for literal braces",
+                    code="no-such-field",
+                    where=context.document.at_text(path, f"{{{name}"),
+                )
 
 
 def not_asked_for(context: Context, path: Path, names: Collection[str], occasion: Occasion) -> bool:
@@ -338,6 +400,50 @@ def not_asked_for(context: Context, path: Path, names: Collection[str], occasion
             and context.left_out(name, occasion.group, path)
         ]
     )
+
+
+def _check_job_field(context: Context, path: Path, name: str, occasion: Occasion) -> None:
+    """``job.NAME`` of the event's job: whether there is such a thing, and can be known."""
+    where = context.document.at_text(path, f"{{{name}")
+    own = name.removeprefix("job.")
+    known = JOB_FIELDS | context.parameters(occasion.group)
+    if not occasion.job:
+        context.report(
+            path,
+            f"{{{name}}} is of the event's job, and the trigger {occasion.trigger!r} has none",
+            hint="let a trigger wake the rule that is about a job, such as job-fail or observed",
+            code="no-job",
+            where=where,
+        )
+    elif own not in known:
+        near = get_close_matches(own, known, 1, 0.5)
+        context.report(
+            path,
+            f"a job has no {own!r} that {{{name}}} could be",
+            hint=f"did you mean {{job.{near[0]}}}?"
+            if near
+            else f"there are {', '.join(sorted(known))}",
+            code="no-such-field",
+            where=where,
+        )
+    elif own in ("workdir", "stdout", "stderr"):
+        executor, groups = context.executor, context.known.groups
+        mine = groups.values() if occasion.group is None else [groups.get(occasion.group)]
+        relative = [g for g in mine if g is not None and not (g.workdir or "").startswith("/")]
+        if executor is not None and executor.members and relative:
+            context.report(
+                path,
+                f"{{{name}}} cannot be known: jobs of members run where their member is, and "
+                f"{relative[0].name!r} has no absolute workdir",
+                hint="give the job group a workdir that begins with /",
+                code="not-known",
+                where=where,
+            )
+
+
+def _is_worked_out(schema: Mapping[str, Any]) -> bool:
+    """True if a text that begins with ``=`` may stand where numbers or durations do."""
+    return bool(schema.get("x-ensemble-expression"))
 
 
 def _annotation(schema: object) -> object:

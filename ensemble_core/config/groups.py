@@ -25,7 +25,16 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["as_written", "change_group", "make_group"]
 
-_NUMBERS = ("count", "replicas", "nodes", "tasks", "cores_per_task", "gpus_per_task", "urgency")
+_NUMBERS = (
+    "count",
+    "replicas",
+    "nodes",
+    "tasks",
+    "cores_per_task",
+    "gpus_per_task",
+    "urgency",
+    "at_once",
+)
 #: A member of the ensemble service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
@@ -99,14 +108,22 @@ def _check_program(context: Context, group: JobGroup) -> None:
 
 
 def change_group(
-    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]
+    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
 ) -> JobGroup | None:
-    """The group with some fields changed; an environment is added to, all else replaced."""
+    """The group with some fields changed; an environment is added to, all else replaced. With
+    ``merge`` parameters are added to as well, and must be there."""
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.intact(path) or len(context.errors) > before:
         return None
-    if "parameters" in fields:
+    if merge:
+        group, new = replace(group, more=()), fields.pop("parameters", {})
+        if new:
+            own = {name: new.get(name, values) for name, values in group.parameters.items()}
+            fields["parameters"] = own
+            fields["points"] = {n: v for n, v in group.points.items() if n not in new}
+            fields["parameters"] |= {n: new[n] for n in group.points if n in new}
+    elif "parameters" in fields:
         fields.setdefault("points", {})  # the whole sweep
     changed, *more = (_changed(entry, fields) for entry in (group, *group.more))
     changed = replace(changed, more=tuple(more))

@@ -21,6 +21,7 @@ from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.loops import warn_of_loops
+from ensemble_core.config.outcomes import with_result, with_retry
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
@@ -284,6 +285,7 @@ class _Loader:
         context = self._context
         seen: dict[str, Path] = {}
         groups: dict[str, JobGroup] = {}
+        entries: dict[str, list[tuple[Path, Mapping[str, Any]]]] = {}
         for index, spec in enumerate(_entries(self._data.get("jobs"))):
             if not isinstance(spec, dict):
                 continue
@@ -304,6 +306,17 @@ class _Loader:
             context.known.groups[name] = group
             if group is not None:
                 groups[name] = group
+                entries.setdefault(name, []).append((path, spec))
+        for add in (with_result, with_retry):
+            for name, group in groups.items():
+                parts = (group, *group.more)
+                done = [
+                    add(context, *where, replace(part, more=()))
+                    for where, part in zip(entries[name], parts, strict=False)
+                ]
+                first = replace(done[0], more=tuple(done[1:]))
+                reads = frozenset().union(*(part.reads for part in done))
+                groups[name] = context.known.groups[name] = replace(first, reads=reads)
         return groups
 
     def _changing(self, value: Any) -> Iterator[str]:

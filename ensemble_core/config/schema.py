@@ -28,6 +28,11 @@ _NAMES = {
 }
 
 
+#: Keys of a job group that no action changes: what is looked for before anything runs, and what is
+#: not of a single submit.
+_OF_THE_GROUP = ("environment_from", "result", "retry", "at_once")
+
+
 def compose(registry: Registry) -> dict[str, Any]:
     """The whole schema (draft 2020-12) as plain data."""
     schema: dict[str, Any] = json.loads(
@@ -54,7 +59,11 @@ def compose(registry: Registry) -> dict[str, Any]:
         )
     fields = {**job, "properties": {**job["properties"]}}
     del fields["required"], fields["properties"]["name"]
-    del fields["properties"]["environment_from"]  # it is looked for before anything runs
+    for name in _OF_THE_GROUP:
+        fields["properties"].pop(name, None)
+    for name, inner in fields["properties"].items():
+        if inner.get("type") == "integer":  # or an expression
+            fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
     fields["description"] = "Fields of a job group. An environment is added to the group's own."
     definitions["job-fields"] = fields
     return schema
@@ -167,6 +176,8 @@ def _plain(value: Any, key: str) -> Any:
                 moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
     if moved.get("x-ensemble") == "fields":
         moved["$ref"] = "#/$defs/job-fields"
+    elif moved.get("x-ensemble") == "parameters":
+        moved["$ref"] = "#/$defs/job-fields/properties/parameters"
     elif moved.get("x-ensemble") == "action":
         moved["$ref"] = "#/$defs/nested-actions"
     return moved

@@ -92,6 +92,8 @@ def _explain(context: Context, error: Any) -> None:
         _bad_names(context, path, context.validators.node(error.schema_path[:-2]) or {})
     elif kind == "type":
         _wrong_type(context, path, value, list(error.kind.types))
+    elif kind == "pattern" and error.kind.pattern == "^=":
+        _wrong_type(context, path, value, ["integer"])
     elif kind in ("enum", "const"):
         options = list(error.kind.options) if kind == "enum" else [error.kind.expected_value]
         noun = _noun(path, options, registry) if isinstance(value, str) else None

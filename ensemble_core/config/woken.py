@@ -235,6 +235,8 @@ def _occasion(
         known = EVENT_FIELDS | context.parameters(group)
         if about == {"job-begun"}:
             known -= _OF_THE_END - context.parameters(group)
+        else:
+            known |= context.results(group)
     elif isinstance(each, tuple):
         known |= {*each}
     known |= record.fields
@@ -252,4 +254,5 @@ def _occasion(
         over = (group,)
     else:
         over = trigger.groups if each is not None else ()
-    return Occasion(kind, has_job, names, own=known, observed=observed, group=group, over=over)
+    slices = isinstance(each, tuple)
+    return Occasion(kind, has_job, names, known, observed, group, over, slices)

@@ -7,6 +7,7 @@ Pure functions over the records of the job table; called by the engine's state a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.job_record import Index
@@ -34,7 +35,7 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
     fields = {**retry.fields}
     parameters = {**job.parameters, **(fields.pop("parameters", None) or {})}
     if fields:
-        source = binder.group(source.single(job.parameters), fields)
+        source = binder.group(replace(source, more=()), fields)
     unknown = parameters.keys() - job.parameters.keys()
     if unknown:
         raise EnsembleError(

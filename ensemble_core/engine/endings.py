@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_index import RuleState
@@ -50,7 +51,7 @@ class Endings:
                 known.setdefault(name, state.read_scoped(name, None, occasion))
             if policy.when is None or policy.when.verdict(None, known, state.metric):
                 index.retried += 1
-                self._retry_by_group(record, policy, known)
+                self._retry_by_group(record, policy, JobFields(known, record))
         self.settle_index(index, event)
         if state.ended is None:
             self._submission.hand_over(record.job.group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand
@@ -45,7 +46,9 @@ class EngineFiring:
         self.job = origin.job
         record = origin.occasion.record
         self.job_spec = None if record is None else record.job
-        self.fields: Mapping[str, Any] = origin.fields
+        self.fields: Mapping[str, Any] = (
+            origin.fields if record is None else JobFields(origin.fields, record)
+        )
         self.metric = state.metric
 
     @property

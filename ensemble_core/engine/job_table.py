@@ -476,6 +476,8 @@ class JobTable:
         """The fields that give way to parameters and columns of their names."""
         job = record.job
         fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
+        if record.index.source is not None:
+            fields["run"] = record.index.source.run
         if job.duration:
             fields["limit"] = job.duration
         if record.outcome == "success":

@@ -326,7 +326,9 @@ class RuleEvaluation:
                     return
                 self.effects.apply(origin, decision)
         except EnsembleError as error:
-            state.error(str(error), origin)
+            about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
+            told = f"{about}: {error}" if error.code == "no-value" else str(error)
+            state.error(told, origin)
         except Exception as error:  # a plugin's plan: it must not take the run with it
             state.error(f"action {action.name} raised {error!r} ({raised_at(error)})", origin)
 

@@ -180,6 +180,10 @@ class State:
             self.serve(state.rule)
         for group in ensemble.groups.values():
             self.table.read(group.name, group.reads, ensemble.statistics)
+            for text in () if group.retry is None else sorted(group.retry.metrics):
+                path = self.rules.path(text)
+                if path is not None:
+                    self.metrics.keep(path)
         self.table.keep_done(
             ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )

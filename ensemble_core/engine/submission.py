@@ -51,7 +51,8 @@ def expand(state: State, group: str, overrides: Mapping[str, Any]) -> tuple[Job,
     jobs = tuple(source.jobs(found.next_index))
     found.next_index += len(jobs)
     if jobs:
-        state.sources[jobs[0].id] = [source] * len(jobs)
+        entries = (source, *source.more)
+        state.sources[jobs[0].id] = [one for one in entries for _ in range(one.own_size)]
     return jobs
 
 

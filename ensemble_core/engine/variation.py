@@ -63,6 +63,14 @@ def varied(
     passed_over = 0
     fresh: set[Combination] = set()
     for one in _combinations(group, base, parameters):
+        absent = [name for name, value in one.items() if value is None]
+        if absent:
+            raise EnsembleError(
+                f"the parameter {absent[0]!r} of {name!r} is null, and this gives no value for it: "
+                "nothing is submitted",
+                hint=f"write 'parameters: {{{absent[0]}: …}}'",
+                code="no-value",
+            )
         for replica in _beyond(one, len(replicas), had) if again else replicas:
             key = combination(one, replica)
             if key in had or key in fresh:

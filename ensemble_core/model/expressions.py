@@ -12,6 +12,7 @@ A field may be nan: comparisons with it are false (but for ``!=``), and ``isnan`
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.compiler import FUNCTIONS, NO_VALUE, Compiled, checked, compiled, refused
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format
 from ensemble_core.model.slips import meant
 
 __all__ = [
@@ -50,6 +51,9 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "exit_code",  # as a shell reports it
         "cause",  # of a job's end: one of causes.CAUSES
         "limit",  # the job's time limit in seconds
+        "attempt",  # of its index, from 0
+        "replica",  # of its combination of parameters, from 0
+        "run",  # the run's tag
         "status",  # the wait status
         "type",  # of an exception
         "severity",
@@ -59,7 +63,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
 )
 
 #: Fields that a column or a parameter of the same name comes before.
-_GIVE_WAY = {"cause", "limit"}
+_GIVE_WAY = {"cause", "limit", "attempt", "replica", "run"}
 #: Names of which no column is a part: ``value[1]`` and ``job.name`` mean nothing.
 _WHOLE = (EVENT_FIELDS - _GIVE_WAY) | FUNCTIONS.keys() | {"value", "metric"}
 
@@ -152,25 +156,27 @@ def tidy(number: int | float) -> int | float:
     return number if isinstance(number, int) else float(f"{number:.12g}") + 0.0
 
 
-def worked_out(value: Any, fields: Mapping[str, Any], metric: Callable[[str], float | None]) -> Any:
-    """Options with each text that begins with ``=`` worked out, and each placeholder of a field
-    filled; a text that is nothing but one placeholder keeps the field's type. Raises
+def worked_out(
+    value: Any,
+    fields: Mapping[str, Any],
+    metric: Callable[[str], float | None],
+    pattern: re.Pattern[str] = FIELD_PLACEHOLDER,
+) -> Any:
+    """Options with each text that begins with ``=`` worked out, and each placeholder of this
+    pattern filled; a text that is nothing but one placeholder keeps the field's type. Raises
     :class:`EnsembleError` that names what has no value.
 
     >>> worked_out({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
     """
     if isinstance(value, Mapping):
-        return {key: worked_out(item, fields, metric) for key, item in value.items()}
+        return {key: worked_out(item, fields, metric, pattern) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [worked_out(item, fields, metric) for item in value]
+        return [worked_out(item, fields, metric, pattern) for item in value]
     if not isinstance(value, str):
         return value
     if not value.startswith("="):
-        whole = FIELD_PLACEHOLDER.fullmatch(value)
-        if whole is not None and whole[4] is None and whole[3] in fields:
-            return fields[whole[3]]
-        return fill(value, fields, FIELD_PLACEHOLDER)
+        return _filled(value, fields, pattern)
     formula = expression(value, texts=True)
     found = formula.result(fields, metric)
     if found is None:
@@ -183,6 +189,25 @@ def worked_out(value: Any, fields: Mapping[str, Any], metric: Callable[[str], fl
             code="no-value",
         )
     return found
+
+
+def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> Any:
+    for match in pattern.finditer(text):
+        name, form = match[3], match[4]
+        if name is None or not is_format((form or ":")[1:]):
+            continue
+        found = fields.get(name)
+        if found is None:
+            raise EnsembleError(
+                f"{text!r} has no value: {name} has none",
+                hint="a condition on the rule can wait until there is one",
+                code="no-value",
+            )
+        if match[0] == text and form is None:
+            if isinstance(found, float) and found - found != 0:
+                raise EnsembleError(f"{text!r} is no finite number", code="no-value")
+            return found
+    return fill(text, fields, pattern)
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
@@ -214,10 +214,15 @@ class JobGroup:
     @property
     def size(self) -> int:
         """Jobs per submit: ``count`` times the number of parameter combinations."""
+        return self.own_size + sum(entry.size for entry in self.more)
+
+    @property
+    def own_size(self) -> int:
+        """The same without further entries of this name."""
         size = self.count * self._rows
         for values in self.parameters.values():
             size *= len(values)
-        return size + sum(entry.size for entry in self.more)
+        return size
 
     @property
     def _rows(self) -> int:
@@ -240,11 +245,6 @@ class JobGroup:
                 for replica in range(entry.count):
                     yield entry.job(index, chosen, replica)
                     index += 1
-
-    def single(self, parameters: Mapping[str, object]) -> JobGroup:
-        """The group with one combination of parameters, once."""
-        one = {name: (value,) for name, value in parameters.items()}
-        return replace(self, parameters=one, points=NOTHING, count=1, more=())
 
     def job(
         self, index: int, parameters: Mapping[str, object], replica: int = 0, attempt: int = 0

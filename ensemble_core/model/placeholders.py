@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
     "FIELD_PLACEHOLDER",
+    "JOB_PLACEHOLDER",
     "PLACEHOLDER",
     "RUN_PLACEHOLDERS",
     "fill",
     "formatted",
+    "is_format",
 ]
 
 _NAME = r"[A-Za-z_]\w*"
@@ -35,6 +37,9 @@ PLACEHOLDER = _pattern(_NAME)
 
 #: The same in a message.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
+
+#: The event's job, where bare names are those of another: ``{job.workdir}``.
+JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
 #: Names that a placeholder may have in any group, and no parameter may. ``here`` is the folder of
 #: the ensemble file.
@@ -82,6 +87,15 @@ def fill(
     return pattern.sub(replace, text) if "{" in text else text
 
 
+def is_format(form: str) -> bool:
+    """True if this may be a format of something.
+
+    >>> is_format(".2f"), is_format("80/tcp")
+    (True, False)
+    """
+    return _FORMAT.fullmatch(form) is not None
+
+
 def formatted(value: object, form: str) -> str:
     """The value in this format; a whole float serves where the format is one of integers. Raises
     ``ValueError`` where it does not fit.
@@ -89,7 +103,7 @@ def formatted(value: object, form: str) -> str:
     >>> formatted(3.0, "03d")
     '003'
     """
-    if not _FORMAT.fullmatch(form):
+    if not is_format(form):
         raise ValueError(f"{form!r} is no format")
     if isinstance(value, float) and value.is_integer() and form[-1:] in tuple(_WHOLE):
         value = int(value)

@@ -15,6 +15,7 @@ from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 
 if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import Decision, WhenBusy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = [
+    "LITERAL_FIELDS",
     "UNLIMITED",
     "Action",
     "BoundAction",
@@ -35,6 +37,9 @@ __all__ = [
     "changed_fields",
     "group_path",
 ]
+
+#: Fields whose texts are no expressions: patterns and columns of files.
+LITERAL_FIELDS = frozenset({"observe", "points"})
 
 #: ``repetitions`` of a rule that may fire as often as it likes.
 UNLIMITED = 2**53
@@ -314,13 +319,15 @@ class BoundSpec(dict[str, Any]):
 class RetryPolicy:
     """A group's ``retry``: a failed attempt for which ``when`` holds is submitted again, at most
     ``times`` times for each index, after ``wait`` (seconds or an expression), with ``fields``
-    changed. ``reads`` are the ``STAT.NAME`` that these speak of."""
+    changed. ``reads`` and ``metrics`` are the ``STAT.NAME`` and the metrics that these speak
+    of."""
 
     times: int
     when: Condition | None = None
     wait: float | str = 0.0
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     reads: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
 
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]
@@ -337,15 +344,16 @@ def changed_fields(
     metric: Callable[[str], float | None],
 ) -> dict[str, Any]:
     """Fields of a group as an action changes them: expressions worked out, and placeholders filled
-    under ``parameters``; elsewhere ``{job.NAME}`` alone, for bare names are the new job's."""
-    of_job = {name: value for name, value in known.items() if name.startswith("job.")}
-    changed = {}
-    for key, value in fields.items():
-        if key == "parameters" or (isinstance(value, str) and value.startswith("=")):
-            changed[key] = worked_out(value, known, metric)
-        else:
-            changed[key] = worked_out(value, of_job, metric) if of_job else value
-    return changed
+    under ``parameters``; elsewhere ``{job.NAME}`` alone, for bare names are the new job's. Raises
+    :class:`EnsembleError` that names what has no value."""
+    return {
+        key: value
+        if key in LITERAL_FIELDS
+        else worked_out(
+            value, known, metric, FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER
+        )
+        for key, value in fields.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

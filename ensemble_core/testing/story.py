@@ -52,7 +52,9 @@ class Story:
     """
 
     def __init__(self, source: str | Ensemble, *, now: float = 1000.0) -> None:
-        self.ensemble = load_text(source, _installed()) if isinstance(source, str) else source
+        if isinstance(source, str):
+            source = load_text(source, _installed()).begun("story", "/story")
+        self.ensemble = source
         self.engine = Engine(self.ensemble)
         self.now = now
         self.decisions: list[Decision] = []

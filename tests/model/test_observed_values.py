@@ -133,7 +133,7 @@ def ensemble_actions():
     variables = {"description": "Numbers.", "type": "object", "x-ensemble": "expression"}
     return [
         ActionPlugin(
-            name="vary",
+            name="change",
             summary="numbers that are worked out",
             plan=vary,
             options={"type": "object", "properties": {"variables": variables}},
@@ -430,7 +430,7 @@ def test_a_triggers_match_knows_the_observer_and_the_value(registry: Registry) -
         "{trigger: observed, name: sim, when: Converged == 1, action: {name: cancel}}",
         "{trigger: observed, when: Temp.mean > 1, action: {name: cancel}}",
         "{trigger: start, when: 'metric(\"sum.sim-Converged\") > 1', action: {name: terminate}}",
-        "{trigger: observed, name: sim, action: {name: vary, variables: {x: '=2 * Temp.mean'}}}",
+        "{trigger: observed, name: sim, action: {name: change, variables: {x: '=2 * Temp.mean'}}}",
         "{trigger: observed, name: sim, action: {name: log, message: '{job}: {Temp.mean}'}}",
         "{trigger: converged, name: sim, action: {name: cancel}}",
         "{trigger: converged, action: {name: cancel}}",
@@ -549,7 +549,7 @@ def test_expressions_in_options_are_worked_out_and_other_texts_are_as_they_are(
     """The metric that one speaks of is kept for it, though no rule waits for it."""
     told = begun(
         registry,
-        "{trigger: observed, name: sim, when: clock == 30, action: {name: vary, variables: "
+        "{trigger: observed, name: sim, when: clock == 30, action: {name: change, variables: "
         "{a: '= T * 10', b: '= metric(\"p99.sim-Temp\") - Temp', c: T * 10, d: 7}}}",
     )
     for clock, temp in ((10.0, 5.0), (20.0, 3.0)):
@@ -572,7 +572,7 @@ def test_expressions_in_options_are_worked_out_and_other_texts_are_as_they_are(
 def test_expressions_are_checked_with_the_file(
     registry: Registry, text: str, what: str, hint: str
 ) -> None:
-    rule = f"{{trigger: observed, name: sim, action: {{name: vary, variables: {{a: '{text}'}}}}}}"
+    rule = f"{{trigger: observed, name: sim, action: {{name: change, variables: {{a: '{text}'}}}}}}"
     error = complaint(registry, rule, "{columns: [Temp]}")
 
     assert what in error.what

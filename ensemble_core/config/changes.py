@@ -1,0 +1,127 @@
+"""Changes of a job group by an action: what stands under ``with`` and ``parameters``.
+
+Texts there may be worked out when the rule fires, from what is known of the event and its job. They
+are taken out here, for what is left is known already and can be checked as part of a group. Called
+by ``actions``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.groups import change_group
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+from ensemble_core.model.rules import LITERAL_FIELDS
+
+__all__ = ["JOB_FIELDS", "check_merge", "known_now"]
+
+#: What ``{job.NAME}`` may be, beside its parameters.
+JOB_FIELDS = frozenset(
+    {
+        "id", "group", "index", "attempt", "replica", "queue_id", "workdir", "stdout", "stderr",
+        "nodes", "tasks", "cores_per_task", "gpus_per_task", "duration", "urgency", "executor",
+    }
+)  # fmt: skip
+
+#: Checks one text that is worked out later, by the placeholders that it may have.
+CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
+
+
+class _Later:
+    """A value that is known when the rule fires."""
+
+    def __format__(self, form: str) -> str:
+        return ""
+
+
+_LATER = _Later()
+
+
+def known_now(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
+    """The changes without what is worked out later, which is checked."""
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        place = (*path, key)
+        if key in LITERAL_FIELDS:
+            found[key] = value
+        elif key == "parameters":
+            found[key] = _now(place, value, check, FIELD_PLACEHOLDER, _LATER)
+        elif isinstance(value, str) and value.startswith("="):
+            check(place, value, JOB_PLACEHOLDER)
+        else:
+            found[key] = _now(place, value, check, JOB_PLACEHOLDER, "0")
+    return found
+
+
+def _now(
+    path: Path, value: Any, check: CheckText, pattern: re.Pattern[str], stand_in: object
+) -> Any:
+    if isinstance(value, dict):
+        return {k: _now((*path, k), item, check, pattern, stand_in) for k, item in value.items()}
+    if isinstance(value, list):
+        return [_now((*path, i), item, check, pattern, stand_in) for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith("=")
+    filled = not formula and pattern.search(value) is not None
+    if formula or filled:
+        check(path, value, pattern)
+    return stand_in if formula or (filled and pattern is FIELD_PLACEHOLDER) else value
+
+
+def check_merge(
+    context: Context,
+    path: Path,
+    fields: Mapping[str, Any],
+    targets: Collection[JobGroup],
+    *,
+    single: bool,
+) -> JobGroup | None:
+    """Check changes whose parameters are merged over those that a job has: the one group that they
+    are of, with them. ``single``: there is one job, so each parameter has one value."""
+    given = fields.get("parameters") or {}
+    names = {name for group in targets for name in group.names}
+    for name in given:
+        place: Path = (*path, "parameters", name)
+        if targets and name not in names:
+            first = next(iter(targets)).name
+            whose = f"the job group {first!r} has no" if len(targets) == 1 else "no job group has a"
+            near = get_close_matches(name, names, 1, 0.5)
+            known = f"it has {', '.join(sorted(names))}" if names else "it has none"
+            context.report(
+                place,
+                f"{whose} parameter {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else known,
+                code="no-such-parameter",
+                where=context.document.at_key(place),
+            )
+        elif single and isinstance(given[name], (list, dict)):
+            context.report(
+                place,
+                f"{name!r} has several values, and this submits one job again",
+                hint=f"{name}: VALUE; 'vary' submits a job for each of several values",
+                code="bad-value",
+            )
+    for key in ("count", "replicas", "points"):
+        if key in fields and (single or key == "points"):
+            context.report(
+                (*path, key),
+                f"{key!r} says how many jobs there are, and "
+                + ("this submits one again" if single else "'parameters' say that here"),
+                hint="remove the key",
+                code="bad-value",
+                where=context.document.at_key((*path, key)),
+            )
+            return None
+    if len(targets) != 1:
+        return None
+    (group,) = targets
+    if not {*given} <= names:
+        return None
+    return change_group(context, path, group, fields, merge=True)

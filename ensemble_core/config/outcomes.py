@@ -1,0 +1,141 @@
+"""A group's ``result`` and ``retry``: what its jobs leave, and what is done about failed attempts.
+
+Called by the loader when all groups are there, for both speak of what observers yield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model import conditions
+from ensemble_core.model.conditions import EVENT_FIELDS, Condition
+from ensemble_core.model.expressions import Expression, check_names, expression
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
+from ensemble_core.model.rules import RetryPolicy
+
+__all__ = ["with_result", "with_retry"]
+
+#: How a group's ``retry`` is checked: as the options of an action that submits the job again.
+_RETRY = {
+    "x-ensemble-retries": True,
+    "properties": {
+        "wait": {"x-ensemble": "duration", "x-ensemble-expression": True},
+        "with": {"x-ensemble": "fields"},
+    },
+}
+
+
+def with_result(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
+    """The group with its ``result``."""
+    given = spec.get("result")
+    place = (*path, "result")
+    if not isinstance(given, dict) or not context.intact(place):
+        return group
+    known = _known(context, group)
+    found: dict[str, Expression] = {}
+    reads: set[str] = set()
+    for name, text in given.items():
+        inner = (*place, name)
+        if not context.intact(inner):
+            continue
+        taken = _taken(group, name)
+        if taken is not None:
+            context.report(
+                inner,
+                f"{name!r} is {taken}, so no result can have this name",
+                hint="choose another name",
+                code="bad-name",
+                where=context.document.at_key(inner),
+            )
+            continue
+        try:
+            parsed = expression(str(text), texts=True)
+            scoped = scoped_names(context, inner, parsed.names, known, (group.name,))
+            if scoped is None:
+                continue
+            bare = parsed.names - scoped
+            _check_bare(context, group, bare - known)
+            check_names(parsed.text, bare, known)
+            if parsed.metrics:
+                raise EnsembleError(
+                    f"a result is of one job, and {min(parsed.metrics)!r} is of a group",
+                    hint="write STAT.NAME: last.energy, max.stress",
+                    code="bad-condition",
+                )
+        except EnsembleError as error:
+            context.attach(error, inner)
+            continue
+        found[name] = parsed
+        reads |= scoped
+    return replace(group, result=found, reads=group.reads | reads)
+
+
+def _taken(group: JobGroup, name: str) -> str | None:
+    """What has this name already."""
+    if name in group.names:
+        return "a parameter"
+    if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:
+        return "a field of events"
+    return None
+
+
+def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> None:
+    """Refuse columns: a job has many rows of them."""
+    columns = context.variables(group.name)
+    for name in sorted(names & (columns or frozenset())):
+        raise EnsembleError(
+            f"{name!r} is a column, and a job has many rows of it",
+            hint=f"write last.{name}, mean.{name} or another statistic of its rows",
+            code="bad-condition",
+        )
+
+
+def _known(context: Context, group: JobGroup) -> frozenset[str]:
+    return EVENT_FIELDS | context.parameters(group.name)
+
+
+def with_retry(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> JobGroup:
+    """The group with its ``retry``."""
+    given = spec.get("retry")
+    place = (*path, "retry")
+    if not isinstance(given, dict) or not context.intact(place):
+        return group
+    known = _known(context, group)
+    over = (group.name,)
+    occasion = Occasion("retry", True, known, own=known, group=group.name, over=over)
+    check = OptionCheck(context, _RETRY, occasion)
+    before = len(context.errors)
+    options = check.options(place, {key: given[key] for key in ("wait", "with") if key in given})
+    condition: Condition | None = None
+    if "when" in given:
+        inner = (*place, "when")
+        try:
+            condition = conditions.parse(given["when"], has_value=False)
+            scoped = check.scoped(inner, condition.names)
+            if scoped is None:
+                return group
+            check_names(condition.text, condition.names - scoped, known)
+        except EnsembleError as error:
+            context.attach(error, inner)
+            return group
+        for text in sorted(condition.metrics):
+            context.metric(text, inner)
+    if len(context.errors) > before:
+        return group
+    policy = RetryPolicy(
+        times=int(given["times"]),
+        when=condition,
+        wait=options.get("wait") or 0.0,
+        fields=options.get("with") or {},
+        reads=frozenset(check.reads),
+        metrics=frozenset(check.metrics) | (condition.metrics if condition else frozenset()),
+    )
+    return replace(group, retry=policy, reads=group.reads | policy.reads)
