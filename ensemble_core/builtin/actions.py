@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import worked_out
@@ -358,3 +359,4 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             },
         ),
     )
+    yield SUBMIT_NEXT

@@ -17,7 +17,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.pace import Pace, listed_actions, read_pace
 from ensemble_core.config.when import bind_condition
 from ensemble_core.config.woken import Woken, bind_trigger
-from ensemble_core.metrics.store import parse_path
+from ensemble_core.metrics.store import is_gauge, parse_path
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule
 from ensemble_core.model.tables import table_column
@@ -49,6 +49,8 @@ def bind_rule(
     name = spec.get("id", default_id)
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
     of_tables = frozenset(one for one in reads if table_column(one, context.known.tables))
+    gauge_of = context.known.groups, context.known.rules
+    of_gauges = frozenset(one for one in reads if is_gauge(one, *gauge_of))
     seen = woken.trigger.group
     if woken.trigger.wakes in (("observed",), ("silent",)) and not context.observed(seen):
         whose = "no job group has an" if seen is None else f"the job group {seen!r} has no"
@@ -67,8 +69,9 @@ def bind_rule(
         looks=pace.looks,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
-        reads=reads - of_tables,
+        reads=reads - of_tables - of_gauges,
         of_tables=of_tables,
+        of_gauges=of_gauges,
         reads_of=woken.whole_group,
         retries=retries,
         label=woken.label,

@@ -424,7 +424,8 @@ class _Loader:
             record = context.registry.actions[action.name]
             for key, schema in record.options.get("properties", {}).items():
                 if "submit" in record.needs and schema.get("x-ensemble") == "group":
-                    submitted.add(action.options.get(key))
+                    named = action.options.get(key)
+                    submitted.update(named if isinstance(named, list) else (named,))
         for group in context.known.groups:
             if group not in submitted and None not in submitted:
                 context.warnings.append(f"no rule submits the job group {group!r}")

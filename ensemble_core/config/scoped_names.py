@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.tables import check_table_column
-from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS
+from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS, is_gauge
 from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
@@ -37,6 +37,9 @@ def scoped_names(
     for name in sorted(names):
         statistic, dot, variable = name.partition(".")
         if not dot or (known is not None and name in known):
+            continue
+        if is_gauge(name, context.known.groups, context.known.rules):
+            found.add(name)
             continue
         if table_column(name, context.known.tables):
             check_table_column(context, path, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from ensemble_core.engine.backlog import Order, taken_next
 from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.state import State
@@ -29,7 +30,7 @@ from ensemble_core.model.decisions import (
     Terminate,
     WhenBusy,
 )
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
 __all__ = ["EngineFiring"]
@@ -91,6 +92,22 @@ class EngineFiring:
         if jobs:
             self._state.sources[jobs[0].id] = [group] * len(jobs)
             yield Submit(**self.origin.mark, group=group.name, jobs=tuple(jobs))
+
+    def submit_next(
+        self,
+        groups: Sequence[str],
+        count: int = 1,
+        *,
+        order: Order = "given",
+        seed: int = 0,
+    ) -> Iterable[Decision]:
+        taken: dict[str, list[tuple[JobGroup, Job]]] = {}
+        for entry, job in taken_next(self._state, groups, count, order, seed):
+            taken.setdefault(job.group, []).append((entry, job))
+        for name, each in taken.items():
+            jobs = tuple(job for _, job in each)
+            self._state.sources[jobs[0].id] = [entry for entry, _ in each]
+            yield Submit(**self.origin.mark, group=name, jobs=jobs)
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         state = self._state

@@ -272,6 +272,10 @@ class RuleEvaluation:
             value = self.state.tables(occasion.scope).statistic(name)
             if name not in known and value is not None:
                 known[name] = value
+        for name in rule_state.rule.of_gauges:
+            value = self.state.metric(name)
+            if name not in known and value is not None:
+                known[name] = value
         for name in rule_state.rule.reads:
             if name not in known:  # a column of that whole name is meant where there is one
                 value = self.state.read_scoped(name, rule_state.rule.reads_of, occasion)

@@ -27,6 +27,8 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
     if statistic == "count":
         reads.setdefault("count", [])
         return
+    if statistic not in statistics:
+        return  # a gauge
     kept = reads.setdefault(variable, [])
     if all(spec.name != statistic for spec in kept):
         kept.append(statistics[statistic])

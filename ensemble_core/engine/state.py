@@ -22,7 +22,7 @@ from ensemble_core.engine.silence import Silence
 from ensemble_core.engine.strangers import Strangers
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
-from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore
+from ensemble_core.metrics.store import FIRINGS, GAUGES, MetricPath, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
@@ -222,7 +222,8 @@ class State:
         scope = occasion.scope
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
-        return None if scope is None else scope.read(name, self.now)
+        found = None if scope is None else scope.read(name, self.now)
+        return self.metric(name) if found is None and name in GAUGES else found
 
     def tables(self, scope: Scope | None = None) -> Tables:
         """The tables as they are now; in an instance those of its slice."""

@@ -26,6 +26,7 @@ __all__ = [
     "MetricPath",
     "MetricStore",
     "MetricsView",
+    "is_gauge",
     "parse_path",
 ]
 
@@ -101,14 +102,15 @@ def parse_path(
         path = _series_path(text, head, rest, groups)
         if path:
             return path
-        if _is_gauge(rest, groups, rules):
+        if is_gauge(rest, groups, rules):
             return MetricPath(text, "series", "", rest, head)
-    if _is_gauge(text, groups, rules):
+    if is_gauge(text, groups, rules):
         return MetricPath(text, "gauge")
     raise _unknown(text, groups, statistics, rules or ())
 
 
-def _is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
+def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) -> bool:
+    """True if this is the path of a gauge."""
     if text.startswith(BACKLOG):
         return text.removeprefix(BACKLOG) in groups
     if text.startswith(FIRINGS):

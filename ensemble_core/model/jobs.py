@@ -237,6 +237,23 @@ class JobGroup:
             for values in itertools.product(*self.parameters.values()):
                 yield {**point, **dict(zip(self.parameters, values, strict=True))}
 
+    def element(self, place: int) -> tuple[JobGroup, dict[str, object], int]:
+        """The job of this place among those of one submit, from 0: the entry that it is of, its
+        parameters and its replica."""
+        for entry in (self, *self.more):
+            size = entry.size - sum(each.size for each in entry.more)
+            if place >= size:
+                place -= size
+                continue
+            place, replica = divmod(place, entry.count)
+            chosen: dict[str, object] = {}
+            for name, values in reversed(tuple(entry.parameters.items())):
+                place, at = divmod(place, len(values))
+                chosen[name] = values[at]
+            point = {name: column[place] for name, column in entry.points.items()}
+            return entry, {**point, **{name: chosen[name] for name in entry.parameters}}, replica
+        raise IndexError(place)
+
     def jobs(self, first: int) -> Iterator[Job]:
         """The jobs of one submit; ``first`` is the index of the first of them."""
         index = first

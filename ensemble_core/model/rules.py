@@ -238,6 +238,19 @@ class Firing(Protocol):
         """Submit jobs like the event's job, or like the rule's slice, with other parameters: each
         combination that the group has not had, all of them ``again``."""
 
+    def submit_next(
+        self,
+        groups: Sequence[str],
+        count: int = 1,
+        *,
+        order: Literal[
+            "given", "random", "ascending", "descending", "shortest", "longest"
+        ] = "given",
+        seed: int = 0,
+    ) -> Iterable[Decision]:
+        """Submit the next elements of these groups' sweeps, at most so many, each once in the
+        run; of a ``random`` order see the documentation of the action ``submit-next``."""
+
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
 
@@ -385,6 +398,8 @@ class BoundRule:
     reads_of: str | None = None
     #: The ``STAT.TABLE.COLUMN`` that it speaks of; these are the slice's in an instance of one.
     of_tables: frozenset[str] = frozenset()
+    #: The gauges that it names beside the metrics.
+    of_gauges: frozenset[str] = frozenset()
     retries: bool = False
     enabled: bool = True
     queue_scope: bool = False
@@ -415,6 +430,7 @@ class BoundRule:
             yield from sorted(self.condition.metrics)
         if self.reads_of is not None:
             yield from (group_path(name, self.reads_of) for name in sorted(self.reads))
+        yield from sorted(self.of_gauges)
         for action in self.actions:
             for each in action.flat():
                 yield from sorted(each.metrics)

@@ -126,6 +126,17 @@ class FakeFiring:
         self._next[group] += len(jobs)
         return self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
 
+    def submit_next(
+        self, groups: Sequence[str], count: int = 1, *, order: str = "given", seed: int = 0
+    ) -> Iterable[Decision]:
+        """The first jobs of each group, whatever the order."""
+        for group in groups:
+            jobs = tuple(self._group(group).jobs(self._next[group]))[:count]
+            count -= len(jobs)
+            self._next[group] += len(jobs)
+            if jobs:
+                yield self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
+
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
     ) -> Decision:

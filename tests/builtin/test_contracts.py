@@ -46,6 +46,7 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "enable": {"rules": ["rule-1"]},
     "disable": {"rules": ["rule-1"]},
     "log": {"message": "job {job} ended"},
+    "submit-next": {"groups": ["sim"], "count": 2, "order": "random", "seed": 3},
 }
 TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "interval": {"seconds": 5},

@@ -1,0 +1,69 @@
+"""The built-in action ``submit-next``: jobs that are known and not released yet, some at a time.
+Registered by ``actions``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.expressions import worked_out
+from ensemble_core.model.rules import Firing
+from ensemble_core.plugin.hookspecs import ActionPlugin
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.model.decisions import Decision
+
+__all__ = ["SUBMIT_NEXT"]
+
+
+def _submit_next(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    groups = options.get("groups") or firing.groups
+    given = options.get("count", 1)
+    count = float(worked_out(given, firing.fields, firing.metric))
+    if not count.is_integer():
+        raise EnsembleError(f"{given!r} is {count:g}, and jobs are whole", code="bad-value")
+    names = [groups] if isinstance(groups, str) else list(groups)
+    order, seed = options.get("order", "given"), int(options.get("seed", 0))
+    return firing.submit_next(names, int(count), order=order, seed=seed) if count > 0 else []
+
+
+SUBMIT_NEXT = ActionPlugin(
+    name="submit-next",
+    summary="submit the next jobs of groups' sweeps, each of them once",
+    plan=_submit_next,
+    options={
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "groups": {
+                "description": "The job group, or a list of them. Absent: every group.",
+                "type": ["string", "array"],
+                "minItems": 1,
+                "items": {"description": "A job group.", "type": "string"},
+                "x-ensemble": "group",
+            },
+            "count": {
+                "description": "How many jobs; what is left, where there are fewer.",
+                "type": ["integer", "string"],
+                "minimum": 1,
+                "pattern": "^=",
+                "default": 1,
+                "x-ensemble": "expression",
+            },
+            "order": {
+                "description": "Which come first: as the groups and their sweeps are given, "
+                "drawn by the seed, those of fewest or most nodes, those of groups whose jobs "
+                "ran shortest or longest.",
+                "enum": [*("given", "random", "ascending", "descending", "shortest", "longest")],
+                "default": "given",
+            },
+            "seed": {
+                "description": "What a random order is drawn by.",
+                "type": "integer",
+                "default": 0,
+            },
+        },
+    },
+    needs=frozenset({"submit"}),
+)

@@ -1,0 +1,114 @@
+"""``submit-next`` takes each job of groups' sweeps once, some at a time, in the order asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.events import TimerElapsed
+from ensemble_core.testing import Story
+
+
+def story(options: str, more: str = "") -> Story:
+    return Story(f"""
+jobs:
+  - {{name: a, command: "x {{T}} {{p}}", parameters: {{T: [1, 2, 3], p: [5, 6]}}, replicas: 2, nodes: 2}}
+  - {{name: b, command: x, count: 4, nodes: 1, duration: 5}}
+  - {{name: c, command: x, nodes: 4, duration: 9}}
+rules:
+  - {{id: next, trigger: heartbeat, repetitions: 1000, action: {{name: submit-next, {options}}}}}
+{more}
+logging: {{heartbeat: 10}}
+""")
+
+
+def submits(told: Story) -> list[str]:
+    return told.submitted(told.wait(10))
+
+
+def test_every_element_of_a_sweep_is_submitted_once_in_its_order() -> None:
+    told = story("groups: a, count: 5")
+    told.start()
+    assert told.metric("backlog.a") == 12
+    assert submits(told) == [f"a.{index}" for index in range(5)]
+    assert told.metric("backlog.a") == 7
+    submits(told)
+    assert submits(told) == ["a.10", "a.11"]
+    assert submits(told) == []
+    group = told.ensemble.groups["a"]
+    records = told.engine.state.table.records
+    whole = [job.command for job in group.jobs(0)]
+    assert [records[f"a.{index}"].job.command for index in range(12)] == whole
+    assert [records[f"a.{index}"].job.replica for index in range(4)] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_random_order_takes_each_element_once_and_is_the_seeds(seed: int) -> None:
+    def commands() -> list[tuple[str, ...]]:
+        told = story(f"groups: [a, b], count: 3, order: random, seed: {seed}")
+        told.start()
+        for _ in range(7):
+            submits(told)
+        records = told.engine.state.table.records.values()
+        return [
+            (record.job.group, *record.job.command, str(record.job.replica)) for record in records
+        ]
+
+    taken = commands()
+    assert len(taken) == 16
+    group = story("").ensemble.groups["a"]
+    expected = [("a", *job.command, str(job.replica)) for job in group.jobs(0)]
+    assert sorted(each for each in taken if each[0] == "a") == sorted(expected)
+    assert [each for each in taken if each[0] == "a"] != expected
+    assert taken == commands()
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("ascending", "b"), ("descending", "c"), ("shortest", "b"), ("longest", "c"), ("given", "a")],
+)
+def test_an_order_says_which_group_comes_first(order: str, first: str) -> None:
+    told = story(f"order: {order}")
+    told.start()
+    assert submits(told) == [f"{first}.0"]
+
+
+def test_what_ran_says_which_is_shortest() -> None:
+    told = story("order: shortest, groups: [b, c]")
+    told.start()
+    assert submits(told) == ["b.0"]
+    told.begin("b.0")
+    told.end("b.0", duration=100)
+    assert submits(told)[0] == "c.0"
+
+
+def test_other_submits_move_nothing_and_gauges_say_how_many() -> None:
+    told = story(
+        'groups: b, count: "= max(backlog.b - queue.active, 0)"',
+        "  - {trigger: start, action: {name: submit, label: b, with: {count: 1}}}",
+    )
+    told.start()
+    assert told.metric("backlog.b") == 4
+    assert submits(told) == ["b.1", "b.2", "b.3"]
+    assert submits(told) == []
+
+
+def test_a_backlog_that_is_empty_wakes_a_rule() -> None:
+    told = story(
+        "groups: b, count: 3",
+        "  - {id: over, trigger: metric, name: backlog.b, when: 0, action: {name: log, message: x}}",
+    )
+    told.start()
+    assert "over" not in told.fired(told.wait(10))
+    assert "over" in told.fired(told.wait(10))
+
+
+def test_a_run_that_is_resumed_takes_what_is_left() -> None:
+    told = story("groups: [a, b], count: 3, order: random")
+    told.start()
+    submits(told)
+    again = load(dump(told.engine), told.ensemble)
+    assert isinstance(again, Engine)
+    event = TimerElapsed(told.now + 10, "heartbeat", "")
+    assert again.handle(event) == told.engine.handle(event)
