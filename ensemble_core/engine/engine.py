@@ -10,23 +10,34 @@ These are its laws; the tests hold it to each of them.
    rules go by their place in the file (rules that joined later come last), and a rule is looked at
    once. What a firing changes (a submitted job, a changed group, a switched rule) holds from then
    on, also for the next rule of the same event. Then come the metric rules of what the firings
-   themselves counted (``submitted``), until there is nothing more.
+   themselves counted (``submitted``), until there is nothing more. Where the event closed an index,
+   a call or a wait there follow: its result is recorded; ``job-done`` or ``job-lost``; the metric
+   rules of what that counted; and ``idle``, narrowest first (slices by their first submits, groups,
+   lists, the run), within that by file. Each of these settles before the next. An emptiness is
+   looked at once by each rule or instance, never while a call is under way, never before a first
+   job and never because of a resume.
 3. After ``terminate`` no rule fires and nothing is submitted, not even by the rest of the same
    event. Jobs that are still there are counted until they are gone. (A resume hands on again what
    was submitted before it and was to be left alone.)
-4. A rule fires at most ``repetitions`` times. A resize request that nobody received is asked again
-   by the same firing. An exhausted, disabled or cut rule leaves the index and costs nothing.
+4. A rule fires at most ``repetitions`` times; one with ``each`` as often for each instance, which
+   has its own backoff and looks as well. A resize request that nobody received is asked again by
+   the same firing. An exhausted, disabled or cut rule leaves the index and costs nothing; an
+   exhausted instance costs one look-up.
 5. Each job of ours is counted once, by its outcome: ``submitted = finished + cancelled + active``
    at every moment, with ``finished = success + failed``. The outcome is known at ``finish``, or at
    ``clean`` for a job that never ran. Echoes of an event that a job has only once change nothing.
+   An attempt is a job: ``open + done + lost`` are the indices ever submitted. At one end of an
+   attempt at most one retry is decided, by the first rule that fires; whoever cancels it while it
+   waits loses the index. Of a group with ``at_once`` so many attempts are in the queue at most.
 6. Firings that cause one another without any job finishing in between form a chain. A chain longer
-   than ``limits.chain`` is cut: the rule that would have gone on is switched off, and an error
-   shows the chain.
+   than ``limits.chain`` is cut: the rule (or the instance of it) that would have gone on is
+   switched off, and an error shows the chain. A retry begins a new chain.
 7. A failed job is somebody's concern if, by its ``clean``, a rule about failure matched an event of
    it, or still waits for more failures (``count.G.failed``). Otherwise a natural end has exit
-   code 1.
-8. The run ends by itself when no job is active, no call is under way and no live rule waits for
-   time to pass.
+   code 1. A failure that is retried is somebody's concern; a lost index is judged as a failed job,
+   unless its last attempt was cancelled.
+8. The run ends by itself when no job is active, no call is under way, no retry waits, ``idle`` has
+   been looked at and no live rule waits for time to pass.
 
 The runtime owns the only thread that calls this; the journal can replay it.
 """
