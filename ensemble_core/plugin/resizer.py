@@ -7,8 +7,9 @@ many nodes they want, never of which object.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 __all__ = ["Resized", "Resizer"]
 
@@ -48,12 +49,21 @@ class Resizer(ABC):
     #: Whether a call may take longer than a few microseconds: a file, a lock, a remote call.
     waits: ClassVar[bool] = True
 
+    #: Set by the service. Given a member and plain data, it puts these on record with the request
+    #: that is carried out, before that takes effect: :meth:`decide` gets them back.
+    keep: Callable[[str, Mapping[str, Any]], None] | None = None
+
     @abstractmethod
     def resize(self, member: str, delta: int) -> Resized:
         """Make ``member`` (``NAMESPACE/NAME``) ``delta`` nodes larger, or smaller when negative."""
 
     def size(self, member: str) -> int | None:
         """How many nodes ``member`` is to have now; ``None`` where that cannot be known."""
+        return None
+
+    def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
+        """What became of a ``resize`` that the service was killed over, by what it kept; ``None``
+        where that cannot be known. What did not take effect may be carried out now."""
         return None
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ensemble_core import EnsembleError, Resized, Resizer, UsageError
@@ -59,6 +59,7 @@ class _Request:
     name: str
     delta: int
     deadline: float
+    member: str = ""
     seen: Sizes | None = None
     plan: Plan | None = None
     #: Set, with what was seen then, but whether it was carried out is not known.
@@ -121,7 +122,8 @@ class KubernetesResizer(Resizer):
         request: _Request | None = None
         try:
             namespace, name = self._object(member)
-            request = _Request(namespace, name, delta, self._clock() + self._timeout)
+            until = self._clock() + self._timeout
+            request = _Request(namespace, name, delta, until, member)
             return self._resize(request)
         except (Fault, Unsized) as fault:
             transient = isinstance(fault, Fault) and fault.transient
@@ -137,6 +139,22 @@ class KubernetesResizer(Resizer):
             return self._sizes(namespace, name, self._timeout / 2).before
         except Exception:  # by contract: where it cannot be known, for whatever reason
             return None
+
+    def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
+        """Carried out, when the object is as it was to become; carried out now, when it is as it
+        was; ``None`` when others have set its size since, or it is another."""
+        try:
+            then, plan = Sizes(**kept["seen"]), Plan(**kept["plan"])
+            namespace, name = self._object(member)
+            now = self._sizes(namespace, name, self._timeout / 2)
+        except Exception:  # by contract: where it cannot be known, for whatever reason
+            return None
+        before = now.generation == then.generation and now.size == then.size
+        ours = now.generation == then.generation + 1 and now.size == plan.target
+        if now.uid != then.uid or not (before or ours):
+            return None
+        self._lost[namespace, name] = (delta, then, plan)
+        return self.resize(member, delta)
 
     def close(self) -> None:
         self._objects.close()
@@ -200,6 +218,8 @@ class KubernetesResizer(Resizer):
             return None
 
     def _set(self, request: _Request, seen: Sizes, plan: Plan) -> None:
+        if self.keep is not None:  # a service that is killed now can tell what came of it
+            self.keep(request.member, {"seen": asdict(seen), "plan": asdict(plan)})
         try:
             self._objects.scale(
                 request.namespace, request.name, plan.target, seen.version, self._time(request)

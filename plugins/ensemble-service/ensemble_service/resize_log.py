@@ -7,11 +7,12 @@ is not known, and it is not carried out a second time. Called by ``resizes``, fr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,13 @@ _ANSWER = ("outcome", "before", "asked", "granted", "reason", "code", "transient
 _COLUMNS = ", ".join(_ANSWER)
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS resizes (
-  number INTEGER PRIMARY KEY, member TEXT, request TEXT, delta INTEGER, {_COLUMNS},
+  number INTEGER PRIMARY KEY, member TEXT, request TEXT, delta INTEGER, {_COLUMNS}, kept TEXT,
   UNIQUE (member, request))
 """
 _BEGIN = "INSERT OR IGNORE INTO resizes (member, request, delta) VALUES (?, ?, ?)"
 _ONE = "WHERE member = ? AND request = ?"
-_GET = f"SELECT delta, {_COLUMNS} FROM resizes {_ONE}"
+_KEEP = f"UPDATE resizes SET kept = ? {_ONE}"
+_GET = f"SELECT delta, kept, {_COLUMNS} FROM resizes {_ONE}"
 _END = f"UPDATE resizes SET {', '.join(f'{name} = ?' for name in _ANSWER)} {_ONE}"
 _FORGET = "DELETE FROM resizes WHERE number <= ?"
 
@@ -46,6 +48,8 @@ class Entry:
 
     delta: int
     answer: Resized | None = None
+    #: What the resizer put on record before it took effect.
+    kept: Mapping[str, Any] | None = None
 
 
 class ResizeLog:
@@ -103,6 +107,11 @@ class ResizeLog:
             except sqlite3.Error:
                 self._unwritten[member, request] = answer
 
+    def keep(self, member: str, request: str, kept: Mapping[str, Any]) -> None:
+        """What the resizer is about to do. Where it cannot be written, it stays unknown."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._db.execute(_KEEP, (json.dumps(kept), member, request))
+
     def get(self, member: str, request: str) -> Entry | None:
         """What is known of a request."""
         with self._lock:
@@ -113,7 +122,7 @@ class ResizeLog:
         if row is None:
             return None
         answer = self._unwritten.get((member, request))
-        delta, outcome, before, asked, granted, reason, code, transient = row
+        delta, kept, outcome, before, asked, granted, reason, code, transient = row
         if outcome is not None:
             answer = Resized(
                 outcome=outcome,
@@ -124,7 +133,7 @@ class ResizeLog:
                 code=code,
                 transient=bool(transient),
             )
-        return Entry(delta, answer)
+        return Entry(delta, answer, json.loads(kept) if kept else None)
 
     def close(self) -> None:
         """Give the file back."""
@@ -159,6 +168,8 @@ def _open(path: Path | None) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")
         db.execute(_TABLE)
+        if "kept" not in {row[1] for row in db.execute("PRAGMA table_info(resizes)")}:
+            db.execute("ALTER TABLE resizes ADD COLUMN kept TEXT")  # of an earlier version
     except BaseException:
         db.close()
         raise

@@ -14,16 +14,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_service.access import Identity
 from ensemble_service.counters import Counters
 from ensemble_service.logs import tell
 from ensemble_service.refusal import Refused
-from ensemble_service.resize_log import ResizeLog
+from ensemble_service.resize_log import Entry, ResizeLog
 from ensemble_service.serial_threads import SerialThreads
 
 __all__ = ["Resizes", "check_delta"]
@@ -62,6 +62,15 @@ class Resizes:
         self._looks: dict[str, asyncio.Future[int | None]] = {}
         self._sizes: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
         self._closed = False
+        #: The request that is carried out for each member.
+        self._current: dict[str, str] = {}
+        if resizer is not None:
+            resizer.keep = self._keep
+
+    def _keep(self, member: str, kept: Mapping[str, Any]) -> None:
+        request = self._current.get(member)
+        if request:
+            self._log.keep(member, request, kept)
 
     async def ask(self, who: Identity, member: str, request: str, delta: int) -> Resized:
         """Have a member resized; ``request`` empty is one that will not be asked again.
@@ -105,7 +114,8 @@ class Resizes:
                 reason = f"the service keeps no record: {error.what}: {error.cause}"
                 raise Refused("UNAVAILABLE", reason) from None
             if known is not None:
-                return self._known(member, request, delta, known.delta, known.answer), None
+                return self._known(member, request, delta, known), None
+        self._current[member] = request
         began = time.monotonic()
         assert self.resizer is not None
         try:
@@ -122,14 +132,12 @@ class Resizes:
             self._log.end(member, request, answer)
         return answer, time.monotonic() - began
 
-    def _known(
-        self, member: str, request: str, delta: int, before: int, answer: Resized | None
-    ) -> Resized:
+    def _known(self, member: str, request: str, delta: int, known: Entry) -> Resized:
         """The answer to a request that was begun before."""
-        if before != delta:
-            raise Refused(
-                "INVALID_ARGUMENT", f"request {request!r} was for {before:+d} nodes, not {delta:+d}"
-            )
+        if known.delta != delta:
+            before = f"request {request!r} was for {known.delta:+d} nodes"
+            raise Refused("INVALID_ARGUMENT", f"{before}, not {delta:+d}")
+        answer = known.answer or self._decide(member, request, delta, known.kept)
         if answer is not None:
             return answer
         size = self._look_up(member) or 0
@@ -142,6 +150,24 @@ class Resizes:
             "it took effect; look at the size, and ask for what is missing under another name",
             code="interrupted",
         )
+
+    def _decide(
+        self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
+    ) -> Resized | None:
+        """What became of a request that a service was killed over, if that can be known."""
+        if kept is None:
+            return None
+        assert self.resizer is not None
+        self._current[member] = request
+        try:
+            answer = self.resizer.decide(member, delta, kept)
+        except (Exception, SystemExit) as error:  # a plugin's fault: it stays unknown
+            tell("resize not decided", "warning", member=member, why=f"{type(error).__name__}")
+            return None
+        if answer is None or not _sound(answer):
+            return None
+        self._log.end(member, request, answer)
+        return answer
 
     def _look_up(self, member: str) -> int | None:
         assert self.resizer is not None

@@ -7,10 +7,11 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -465,3 +466,50 @@ def test_a_fault_in_words_that_cannot_be_sent_is_told_in_others() -> None:
     answer = asyncio.run(ask())
     assert "no such file" in answer.reason
     answer.reason.encode("utf-8")
+
+
+def test_a_resizer_that_keeps_what_it_does_is_asked_what_came_of_it(tmp_path: Path) -> None:
+    """The service was killed over the request; its successor asks, and remembers the answer."""
+
+    class Keeping(Resizer):
+        decided = 0
+
+        def resize(self, member: str, delta: int) -> Resized:
+            assert self.keep is not None
+            self.keep(member, {"target": 3})
+            raise KeyboardInterrupt  # as if it was killed: nothing is answered
+
+        def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
+            Keeping.decided += 1
+            return Resized(outcome="granted", before=2, asked=3, granted=kept["target"])
+
+    record = tmp_path / "resizes.sqlite"
+    log = ResizeLog(record)
+    line = resizes.Resizes(Keeping(), log, Counters())
+    with pytest.raises(KeyboardInterrupt):
+        line._carry_out("lab/one", "a", 1)
+    log.close()
+
+    async def ask() -> None:
+        again = resizes.Resizes(Keeping(), ResizeLog(record), Counters())
+        answers = [await again.ask(ADMIN, "lab/one", "a", 1) for _ in range(2)]
+        assert [(each.outcome, each.granted) for each in answers] == [("granted", 3)] * 2
+        assert Keeping.decided == 1
+        await again.close(1)
+
+    asyncio.run(ask())
+
+
+def test_a_log_of_an_earlier_version_learns_to_keep(tmp_path: Path) -> None:
+    record = tmp_path / "resizes.sqlite"
+    ResizeLog(record).close()
+    with sqlite3.connect(record) as db:
+        db.execute("ALTER TABLE resizes DROP COLUMN kept")
+    db.close()
+    log = ResizeLog(record)
+    assert log.begin("lab/one", "a", 1) is None
+    log.keep("lab/one", "a", {"target": 3})
+    known = log.get("lab/one", "a")
+    assert known is not None
+    assert known.kept == {"target": 3}
+    log.close()

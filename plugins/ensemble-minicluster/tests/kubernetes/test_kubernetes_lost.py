@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -106,6 +107,58 @@ def test_a_patch_that_is_carried_out_late_is_not_carried_out_beside_another(
     assert sizes(build(timeout=1).resize(MEMBER, 2))[:4] == ("granted", 2, 4, 4)
     time.sleep(late)
     assert on_record(cluster) == 4
+
+
+# -- a service that is killed over a request -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.usefixtures("operator")
+def test_a_service_that_was_killed_over_a_request_gives_it_once_when_it_is_back(
+    cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
+) -> None:
+    """It was called interrupted, and denied, though the nodes were there."""
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+
+    class Killed(BaseException):
+        """The service is gone, with or without its patch."""
+
+    resizer = build()
+    scale = resizer._objects.scale
+
+    def killed(*given: Any) -> None:
+        if carried_out:
+            scale(*given)
+        raise Killed
+
+    resizer._objects.scale = killed
+    kept: list[tuple[str, Any]] = []
+    resizer.keep = lambda member, data: kept.append((member, json.loads(json.dumps(data))))
+    with pytest.raises(Killed):
+        resizer.resize(MEMBER, 2)
+    assert on_record(cluster) == (4 if carried_out else 2)
+    ((member, data),) = kept
+    answer = build().decide(member, 2, data)
+    assert answer is not None
+    assert sizes(answer) == ("granted", 2, 4, 4, "")
+    assert on_record(cluster) == 4
+
+
+@pytest.mark.usefixtures("operator")
+def test_where_others_have_set_the_size_since_nobody_guesses(
+    cluster: Cluster, build: Build, minicluster: Make
+) -> None:
+    minicluster(size=2, maxSize=8)
+    seen(cluster)
+    kept: list[Any] = []
+    resizer = build()
+    resizer.keep = lambda member, data: kept.append(data)
+    assert resizer.resize(MEMBER, 2).granted == 4
+    assert build().resize(MEMBER, 1).granted == 5
+    assert build().decide(MEMBER, 2, kept[0]) is None
+    assert build().decide(MEMBER, 2, {"nonsense": 1}) is None
+    assert on_record(cluster) == 5
 
 
 # -- conflicts ---------------------------------------------------------------------------------------
