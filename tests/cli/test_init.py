@@ -15,8 +15,8 @@ from ensemble_core.cli.main import main
 SAYS = {
     "sweep": "14 jobs done; lowest energy",
     "watch": "2 of 3 went well",
-    "retry": "given up",
-    "adaptive": "all is done",
+    "retry": "x = 9: done with 40 iterations, attempt 1",
+    "adaptive": "refine",
     "screening": "lowest energy",
 }
 
@@ -38,6 +38,18 @@ def test_what_init_writes_is_valid_without_a_warning_and_runs(
     done = CliRunner().invoke(main, run)
     assert done.exit_code == 0, done.output
     assert SAYS[template] in done.output
+
+
+def test_the_refined_sweep_asks_for_further_points_around_the_transition_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(main, ["init", "--template", "adaptive"])
+    done = CliRunner().invoke(main, ["run", "--executor", "local", "--state", "st", "study.yaml"])
+    assert done.exit_code == 0, done.output
+    asked = [line for line in done.output.splitlines() if "submit sim" in line]
+    assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), done.output
+    assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), done.output
 
 
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

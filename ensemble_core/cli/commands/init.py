@@ -15,6 +15,8 @@ __all__ = ["TEMPLATES", "init"]
 TEMPLATES: dict[str, str] = {
     "sweep": "one job for each combination of parameters",
     "watch": "rules that act on what jobs print while they run",
+    "retry": "errors corrected by kind, job by job",
+    "adaptive": "further points where the first differ",
 }
 
 
