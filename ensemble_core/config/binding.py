@@ -15,6 +15,7 @@ from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.pace import Pace, listed_actions, read_pace
+from ensemble_core.config.placeholders import words_of
 from ensemble_core.config.when import bind_condition
 from ensemble_core.config.woken import Woken, bind_trigger
 from ensemble_core.metrics.store import is_gauge, parse_path
@@ -57,6 +58,7 @@ def bind_rule(
         context.warnings.append(
             f"rule {name!r} waits for what observers read, and {whose} observer ('observe:')"
         )
+    _warn_of_columns(context, name, spec, woken)
     return BoundRule(
         id=name,
         trigger=woken.trigger,
@@ -80,6 +82,18 @@ def bind_rule(
         spec=copy.deepcopy(dict(spec)),
         location=context.document.at(path),
     )
+
+
+def _warn_of_columns(context: Context, name: str, spec: Mapping[str, Any], woken: Woken) -> None:
+    """Warn of a name that a row's column and a parameter both have."""
+    group = woken.trigger.group
+    columns = woken.occasion.observed and context.variables(group)
+    for both in sorted(context.parameters(group) & set(columns or ())):
+        if both in words_of([spec.get("when"), spec.get("action")]):
+            context.warnings.append(
+                f"rule {name!r} speaks of {both!r}, which is a parameter and a column: the "
+                f"parameter is meant; last.{both} is the column"
+            )
 
 
 #: Triggers of the end of an attempt, under which it may be submitted again.

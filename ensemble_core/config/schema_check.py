@@ -223,7 +223,10 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         near = get_close_matches(key, absent, 1, 0.55) or get_close_matches(key, known, 1, 0.55)
         if _USUAL.get(key.lower()) in known:
             near = [_USUAL[key.lower()]]
-        if near:
+        cut = [str(value) for value in data.values() if str(value).startswith("=")]
+        if any(value.count("(") > value.count(")") for value in cut):
+            hint = 'quote what has a comma in it: "= min(T, 3)"'
+        elif near:
             hint = f"did you mean {near[0]!r}?"
         else:
             hint = f"known are {', '.join(known)}" if known else "none can stand here"

@@ -230,7 +230,7 @@ def _occasion(
         has_job = bool(metric.group)
     else:
         has_job = trigger.every is None and about != {"run"}
-    known: frozenset[str] = frozenset({"timestamp"})
+    known: frozenset[str] = frozenset({"timestamp", "run"})
     if has_job or metric is not None:
         known = EVENT_FIELDS | context.parameters(group)
         if about == {"job-begun"}:
@@ -239,6 +239,8 @@ def _occasion(
             known |= context.results(group)
     elif isinstance(each, tuple):
         known |= {*each}
+    if has_job and metric is None and not observed and about != {"job-begun"}:
+        known |= context.results(group)
     known |= record.fields
     if metric is not None:
         known |= {"value"}

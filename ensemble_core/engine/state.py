@@ -274,11 +274,17 @@ class State:
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
+    @property
+    def tag(self) -> str:
+        """The run's tag."""
+        group = next(iter(self.ensemble.groups.values()), None)
+        return "" if group is None else group.run
+
     def fields(self, occasion: Occasion) -> dict[str, Any]:
         """What a condition may speak of: fields of the event and its job, the job's parameters, the
         columns of an observed row, and the job's result; of one name the first of these."""
         event, record, own, scope = occasion
-        known: dict[str, Any] = {}
+        known: dict[str, Any] = {"run": self.tag}
         row = type(event) is Observed
         if record is not None:
             known.update(self.table.newer_fields(record))

@@ -22,7 +22,7 @@ from ensemble_core.model.events import Event
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
 #: What functions are told of a job that versions up to 1.0 did not tell.
-_TOLD_SINCE = ("cause", "limit", "attempt", "replica")
+_TOLD_SINCE = ("cause", "limit", "attempt", "replica", "run")
 
 #: Gives the checked ensemble for a text of the journal.
 Loading = Callable[[Text], Ensemble]

@@ -75,6 +75,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "round": _round,
+    "ceil": math.ceil,
+    "floor": math.floor,
     "isnan": math.isnan,
     "isinf": math.isinf,
     "sqrt": math.sqrt,

@@ -257,12 +257,33 @@ def parse(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
         better = meant(text)
-        if better is not None:
+        if text.count("(") > text.count(")"):
+            hint = 'close the bracket; in { } and [ ], quote what has a comma: "= min(T, 3)"'
+        elif better is not None:
             hint = f"write {better!r}"
         raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None
+    for node in ast.walk(whole):
+        if isinstance(node, ast.Compare):
+            _check_lists(node, source, text)
     _name_columns(whole)
     _check_depth(whole.body, text)
     return whole.body, *checked(whole.body, text)
+
+
+def _check_lists(node: ast.Compare, source: str, text: str) -> None:
+    """Refuse ``in ("a")``: brackets around one value are no list."""
+    for operator, right in zip(node.ops, node.comparators, strict=True):
+        if not isinstance(operator, (ast.In, ast.NotIn)) or not isinstance(right, ast.Constant):
+            continue
+        line = source.splitlines()[right.lineno - 1].encode()
+        around = line[: right.col_offset].rstrip()[-1:] + line[right.end_col_offset :].lstrip()[:1]
+        if around == b"()" or type(right.value) in (int, float):
+            one = ast.unparse(right)
+            sign = "==" if isinstance(operator, ast.In) else "!="
+            raise refused(
+                f"({one}) in {text!r} is no list of one value",
+                f"write {sign} {one}, or ({one},) with a comma",
+            )
 
 
 def _name_columns(whole: ast.AST) -> None:

@@ -1,0 +1,46 @@
+"""Of one name that a job, its parameters and its rows all have: which is meant."""
+
+from __future__ import annotations
+
+from ensemble_core.model.decisions import Log
+from ensemble_core.testing import Story
+
+
+def told(head: str, rule: str) -> list[str]:
+    story = Story(f"{head}\nrules:\n  - {{trigger: start, action: {{name: submit}}}}\n  - {rule}\n")
+    story.start()
+    story.begin("sim.1")
+    story.observe("sim.1", {"T": 7.0, "attempt": 9.0, "E": 1.0})
+    story.end("sim.1")
+    return [one.message for one in story.decisions if isinstance(one, Log)] + [
+        *story.ensemble.warnings
+    ]
+
+
+PLAIN = "jobs: [{name: sim, command: sim, replicas: 2, observe: {json-lines: {fields: [E]}}}]"
+SWEEP = """jobs:
+  - {name: sim, command: "sim {T} {run}", parameters: {T: [1, 2], run: [8]}, observe: {json-lines: {fields: [T, attempt, E]}}}
+"""
+
+
+def test_the_number_of_attempt_and_replica_and_the_runs_tag_are_known() -> None:
+    rule = "{trigger: job-done, when: attempt == 0 and replica == 1, action: {name: log, message: '{attempt} {replica} {index}'}}"
+    assert told(PLAIN, rule) == ["0 1 1"]
+
+
+def test_they_give_way_to_a_column_and_to_a_parameter() -> None:
+    rule = "{trigger: observed, when: attempt == 9 and run == 8, action: {name: log, message: '{attempt:.0f} {run}'}}"
+    assert told(SWEEP, rule) == ["9 8"]
+
+
+def test_a_parameter_comes_before_a_column_which_is_warned_of() -> None:
+    rule = "{id: hot, trigger: observed, when: T == 2, action: {name: log, message: '{T} {last.T:.0f}'}}"
+    message, warning = told(SWEEP, rule)
+    assert message == "2 7"
+    assert "'T', which is a parameter and a column" in warning
+    assert "last.T" in warning
+
+
+def test_a_rule_that_does_not_speak_of_the_name_is_not_warned_of() -> None:
+    rule = "{id: hot, trigger: observed, when: E == 1, action: {name: log, message: x}}"
+    assert told(SWEEP, rule) == ["x"]
