@@ -6,8 +6,8 @@ killed. Prints how many jobs were lost or submitted twice, how many rules fired 
 replays differ; exit code 1 if any of these is not 0. What was wrong is kept in ``--base``.
 
 ``--hours H`` goes through all parts in turn, each time with other seeds, until the time is over:
-kills, power cuts, a queue that tells rubbish, jobs on this machine, and a service among hostile
-callers. It says what each part did, and at the end which of them found something.
+kills, power cuts, a queue that tells rubbish, calls of a service that are nearly right, jobs on
+this machine, and a service among hostile callers. It says what each part did, and at the end which of them found something.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-CRASH = Path(__file__).resolve().parent.parent / "tests" / "journal" / "crash"
+ROOT = Path(__file__).resolve().parent.parent
+CRASH = ROOT / "tests" / "journal" / "crash"
 BAD = ("lost", "doubled", "fired_again", "replay_differences", "other")
 WORDS = {
     "lost": "lost",
@@ -36,10 +37,15 @@ WORDS = {
 #: Ensembles of the queue that is a file; each seed is one round of each.
 ENSEMBLES = 12
 #: Programs of their own beside those of executors.
-PROGRAMS = {"file": "rounds.py", "power": "power_cuts.py", "hostile": "hostile.py"}
+PROGRAMS = {
+    "file": CRASH / "rounds.py",
+    "power": CRASH / "power_cuts.py",
+    "hostile": CRASH / "hostile.py",
+    "wire": ROOT / "plugins" / "ensemble-service" / "tests" / "wire_fuzz.py",
+}
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
-PARTS = {"file": 96, "power": 20, "hostile": 50, "local": 20, "service": 1}
-SERVICE = Path(__file__).resolve().parent.parent / "benchmarks" / "service_hostile.py"
+PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "service": 1}
+SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
@@ -127,7 +133,8 @@ def main() -> int:
         choices=[*PROGRAMS, "local", "flux", "slurm"],
         default="file",
         help="a queue that is a file (default), this machine, the Flux or the Slurm around; power: "
-        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish",
+        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: calls of "
+        "a service that are nearly right",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
@@ -144,7 +151,7 @@ def main() -> int:
     for number in range(chosen.processes):
         program = ["-m", "ensemble_core.testing.crash", chosen.executor]
         if chosen.executor in PROGRAMS:
-            program = [str(CRASH / PROGRAMS[chosen.executor])]
+            program = [str(PROGRAMS[chosen.executor])]
         command = [
             sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),

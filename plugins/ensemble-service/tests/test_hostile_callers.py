@@ -379,3 +379,16 @@ def test_what_large_messages_had_is_given_back_to_the_system() -> None:
     most, left = map(int, told.stdout.split())
     assert most > 50_000_000
     assert left < 10_000_000
+
+
+def test_calls_that_are_nearly_right_lose_and_forge_nothing(tmp_path: Path) -> None:
+    """A few of those that ``make soak`` sends, in each role."""
+    program = Path(__file__).with_name("wire_fuzz.py")
+    done = subprocess.run(
+        [sys.executable, str(program), "--base", str(tmp_path), "--calls", "200"],
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["jobs"]
