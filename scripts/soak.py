@@ -7,7 +7,8 @@ replays differ; exit code 1 if any of these is not 0. What was wrong is kept in 
 
 ``--hours H`` goes through all parts in turn, each time with other seeds, until the time is over:
 kills, power cuts, a queue that tells rubbish, calls of a service that are nearly right, jobs on
-this machine, and a service among hostile callers. It says what each part did, and at the end which of them found something.
+this machine, and a service among hostile callers. It says what each part did, and at the end which
+of them found something.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def main() -> int:
         choices=[*PROGRAMS, "local", "flux", "slurm"],
         default="file",
         help="a queue that is a file (default), this machine, the Flux or the Slurm around; power: "
-        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: calls of "
-        "a service that are nearly right",
+        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
+        "calls of a service that are nearly right",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
