@@ -9,6 +9,7 @@ from typing import Any
 
 from . import patches, schema
 from .access import Access
+from .apply import APPLY, applied
 from .kinds import Kind, selected
 from .refusals import Refusal, conflict, invalid
 from .store import Object, Store, now
@@ -95,6 +96,8 @@ class Requests:
             raise Refusal(405, "the server does not allow this method on the requested resource")
         if at.subresource == "scale":
             return 200, self._scale(method, at, body, content_type)
+        if content_type == APPLY and method == "PATCH" and not at.subresource:
+            return self._apply(at, query, body, strict=strict)
         if method == "GET":
             return 200, self._store.get(at.kind, at.namespace, at.name)
         if method == "DELETE":
@@ -155,6 +158,8 @@ class Requests:
             return {**body, "status": {"token": token, "expirationTimestamp": now()}}
         if at.name:
             raise Refusal(405, "the server does not allow this method on the requested resource")
+        if isinstance(body.get("metadata"), dict):
+            body["metadata"].pop("managedFields", None)
         return self._store.create(at.kind, at.namespace, body)
 
     def _delete(self, at: Target, query: dict[str, str], body: Body) -> Object:
@@ -173,6 +178,22 @@ class Requests:
             return found
         details = {"name": at.name, "kind": at.kind.plural, "uid": metadata["uid"]}
         return {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}
+
+    def _apply(
+        self, at: Target, query: dict[str, str], given: Body, *, strict: bool
+    ) -> tuple[int, Object]:
+        manager, force = query.get("fieldManager", ""), query.get("force") == "true"
+        try:
+            old: Object | None = self._store.get(at.kind, at.namespace, at.name)
+        except Refusal:
+            old = None
+        start = old or {"metadata": {"name": at.name}}
+        found = applied(start, given, manager, force=force)
+        if strict:
+            _check_fields(at.kind, found)
+        if old is None:
+            return 201, self._store.create(at.kind, at.namespace, found)
+        return 200, self._store.write(at.kind, at.namespace, found)
 
     def _patched(self, at: Target, patch: Body, content_type: str) -> Object:
         old = self._store.get(at.kind, at.namespace, at.name)

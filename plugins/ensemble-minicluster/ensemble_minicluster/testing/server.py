@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import yaml
 
 from .access import ADMIN, Access
+from .apply import APPLY
 from .kinds import EXTENSIONS, selected
 from .refusals import Refusal
 from .requests import Requests, Target, target, verb
@@ -171,15 +172,16 @@ class _Handler(BaseHTTPRequestHandler):
         watch = query.get("watch") in ("1", "true")
         allowed = verb(self.command, at, watch)
         cluster.access.check(user, allowed, at.kind, at.namespace, at.name, at.subresource)
+        content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
         try:
-            body = json.loads(text) if text else None
-        except ValueError:
+            load = yaml.safe_load if content_type == APPLY else json.loads
+            body = load(text) if text else None
+        except (ValueError, yaml.YAMLError):
             raise Refusal(400, "the object provided is unrecognized: invalid JSON") from None
         if allowed == "watch":
             self._watch(at, query)
             return None
         cluster.meanwhile(self.command, path)
-        content_type = (self.headers.get("Content-Type") or "").partition(";")[0].strip()
         return cluster.requests.answer(self.command, at, query, body, content_type)
 
     def _send(self, status: int, text: bytes, content_type: str) -> None:

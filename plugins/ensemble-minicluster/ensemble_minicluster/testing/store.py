@@ -111,8 +111,7 @@ class Store:
                 raise Refusal(409, f'{kind.plural} "{name}" already exists', "AlreadyExists")
             if kind.namespaced:
                 metadata["namespace"] = namespace
-            for key in ("deletionTimestamp", "managedFields"):
-                metadata.pop(key, None)
+            metadata.pop("deletionTimestamp", None)
             metadata["uid"] = str(uuid.uuid4())
             metadata["creationTimestamp"] = now()
             metadata["generation"] = 1

@@ -227,6 +227,34 @@ def test_strategic_merge_patches_are_not_for_custom_resources(place: Place, make
     assert place.talk("PATCH", at(place, make()), {"spec": {"size": 4}}, kind)[0] == 415
 
 
+def test_an_object_is_applied_by_those_who_share_it(place: Place) -> None:
+    path = f"{place.path}/applied"
+
+    def apply(who: str, labels: dict[str, str], query: str = "", **spec: Any) -> tuple[int, Any]:
+        body = {**document("applied"), "spec": spec}
+        body["metadata"]["labels"] = labels
+        kind = "application/apply-patch+yaml"
+        return place.talk("PATCH", f"{path}?fieldManager={who}{query}", body, kind)
+
+    containers = [{"image": _IMAGE, "name": "one"}]
+    # Its size is over its maximum: no operator touches it.
+    one = {"size": 3, "maxSize": 2, "containers": containers}
+    assert apply("one", {"a": "1", "b": "1"}, **one)[0] == 201
+    status, found = apply("two", {"c": "2"}, minSize=1)
+    assert (status, found["spec"]["size"], found["spec"]["minSize"]) == (200, 3, 1)
+    status, refused = apply("two", {"c": "2"}, minSize=1, size=4)
+    assert (status, refused["reason"]) == (409, "Conflict")
+    assert '"one"' in refused["message"]
+    assert "spec.size" in refused["message"]
+    status, found = apply("two", {"c": "2"}, "&force=true", minSize=1, size=4)
+    assert (status, found["spec"]["size"]) == (200, 4)
+    status, found = apply("one", {"a": "1"}, maxSize=2, containers=containers)
+    assert (status, found["metadata"]["labels"]) == (200, {"a": "1", "c": "2"})
+    assert (found["spec"]["size"], found["spec"]["maxSize"]) == (4, 2)
+    kind = "application/apply-patch+yaml"
+    assert place.talk("PATCH", path, document("applied"), kind)[0] in (400, 422)
+
+
 # -- subresources ------------------------------------------------------------------------------------
 
 
