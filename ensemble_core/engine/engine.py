@@ -288,7 +288,12 @@ class Engine:
                 rules.endings.settle_index(record.index, event)
             return
         # Most events concern no rule, and are to cost no call.
-        if index.touched or index.occasions or rules.observer is not None:
+        awaited = index.occasions
+        if (
+            index.touched
+            or (awaited and not awaited.keys().isdisjoint(occasions))
+            or rules.observer is not None
+        ):
             rules.react(occasions, record.job.group, event, record)
         if event.name == "clean":
             rules.endings.cleaned(record, event)

@@ -20,7 +20,7 @@ from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
 from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.metrics.store import VARIABLES, MetricStore
+from ensemble_core.metrics.store import COUNTS, VARIABLES, MetricStore
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
@@ -39,6 +39,10 @@ _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in 
 
 #: So many slices of one key are told of.
 _MANY_SLICES = 100_000
+
+
+#: How rules name each counter of a scope.
+_COUNTED = {counter: f"count.{counter}" for counter in COUNTS}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -373,11 +377,13 @@ class JobTable:
         watch = group.watches.get(counter)
         if watch is not None:
             self._index.touched[watch] = None
-        if group.reads and "count" in group.reads:
-            record.index.count(counter, by)
-        for each in record.index.slices:
-            if "count" in self.tables[each.key].reads:
-                each.count(counter, by)
+        if group.reads or group.tables:
+            name = _COUNTED[counter]
+            if name in group.reads:
+                record.index.count(counter, by)
+            for each in record.index.slices:
+                if name in each.reads:
+                    each.count(counter, by)
 
     def sample(self, index: Index, variable: str, value: float, now: float) -> None:
         """A value of one index, for the statistics that rules name of it and of its slices."""
@@ -386,7 +392,7 @@ class JobTable:
         if specs:
             index.take(variable, value, now, specs)
         for each in index.slices:
-            specs = self.tables[each.key].reads.get(variable)
+            specs = each.reads.get(variable)
             if specs:
                 each.take(variable, value, now, specs)
 

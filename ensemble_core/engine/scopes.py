@@ -16,8 +16,8 @@ from ensemble_core.metrics.series import Series, StatisticSpec
 
 __all__ = ["Reads", "Scope", "Slice", "SliceKey", "SliceTable", "add_read"]
 
-#: The statistics that are kept in a scope, by the variable that they are of. Of ``count`` there are
-#: none: the scope's counts are kept where that is a key.
+#: The statistics that are kept in a scope, by the variable that they are of. Of a counter there are
+#: none: it is kept where its name (``count.done``) is a key.
 Reads = dict[str, list[StatisticSpec]]
 
 
@@ -25,7 +25,7 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
     """Keep what ``STAT.VARIABLE`` needs."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
-        reads.setdefault("count", [])
+        reads.setdefault(name, [])
         return
     if statistic not in statistics:
         return  # a gauge
@@ -94,6 +94,8 @@ class Slice(Scope):
     key: SliceKey = field(kw_only=True)
     parameters: Mapping[str, object] = field(kw_only=True)
     order: int = field(kw_only=True)
+    #: Those of its table.
+    reads: Reads = field(kw_only=True)
     open: int = 0
     submitted: int = 0
 
@@ -116,6 +118,6 @@ class SliceTable:
         found = self.slices.get(values)
         if found is None:
             chosen = dict(zip(self.key.parameters, values, strict=True))
-            found = Slice(key=self.key, parameters=chosen, order=len(self.slices))
+            found = Slice(key=self.key, parameters=chosen, order=len(self.slices), reads=self.reads)
             self.slices[values] = found
         return found

@@ -1,0 +1,165 @@
+"""Studies: what instances of rules, results and slices cost, as ratios measured in one run.
+
+Three things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
+without; the life of jobs with a ``result``, three rules with ``each`` and a slice for each of 1,000
+values; and a ``vary`` that asks for combinations all of which the group has had.
+
+    python benchmarks/study_rate.py [--jobs N] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from engine_rate import END, LIFE, ensemble
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.conditions import parse
+from ensemble_core.model.decisions import Decision, Submit
+from ensemble_core.model.ensemble import Ensemble, Limits
+from ensemble_core.model.events import Event, JobEvent, Observed, Started
+from ensemble_core.model.expressions import expression
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule, Trigger
+
+KEYS = 1_000
+
+
+def nothing(firing: Any, options: Any) -> Iterable[Decision]:
+    """Decide nothing."""
+    return ()
+
+
+def submit(firing: Any, options: Any) -> Iterable[Decision]:
+    """Submit the group."""
+    yield firing.submit("sim")
+
+
+def study(group: JobGroup, rules: Iterable[BoundRule]) -> Ensemble:
+    """One group, submitted at the start, and these rules."""
+    start = BoundRule(
+        id="start",
+        trigger=Trigger(wakes=("start",)),
+        actions=(BoundAction(name="submit", plan=submit),),
+    )
+    return replace(
+        ensemble(0, 10), groups={"sim": group}, rules=(start, *rules), limits=Limits(chain=10**9)
+    )
+
+
+def rule(number: int, wakes: str, when: str, each: Any, reads: Iterable[str] = ()) -> BoundRule:
+    """A rule that decides nothing."""
+    return BoundRule(
+        id=f"rule-{number}",
+        trigger=Trigger(wakes=(wakes,), group="sim"),
+        actions=(BoundAction(name="nothing", plan=nothing),),
+        condition=parse(when, has_value=False),
+        repetitions=UNLIMITED,
+        each=each,
+        reads=frozenset(reads),
+    )
+
+
+def begun(checked: Ensemble) -> tuple[Engine, list[str]]:
+    """An engine that has submitted its jobs."""
+    engine = Engine(checked, everything=False)
+    decided = engine.handle(Started(0.0))
+    return engine, [job.id for one in decided if isinstance(one, Submit) for job in one.jobs]
+
+
+def timed(engine: Engine, events: list[Event]) -> float:
+    """Seconds per event."""
+    handle = engine.handle
+    began = time.process_time()
+    for event in events:
+        handle(event)
+    return (time.process_time() - began) / len(events)
+
+
+def sweep(count: int, **fields: Any) -> JobGroup:
+    """A group of ``KEYS`` values of a parameter, each ``count`` times."""
+    values = tuple(number / 1000 for number in range(KEYS))
+    return JobGroup(name="sim", command=("true",), parameters={"T": values}, count=count, **fields)
+
+
+def rows(each: Any) -> float:
+    """Seconds per row of a thousand jobs, with ten rules."""
+    rules = [rule(number, "observed", f"x > {number + 1e9}", each) for number in range(10)]
+    engine, jobs = begun(study(sweep(1), rules))
+    for job in jobs:
+        for name in LIFE:
+            engine.handle(JobEvent(1.0, job, name, {}))
+    events: list[Event] = [
+        Observed(2.0 + turn, job, "o", {"x": float(turn)}) for turn in range(20) for job in jobs
+    ]
+    return timed(engine, events)
+
+
+def lives(jobs: int, with_study: bool) -> float:
+    """Seconds per event of jobs that leave a result, or of the same jobs that leave none."""
+    count = max(1, jobs // KEYS)
+    if with_study:
+        group = sweep(count, result={"E": expression("duration * 2")})
+        rules = [
+            rule(0, "job-done", "mean.E > 1e9", ("T",), ["mean.E"]),
+            rule(1, "idle", "count.done < 0 and mean.E > 0", ("T",), ["count.done", "mean.E"]),
+            rule(2, "job-fail", "count.failed > 9", "job", ["count.failed"]),
+        ]
+    else:
+        group, rules = sweep(count), []
+    engine, ids = begun(study(group, rules))
+    events: list[Event] = []
+    now = 1000.0
+    for job in ids:
+        now += 0.01
+        events += [JobEvent(now, job, name, {}) for name in LIFE]
+        events.append(JobEvent(now + 1.5, job, "finish", {"status": 0}))
+        events += [JobEvent(now + 2, job, name, {}) for name in END]
+    return timed(engine, events)
+
+
+def vary(combinations: int) -> float:
+    """Seconds for a vary of combinations that were all had."""
+
+    def ask(firing: Any, options: Any) -> Iterable[Decision]:
+        yield from firing.vary({"T": list(range(combinations))})
+
+    again = BoundRule(
+        id="again",
+        trigger=Trigger(wakes=("job-submit",), group="sim"),
+        actions=(BoundAction(name="vary", plan=ask, varies=frozenset({"sim"})),),
+    )
+    group = JobGroup(name="sim", command=("x",), parameters={"T": tuple(range(combinations))})
+    engine, jobs = begun(study(group, [again]))
+    event = JobEvent(1.0, jobs[0], "submit", {})
+    began = time.process_time()
+    decided = engine.handle(event)
+    took = time.process_time() - began
+    assert not any(isinstance(one, Submit) for one in decided), "submitted again"
+    assert engine.state.firings == 2, "the rule did not fire"
+    return took
+
+
+def main() -> None:
+    """Measure in turns, and print medians of ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    for each, what in (("job", "each: job"), (("T",), "each: [T]")):
+        ratios = [rows(each) / rows(None) for _ in range(options.rounds)]
+        print(f"a row, ten rules with {what}: {statistics.median(ratios):.2f} times without")
+    rates = [lives(options.jobs, False) / lives(options.jobs, True) for _ in range(options.rounds)]
+    print(
+        f"{options.jobs} jobs with results and slices: {statistics.median(rates):.2f} of the rate"
+    )
+    print(f"a vary of 100,000 combinations that were had: {vary(100_000):.2f} s")
+
+
+if __name__ == "__main__":
+    main()
