@@ -41,6 +41,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.rules import UNLIMITED
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
 
@@ -114,7 +115,9 @@ class Narrator:
         self._calls: dict[str, Call] = {}
         self._returned: Call | None = None
         self._pacing = False
-        self._repetitions = {rule.id: rule.repetitions for rule in ensemble.rules}
+        self._repetitions = {
+            rule.id: rule.repetitions if rule.each is None else UNLIMITED for rule in ensemble.rules
+        }
         #: Rules that the user gave a name: it tells rules with one trigger apart.
         self._named = {rule.id for rule in ensemble.rules if "id" in rule.spec}
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
@@ -173,7 +176,9 @@ class Narrator:
         notes = [printable(fired.rule)] if fired.rule in self._named else []
         of = self._repetitions.get(fired.rule or "", 1)
         if fired.count > 1 or of > 1:
-            notes.append(f"{fired.count} of {of}" if of >= fired.count else f"{fired.count}")
+            known = UNLIMITED > of >= fired.count
+            notes.append(f"{fired.count} of {of}" if known else f"{fired.count}")
+        notes += [f"{name}={printable(str(value))}" for name, value in fired.each.items()]
         if fired.value is not None:
             notes.append(f"value {fired.value:g}")
         if fired.job is not None:

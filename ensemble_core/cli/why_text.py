@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.cli.text_style import format_duration, format_times
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
-from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.rules import UNLIMITED, BoundRule
 
 __all__ = ["Span", "Story", "conclude", "describe_rule", "describe_span"]
 
@@ -101,12 +101,21 @@ def describe_rule(rule: BoundRule) -> str:
     parts = [_waits_for(rule)]
     if rule.condition is not None:
         parts.append(f", when {describe_condition(rule)}")
-    parts.append(f"; may fire {format_times(rule.repetitions)}")
+    parts.append(f"; may fire {_how_often(rule)}")
     if rule.backoff:
         parts.append(f", skipping {rule.backoff} after each")
     if rule.backoff_seconds:
         parts.append(f", waiting {format_duration(rule.backoff_seconds)} after each")
     return "".join(parts)
+
+
+def _how_often(rule: BoundRule) -> str:
+    often = format_times(rule.repetitions)
+    if rule.repetitions == UNLIMITED:
+        often = "as often as it likes"
+    if rule.each is None:
+        return often
+    return f"{often} for each {'job' if rule.each == 'job' else ' and '.join(rule.each)}"
 
 
 def _waits_for(rule: BoundRule) -> str:
@@ -115,7 +124,7 @@ def _waits_for(rule: BoundRule) -> str:
         return f"metric {trigger.metric}"
     if trigger.every is not None:
         return f"every {format_duration(trigger.every)}"
-    return " or ".join(trigger.wakes) + (f" of {trigger.group}" if trigger.group else "")
+    return " or ".join(trigger.wakes) + (f" of {' and '.join(rule.groups)}" if rule.groups else "")
 
 
 def describe_span(span: Span, rule: BoundRule, began: float) -> str:
@@ -129,7 +138,11 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
     if span.count > 1 and verdict.saw:
         seen = f"at last {seen}"
     if verdict.kind == "fired":
-        of = f" of {rule.repetitions}" if rule.repetitions > 1 else ""
+        of = (
+            f" of {rule.repetitions}"
+            if rule.each is None and 1 < rule.repetitions < UNLIMITED
+            else ""
+        )
         said = f"fired ({verdict.fired}{of})" if of else "fired"
         return f"{said}: {seen}" if seen else said
     if verdict.kind == "condition":
@@ -167,7 +180,7 @@ def conclude(rule: BoundRule, story: Story) -> str:
     elif state.cut:
         note = (last.note if last is not None else "").partition("\n")[0]
         fate = f"it was switched off: {note}" if note else "it was switched off for good"
-    elif state.fired >= rule.repetitions:
+    elif rule.each is None and state.fired >= rule.repetitions:
         fate = f"it may fire {format_times(rule.repetitions)}, so it is exhausted"
     elif not state.enabled:
         fate = f"it is disabled: {_how(story.switched)}"

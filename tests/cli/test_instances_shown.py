@@ -1,0 +1,33 @@
+"""How rules with ``each``, and those without a limit, are described to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.cli.why_text import describe_rule
+from ensemble_core.testing import Story
+
+
+@pytest.mark.parametrize(
+    ("rule", "described"),
+    [
+        ("trigger: job-done, name: sim, each: job", "job-done of sim; may fire once for each job"),
+        (
+            "trigger: idle, name: [sim, post], each: [T], repetitions: 2",
+            "idle of sim and post; may fire twice for each T",
+        ),
+        ("trigger: heartbeat, repetitions: unlimited", "heartbeat; may fire as often as it likes"),
+    ],
+)
+def test_a_rule_says_how_often_for_what(rule: str, described: str) -> None:
+    told = Story(
+        f"""
+jobs:
+  - {{name: sim, command: "sim {{T}}", parameters: {{T: [1, 2]}}}}
+  - {{name: post, command: "post {{T}}", parameters: {{T: [1, 2]}}}}
+rules:
+  - {{trigger: start, action: {{name: submit}}}}
+  - {{{rule}, action: {{name: log, message: x}}}}
+"""
+    )
+    assert describe_rule(told.ensemble.rules[1]) == described
