@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,39 @@ def test_an_ensemble_file_in_the_documentation_is_valid(page: str, number: int, 
     assert load_text(text, discover(), file=page).warnings == ()
 
 
+PARTS = [
+    (number, block)
+    for number, block in enumerate(
+        re.findall(
+            r"^ *```yaml\n(.*?)^ *```",
+            (ROOT / "docs/ensemble-file.md").read_text("utf-8"),
+            re.M | re.S,
+        )
+    )
+    if not re.search(r"^jobs:", block, re.M)
+]
+
+
+@pytest.mark.parametrize(("number", "text"), PARTS, ids=[str(number) for number, _ in PARTS])
+def test_a_part_of_a_job_group_in_the_documentation_is_valid(number: int, text: str) -> None:
+    """Those whose executor is installed beside: others' options are checked where they are."""
+    group = "jobs:\n  - name: a\n    command: x\n" + textwrap.indent(textwrap.dedent(text), "    ")
+    start = "rules: [{trigger: start, action: {name: submit}}]\n"
+    if "flux:" in text and "flux" not in discover().executors:
+        pytest.skip("ensemble-flux is not installed")
+    load_text(group + start, discover(), file="part.yaml")
+
+
+def test_the_guide_comes_first_and_is_short() -> None:
+    page = (ROOT / "docs/ensemble-file.md").read_text("utf-8")
+    guide, reference = page.split("\n## Reference\n")
+    assert "\n## Guide\n" in guide
+    assert "\n## Job groups\n" in reference
+    assert len(guide.split()) <= 2000
+
+
 def test_the_documentation_has_ensemble_files() -> None:
-    assert {page for page, _, _ in FILES} == {"README.md", "ensemble-file.md"}
+    assert {page for page, _, _ in FILES} >= {"README.md", "ensemble-file.md"}
 
 
 def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> None:
