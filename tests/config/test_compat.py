@@ -52,6 +52,23 @@ def test_repetitions_and_backoff_on_the_action_are_the_rules(file: Path) -> None
     assert first.trigger.group == "sleep"
 
 
+@needs_files
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_file_of_the_first_implementation_is_played_to_its_end_without_an_error(
+    file: Path,
+) -> None:
+    told = Story(load(file, discover()))
+    told.start()
+    for _ in range(100):
+        job = next(iter(told.engine.state.table.records), None)
+        if job is None or told.exit_code is not None:
+            break
+        told.begin(job)
+        told.end(job)
+    assert told.exit_code == 0
+    assert told.engine.report().errors == 0
+
+
 def test_what_else_a_file_of_the_first_implementation_may_have_means_what_it_did() -> None:
     text = """
 logging: {debug: true}
