@@ -10,6 +10,8 @@ open to every plugin:
     Fields of a job group, checked for the group that the action's ``group`` property names.
 ``message``
     Text with placeholders for the event's fields.
+``rows``
+    A table of ``results:``, or ``job``: the rows that the event's job printed.
 ``action``
     An action or a list of actions, checked like a rule's own. ``x-ensemble-fields: [NAME, …]``
     beside it names fields that it may speak of beside the event's own.
@@ -52,6 +54,9 @@ __all__ = ["ensemble_actions"]
 
 def _submit(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     label = options.get("label")
+    if label is not None and "rows" in options:
+        again = bool(options.get("again", False))
+        return firing.submit_rows(label, options["rows"], options.get("with"), again=again)
     groups = firing.groups if label is None else (label,)
     fields = _changes(firing, options) if "with" in options else None
     return [firing.submit(group, fields) for group in groups] if _any_jobs(fields) else []
@@ -188,8 +193,21 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             **_options(
                 label={**_GROUP, "description": "The job group. Absent: every group."},
                 **{"with": _fields("Fields of the group that are different for these jobs.")},
+                rows={
+                    "description": "A table of 'results:', or job, for what the event's job "
+                    "printed: once for each row. Columns that are parameters are given.",
+                    "type": "string",
+                    "minLength": 1,
+                    "x-ensemble": "rows",
+                },
+                again={
+                    "description": "Whether combinations that the group has had are submitted too, "
+                    "as further replicas.",
+                    "type": "boolean",
+                },
             ),
-            "dependentRequired": {"with": ["label"]},
+            "dependentRequired": {"with": ["label"], "rows": ["label"], "again": ["rows"]},
+            "x-ensemble-varies": "rows",
         },
         needs=frozenset({"submit"}),
     )

@@ -69,7 +69,7 @@ def bind_action(
     record = context.registry.actions[name]
     _check_capabilities(context, (*path, "name"), name, record)
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
-    check = OptionCheck(context, record.options, occasion)
+    check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
     _check_job(context, path, name, record, spec, occasion)
     _check_values(context, path, record, given, check.group)
@@ -85,6 +85,18 @@ def bind_action(
         varies=_varies(context, record, given, check.group, occasion),
         nested=tuple(check.nested),
     )
+
+
+def _with_rows(
+    context: Context, record: ActionPlugin, given: Mapping[str, Any], occasion: Occasion
+) -> Occasion:
+    """The occasion with what each row has that the action is done for."""
+    properties = record.options.get("properties", {})
+    named = [value for key, value in given.items() if _annotation(properties.get(key)) == "rows"]
+    if named == ["job"]:
+        return occasion._replace(names=None)
+    table = context.known.tables.get(named[0]) if named and isinstance(named[0], str) else None
+    return occasion if table is None else occasion.knowing(table.row_names)
 
 
 def _varies(
@@ -322,10 +334,36 @@ class OptionCheck:
             scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
                 _check_message(context, path, name, self._occasion.knowing(scoped | of_job))
+        elif kind == "rows":
+            self._rows(path, name)
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
             if names is not None and name not in names:
                 context.unknown(path, kind, name, names)
+
+    def _rows(self, path: Path, name: str) -> None:
+        """A table, or ``job``."""
+        context, occasion = self._context, self._occasion
+        if name != "job":
+            if name not in context.known.tables:
+                context.unknown(path, "table", name, [*context.known.tables, "job"])
+        elif not occasion.job:
+            context.report(
+                path,
+                f"'rows: job' means the event's job, and the trigger {occasion.trigger!r} has none",
+                hint="let a trigger wake the rule that is about a job, such as job-done",
+                code="no-job",
+            )
+        elif not context.prints_rows(occasion.group):
+            whose = "any job group" if occasion.group is None else repr(occasion.group)
+            context.report(
+                path,
+                f"'rows: job' needs rows that the job printed, and no observer of {whose} keeps "
+                "them",
+                hint="write rows: true in the observer's options: observe: {json-lines: "
+                "{rows: true}}",
+                code="not-observed",
+            )
 
     def _fields(
         self,

@@ -201,6 +201,10 @@ class Context:
             for observer in self._observers(group)
         )
 
+    def prints_rows(self, group: str | None) -> bool:
+        """True if an observer of the group (or of any) keeps its rows, as far as can be known."""
+        return any(each is None or each[1].get("rows") for each in self._observers(group))
+
     def why_not(self, group: str | None, name: str) -> str | None:
         """``None`` if an observer of the group (or of any) yields this variable, or may. Else what
         would make one yield it; empty if nothing would."""

@@ -32,6 +32,12 @@ _NAMES = {
 #: not of a single submit.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once")
 
+#: What every observer may be asked beside its own options.
+_ROWS = {
+    "description": "Whether its rows are kept until the job is over, for 'rows: job'.",
+    "type": "boolean",
+}
+
 
 def compose(registry: Registry) -> dict[str, Any]:
     """The whole schema (draft 2020-12) as plain data."""
@@ -52,7 +58,11 @@ def compose(registry: Registry) -> dict[str, Any]:
     for name in sorted(registry.observers):
         observer = registry.observers[name]
         observers[name] = _with_options(
-            {"description": observer.summary, "type": ["object", "null"], "properties": {}},
+            {
+                "description": observer.summary,
+                "type": ["object", "null"],
+                "properties": {"rows": _ROWS},
+            },
             observer.options,
             f"observer-{name}",
             definitions,

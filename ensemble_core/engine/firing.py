@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ensemble_core.engine.backlog import Order, taken_next
 from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.occasion import Origin
+from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand
 from ensemble_core.engine.variation import varied
@@ -108,6 +109,27 @@ class EngineFiring:
             jobs = tuple(job for _, job in each)
             self._state.sources[jobs[0].id] = [entry for entry, _ in each]
             yield Submit(**self.origin.mark, group=name, jobs=jobs)
+
+    def submit_rows(
+        self,
+        group: str,
+        rows: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        again: bool = False,
+    ) -> Iterable[Decision]:
+        state = self._state
+        found = rows_of(state, self.origin, rows)
+        if not found:
+            what = "the event's job printed no rows" if rows == "job" else f"{rows} has no rows"
+            yield self.log(f"{what}: nothing is submitted of {group}")
+        jobs, sources, passed_over = of_rows(state, self.origin, group, found, fields or {}, again)
+        if passed_over:
+            what = f"{passed_over} of {passed_over + len(jobs)} combinations"
+            yield self.log(f"{group} has had {what}: not submitted again")
+        if jobs:
+            state.sources[jobs[0].id] = sources
+            yield Submit(**self.origin.mark, group=group, jobs=tuple(jobs))
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         state = self._state

@@ -16,7 +16,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["varied"]
+__all__ = ["beyond", "combinations", "varied"]
 
 
 def varied(
@@ -62,7 +62,7 @@ def varied(
     jobs: list[Job] = []
     passed_over = 0
     fresh: set[Combination] = set()
-    for one in _combinations(group, base, parameters):
+    for one in combinations(group, base, parameters):
         absent = [name for name, value in one.items() if value is None]
         if absent:
             raise EnsembleError(
@@ -71,7 +71,7 @@ def varied(
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )
-        for replica in _beyond(one, len(replicas), had) if again else replicas:
+        for replica in beyond(one, len(replicas), had) if again else replicas:
             key = combination(one, replica)
             if key in had or key in fresh:
                 passed_over += 1
@@ -82,7 +82,7 @@ def varied(
     return group, jobs, passed_over
 
 
-def _combinations(
+def combinations(
     group: JobGroup, base: Mapping[str, object], parameters: Mapping[str, Any]
 ) -> Iterator[dict[str, object]]:
     """The combinations of these values, in the group's order of parameters: those of ``base`` stay
@@ -104,7 +104,7 @@ def _combinations(
             yield {name: one[name] for name in group.names}
 
 
-def _beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
+def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
     """So many further replicas of a combination, from the highest that there was."""
     first = next(n for n in itertools.count() if combination(one, n) not in had)
     return iter(range(first, first + count))

@@ -251,6 +251,18 @@ class Firing(Protocol):
         """Submit the next elements of these groups' sweeps, at most so many, each once in the
         run; of a ``random`` order see the documentation of the action ``submit-next``."""
 
+    def submit_rows(
+        self,
+        group: str,
+        rows: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        again: bool = False,
+    ) -> Iterable[Decision]:
+        """Submit a group once for each row of a table, or of what the event's job printed
+        (``job``), all or none: columns that are parameters are given, ``fields`` see all columns
+        and come before them. Combinations that the group has had only ``again``."""
+
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
 

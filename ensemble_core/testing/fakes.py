@@ -167,6 +167,17 @@ class FakeFiring:
         }
         return [self.submit(name, {**(fields or {}), "parameters": {**own, **given}})]
 
+    def submit_rows(
+        self,
+        group: str,
+        rows: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        again: bool = False,
+    ) -> Sequence[Decision]:
+        """As if there were one row, with no columns."""
+        return [self.submit(group, fields)]
+
     def cancel(self, jobs: Sequence[str]) -> Decision:
         return self._decide(Cancel(rule=self._rule, firing=1, jobs=tuple(jobs)))
 

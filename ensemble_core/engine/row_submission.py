@@ -1,0 +1,107 @@
+"""Submission by rows: a job for each row of a table, or of what the event's job printed.
+
+Called by a firing's ``submit_rows``; all rows are worked out before anything is submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core.engine.combinations import Combination, combination
+from ensemble_core.engine.job_record import MOST_ROWS
+from ensemble_core.engine.occasion import Origin
+from ensemble_core.engine.state import State
+from ensemble_core.engine.variation import beyond, combinations
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.expressions import tidy
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.rules import changed_fields
+
+__all__ = ["of_rows", "rows_of"]
+
+
+def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
+    """The rows of the table of this name, in an instance those of its slice; of ``job`` those that
+    the event's job printed. Raises :class:`EnsembleError`."""
+    if rows != "job":
+        tables = state.tables(origin.occasion.scope)
+        if rows not in tables:
+            raise EnsembleError(f"there is no table {rows!r}", code="no-such-table")
+        return [*tables[rows]]
+    record = origin.occasion.record
+    if record is None:
+        raise EnsembleError("'rows: job' means the event's job, and it has none", code="no-job")
+    printed = record.index.printed or []
+    if len(printed) > MOST_ROWS:
+        raise EnsembleError(
+            f"{record.job.id} printed more than {MOST_ROWS} rows: nothing is submitted",
+            hint="let it print fewer, or only those that are to be submitted",
+            code="out-of-range",
+        )
+    return [values for _, _, values in printed]
+
+
+def of_rows(
+    state: State,
+    origin: Origin,
+    name: str,
+    rows: list[Mapping[str, Any]],
+    fields: Mapping[str, Any],
+    again: bool,
+) -> tuple[list[Job], list[JobGroup], int]:
+    """The jobs that are new, what each is made of, and how many were not new. A row's columns that
+    are parameters are given, ``fields`` see all of them and come before them. Raises
+    :class:`EnsembleError` where one row does not fit."""
+    found = state.table.groups.get(name)
+    if found is None:
+        raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
+    had = found.had
+    if had is None:
+        raise EnsembleError(
+            "an action that submits rows says so in its options: x-ensemble-varies",
+            code="bad-plugin",
+        )
+    jobs: list[Job] = []
+    sources: list[JobGroup] = []
+    taken = set(had)
+    changed_groups: dict[str, JobGroup] = {}
+    passed_over = 0
+    for row in rows:
+        changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
+        own = {key: row[key] for key in found.group.names if key in row}
+        parameters = {**own, **(changed.pop("parameters", None) or {})}
+        group = found.group
+        if changed:
+            key = repr(changed)
+            if key not in changed_groups:
+                changed_groups[key] = state.ensemble.binder.group(group, changed)
+            group = changed_groups[key]
+        for one in combinations(group, {}, parameters):
+            chosen = {key: _value(name, key, value) for key, value in one.items()}
+            replicas = beyond(chosen, group.count, taken) if again else range(group.count)
+            for replica in replicas:
+                mark: Combination = combination(chosen, replica)
+                if mark in taken:
+                    passed_over += 1
+                    continue
+                taken.add(mark)
+                jobs.append(group.job(found.next_index + len(jobs), chosen, replica))
+                sources.append(group)
+    found.next_index += len(jobs)
+    return jobs, sources, passed_over
+
+
+def _value(group: str, name: str, value: object) -> object:
+    """A parameter's value. Raises :class:`EnsembleError` where it can be none."""
+    if isinstance(value, float) and value - value != 0:
+        what = f"the parameter {name!r} of {group!r} would be {value}"
+    elif value is None or not isinstance(value, (int, float, str)):
+        what = f"a row gives no value for the parameter {name!r} of {group!r}"
+    else:
+        return value if isinstance(value, (str, bool)) else tidy(value)
+    raise EnsembleError(
+        f"{what}: nothing is submitted",
+        hint=f"leave such rows out with 'where', or write with: {{parameters: {{{name}: …}}}}",
+        code="no-value",
+    )

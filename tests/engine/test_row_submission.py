@@ -1,0 +1,113 @@
+"""``submit … rows``: a job for each row of a table, or of what the event's job printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core import FileErrors
+from ensemble_core.config import load_text
+from ensemble_core.model.decisions import Decision, Log, Submit
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.testing import Story
+
+_FILE = """
+jobs:
+  - {{name: sim, command: 'x {{T}}', parameters: {{T: [1, 2, 3, 4]}}, observe: {{json-lines: {{rows: {kept}}}}}}}
+  - {{name: next, command: 'x {{T}} {{d}}', parameters: {{T: 0, d: [5, 6]}}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: {trigger}, name: sim, repetitions: 9, action: {{name: submit, label: next, {options}}}}}
+results:
+  best: {{of: sim, order: -duration, top: 2}}
+"""
+
+
+def _file(options: str, trigger: str = "idle", kept: str = "true") -> str:
+    return _FILE.format(options=options, trigger=trigger, kept=kept)
+
+
+def _submitted(decisions: list[Decision]) -> list[dict[str, object]]:
+    found = [each for each in decisions if isinstance(each, Submit)]
+    return [dict(job.parameters) for each in found for job in each.jobs]
+
+
+def _played(story: Story) -> list[Decision]:
+    story.start()
+    decided = []
+    for index, duration in enumerate((3, 1, 4, 2)):
+        decided += story.play(f"sim.{index}", duration=duration)
+    return decided
+
+
+def test_columns_that_are_parameters_are_given_and_the_rest_is_the_groups_own() -> None:
+    assert _submitted(_played(Story(_file("rows: best")))) == [
+        {"T": 3, "d": 5},
+        {"T": 3, "d": 6},
+        {"T": 1, "d": 5},
+        {"T": 1, "d": 6},
+    ]
+
+
+def test_with_sees_all_columns_and_comes_before_them() -> None:
+    story = Story(_file("rows: best, with: {parameters: {d: '= 10 * duration + T'}}"))
+    assert _submitted(_played(story)) == [{"T": 3, "d": 43}, {"T": 1, "d": 31}]
+
+
+def test_combinations_that_there_were_are_passed_over_and_told_once() -> None:
+    decided = _played(Story(_file("rows: best, with: {parameters: {T: 7, d: 1}}")))
+    assert _submitted(decided) == [{"T": 7, "d": 1}]
+    assert [each.message for each in decided if isinstance(each, Log)] == [
+        "next has had 1 of 2 combinations: not submitted again"
+    ]
+
+
+def test_again_submits_them_as_further_replicas() -> None:
+    story = Story(_file("rows: best, again: true, with: {parameters: {T: 7, d: 1}}"))
+    assert _submitted(_played(story)) == [{"T": 7, "d": 1}] * 2
+
+
+def test_the_rows_that_a_job_printed_are_submitted_once_it_is_done() -> None:
+    story = Story(_file("rows: job, with: {parameters: {d: 0}}", "job-done"))
+    story.start()
+    story.begin("sim.0")
+    story.observe("sim.0", T=1.5, observer="json-lines")
+    story.observe("sim.0", T=2.5, observer="json-lines")
+    story.observe("sim.0", T=9.0, observer="another")
+    assert _submitted(story.end("sim.0")) == [{"T": 1.5, "d": 0}, {"T": 2.5, "d": 0}]
+    decided = story.play("sim.1")
+    assert _submitted(decided) == []
+    assert any("printed no rows" in each.message for each in decided if isinstance(each, Log))
+
+
+@pytest.mark.parametrize("values", [[1.0, float("nan")], [1.0] * 10_001])
+def test_all_rows_are_submitted_or_none(values: list[float]) -> None:
+    story = Story(_file("rows: job", "job-done"))
+    story.start()
+    story.begin("sim.0")
+    for value in values:
+        story.observe("sim.0", T=value, observer="json-lines")
+    decided = story.end("sim.0")
+    assert _submitted(decided) == []
+    (told,) = [each for each in decided if isinstance(each, Log)]
+    assert told.level == "error"
+    assert "nothing is submitted" in told.message
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger", "kept", "said", "hint"),
+    [
+        ("rows: bset", "idle", "true", "no table 'bset'", "'best'"),
+        ("rows: job", "idle", "true", "the trigger 'idle' has none", "job-done"),
+        ("rows: job", "job-done", "false", "no observer of 'sim' keeps them", "rows: true"),
+        ("rows: 5", "idle", "true", "'rows' is the number 5", ""),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(
+    options: str, trigger: str, kept: str, said: str, hint: str
+) -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(_file(options, trigger, kept), discover(), file="study.yaml")
+    (error,) = caught.value.errors
+    assert said in error.what
+    assert hint in (error.hint or "")
+    assert error.where is not None
