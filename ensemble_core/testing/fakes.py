@@ -81,7 +81,8 @@ class FakeFiring:
         self._job_spec = job_spec or self._made_by_its_group()
         self._next = dict.fromkeys(self._groups, 0)
         for known in self._active:
-            name, _, index = known.rpartition(".")
+            name, _, rest = known.rpartition(".")
+            index = rest.partition("-")[0]  # of any attempt
             if name in self._next and index.isdecimal():
                 self._next[name] = max(self._next[name], int(index) + 1)
 
@@ -256,10 +257,14 @@ class FakeFiring:
         )
 
     def _made_by_its_group(self) -> Job | None:
-        name, _, index = (self._job or "").rpartition(".")
+        name, _, rest = (self._job or "").rpartition(".")
+        index, _, attempt = rest.partition("-")
         if name not in self._groups or not index.isdecimal():
             return None
-        return next(self._groups[name].jobs(int(index)))
+        job = next(self._groups[name].jobs(int(index)))
+        if not attempt.isdecimal():
+            return job
+        return replace(job, id=self._job or "", attempt=int(attempt))
 
     def _decide(self, decision: Decision) -> Decision:
         self.decided.append(decision)

@@ -18,7 +18,7 @@ from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 
-__all__ = ["File"]
+__all__ = ["File", "Place"]
 
 #: Bytes that are read at once: what a file that grows fast may keep the others waiting for.
 _CHUNK = 64 * 1024
@@ -26,6 +26,8 @@ _CHUNK = 64 * 1024
 _LATE, _LATE_ROWS = 30.0, 10
 #: The bytes before our place that must still be there, or the file was written anew.
 _REMEMBERED = 256
+#: So many of them for a later attempt of the same job.
+_REMEMBERED_OF_OTHERS = 32
 #: The kernel stamps files with a clock that may be a tick (10 ms) behind.
 _TICK = 0.02
 #: What may pass: no descriptors, no memory, a file server that has other things to do. Where a job
@@ -36,6 +38,8 @@ _PASSING = frozenset(
 _PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
+#: Which file was read, up to where, and what stands before that.
+Place = tuple[tuple[int, int], int, bytes]
 
 
 class _Wrong(Exception):
@@ -117,6 +121,17 @@ class File:
         self._rows = [0, 0]
         #: Until when reading to the end is tried again, once it failed.
         self._give_up: float | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """How far it was read, for whoever reads on there; ``None`` if nothing was."""
+        if self._read_of is None:
+            return None
+        return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
+
+    def go_on(self, place: Place) -> None:
+        """Begin where another stopped to read, unless the file was replaced since or shrank."""
+        self._read_of, self._offset, self._before = place
 
     def look(self) -> bool:
         """True if the file is there and differs from what was seen of it last."""

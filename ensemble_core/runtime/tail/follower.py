@@ -22,7 +22,7 @@ from pathlib import Path
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail.change_detection import ChangeDetector
-from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail.file import File, Place
 from ensemble_core.runtime.tail.wakeup import Wakeup
 
 __all__ = ["Follower"]
@@ -50,6 +50,16 @@ class _Ending:
     then: Callable[[], None]
     files: list[File]
     expected: bool
+
+
+#: Files of jobs that are over of which it is known how far they were read, the latest.
+_PLACES = 10_000
+
+
+def _index(job: str) -> str:
+    """The job without the number of its attempt: ``sim.7`` of ``sim.7-1``."""
+    group, dot, number = job.rpartition(".")
+    return group + dot + number.partition("-")[0]
 
 
 class Follower:
@@ -101,6 +111,8 @@ class Follower:
         self._backlog = backlog
         self._lock = threading.Lock()
         self._jobs: dict[str, list[File]] = {}
+        #: How far the files of jobs that are over were read, by index, observer and path.
+        self._places: dict[tuple[str, str, str], Place] = {}
         self._new: list[File] = []
         self._ended: list[_Ending] = []
         self._closing = False
@@ -141,6 +153,9 @@ class Follower:
         with self._lock:
             if self._closing:
                 return
+            earlier = self._places.get((_index(job_id), observer_name, file.path))
+            if earlier is not None:
+                file.go_on(earlier)
             self._jobs.setdefault(job_id, []).append(file)
             self._new.append(file)
             if self._wakeup is None:
@@ -251,6 +266,7 @@ class Follower:
                     left.append(file)
                 else:
                     file.finish()
+                    self._keep_place(file)
                     if ending.expected:
                         self._miss(file)
             ending.files = left
@@ -262,6 +278,16 @@ class Follower:
                 self._call(ending.then)
             if time.monotonic() - began > _SLICE:
                 return
+
+    def _keep_place(self, file: File) -> None:
+        """Another attempt of the job may write on in its file."""
+        place = file.place
+        if place is None:
+            return
+        with self._lock:
+            self._places[_index(file.job), file.name, file.path] = place
+            if len(self._places) > _PLACES:
+                del self._places[next(iter(self._places))]
 
     def _miss(self, file: File) -> None:
         whose = (file.job.rpartition(".")[0], file.name)

@@ -132,7 +132,8 @@ class RunHistory:
         """What is known of this job; made if nothing is."""
         found = self.tracks.get(job)
         if found is None:
-            group, _, index = job.rpartition(".")
+            group, _, rest = job.rpartition(".")
+            index = rest.partition("-")[0]  # of any attempt
             number = int(index) if index.isdecimal() else 0
             found = self.tracks[job] = Track(job, group or job, number)
             self._groups.setdefault(found.group, len(self._groups))
