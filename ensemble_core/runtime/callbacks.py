@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
 
+from ensemble_core.engine.table_rows import Tables
 from ensemble_core.errors import EnsembleError, Location, UsageError
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.decisions import Call
@@ -29,12 +30,13 @@ _WORKERS = 4
 
 
 class MakeCall(NamedTuple):
-    """A call with what its function is given: the metrics and the rule at the time of the
-    decision."""
+    """A call with what its function is given: the metrics, the rule and the tables at the time of
+    the decision."""
 
     call: Call
     metrics: MetricsView
     rule: Rule
+    tables: Tables
 
 
 class Caller:
@@ -115,6 +117,7 @@ class Caller:
                 raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
             return self._functions[call.name](
                 metrics=task.metrics,
+                tables=task.tables,
                 event={**event, **self._first_keys(call)},
                 rule=task.rule,
                 action=Action({"name": "custom", "label": call.name}),

@@ -459,7 +459,8 @@ class Runtime:
                 orders.append(Cancel(jobs=decision.cancel))
             elif isinstance(decision, Call):
                 rule = Rule(self.engine.rule_of(decision))
-                orders.append(MakeCall(decision, self.engine.snapshot(), rule))
+                tables = self.engine.tables().detached()
+                orders.append(MakeCall(decision, self.engine.snapshot(), rule, tables))
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:

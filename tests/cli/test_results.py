@@ -138,3 +138,21 @@ def test_a_wrong_word_is_one_error_with_exit_code_2(
     result = _said(kept, command, *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_function_is_given_the_tables_as_they_stood(tmp_path: Path) -> None:
+    study = """
+jobs: [{name: sim, command: 'true {T}', parameters: {T: [1, 2]}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: idle, name: sim, action: {name: custom, label: look}}
+results: {each: {of: sim, by: [T], columns: {twice: 2 * T}}}
+custom: |
+  def look(tables, **kwargs):
+      return Action(name="log", message=f"{tables['each']}")
+"""
+    (tmp_path / "study.yaml").write_text(study)
+    state = str(tmp_path / "state")
+    done = CliRunner().invoke(main, ["run", "--state", state, str(tmp_path / "study.yaml")])
+    assert done.exit_code == 0, done.output
+    assert "[{'n': 1, 'T': 1, 'twice': 2}, {'n': 1, 'T': 2, 'twice': 4}]" in done.output

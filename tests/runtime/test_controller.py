@@ -151,7 +151,7 @@ def test_a_function_gets_all_that_is_promised(tmp_path: Path) -> None:
     text = custom(
         """
 seen = []
-def f(metrics, event, rule, action, handle, job, ensemble, **rest):
+def f(metrics, event, rule, action, handle, job, ensemble, tables, **rest):
     assert not rest, rest
     assert metrics["count.sim.success"] >= 1
     assert metrics.models["count"]["sim"]["success"].get() >= 1
