@@ -158,6 +158,10 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
 def _state_now(rule: RuleReport) -> str:
     if rule.cut:
         return f"then switched off: {printable(rule.cut)}"
+    if rule.passed_over and rule.enabled:
+        each, often = rule.spec.get("each", "job"), format_times(rule.repetitions)
+        of = each if isinstance(each, str) else f"[{', '.join(each)}]"
+        return f"passed over {format_times(rule.passed_over)} after firing {often} (each: {of})"
     return "" if rule.enabled else "then disabled"
 
 

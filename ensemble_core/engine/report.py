@@ -42,8 +42,8 @@ class RuleReport(Record):
     """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
     ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
-    saw. ``state`` says why it did not fire, or ``fired``; ``cut`` why it was switched off for good,
-    if it was.
+    saw. ``passed_over`` counts looks at exhausted instances (``each``). ``state`` says why
+    it did not fire, or ``fired``; ``cut`` why it was switched off for good, if it was.
     """
 
     id: str
@@ -52,6 +52,7 @@ class RuleReport(Record):
     repetitions: int = 1
     woken: int = 0
     refused: int = 0
+    passed_over: int = 0
     last_value: float | None = None
     last_seen: str = ""
     when: str = ""

@@ -207,6 +207,7 @@ class RuleEvaluation:
             one = scope.instance(rule_state.key)
             cut = one.cut == rule_state.edition
             if cut or one.fired >= rule.repetitions:
+                rule_state.passed_over += not cut
                 self._tell(rule_state, "cut" if cut else "exhausted", None)
                 return
         if rule.retries and occasion.record is not None and occasion.record.index.retry is not None:

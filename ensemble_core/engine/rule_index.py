@@ -62,6 +62,8 @@ class RuleState:
     filled: int = 0
     woken: int = 0
     refused: int = 0
+    #: Looks at instances that had fired as often as they may.
+    passed_over: int = 0
     seen: str = ""
     cut: bool = False
     #: Why, as people are told.
@@ -92,6 +94,7 @@ class RuleState:
             self.cut, self.why_cut = earlier.cut, earlier.why_cut
             self.woken = earlier.looked_at
             self.refused = earlier.refused
+            self.passed_over = earlier.passed_over
             self.seen = earlier.seen
 
     @property

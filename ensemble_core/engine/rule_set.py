@@ -273,6 +273,7 @@ class RuleSet:
             repetitions=rule.repetitions,
             woken=woken,
             refused=state.refused,
+            passed_over=state.passed_over,
             last_value=state.value,
             last_seen=state.seen,
             when=rule.condition.text if rule.condition else "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ensemble_core.cli.summary import rule_lines
+from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.cli.why_text import describe_rule
 from ensemble_core.testing import Story
 
@@ -31,3 +33,20 @@ rules:
 """
     )
     assert describe_rule(told.ensemble.rules[1]) == described
+
+
+def test_the_summary_says_how_often_exhausted_instances_were_passed_over() -> None:
+    told = Story(
+        """
+jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
+rules:
+  - {trigger: start, action: {name: submit}}
+  - {id: hot, trigger: observed, name: sim, each: job, when: E > 3, action: {name: log, message: x}}
+"""
+    )
+    told.start()
+    told.begin("sim.0")
+    for _ in range(5):
+        told.observe("sim.0", E=4.0)
+    lines = rule_lines(told.engine.report().rules, TextStyle())
+    assert any("passed over 4 times after firing once (each: job)" in line for line in lines), lines
