@@ -109,3 +109,36 @@ def test_an_idle_rule_that_may_submit_for_ever_is_warned_of() -> None:
     assert [one for one in load(rule, "{chain: 5}").warnings if "for ever" in one]
     quiet = rule.replace("{name: submit, label: sim}", "{name: log, message: x}")
     assert not [one for one in load(quiet).warnings if "for ever" in one]
+
+
+def again(trigger: str, more: str = "") -> str:
+    return f"  - {{trigger: {trigger}, name: sim, {more} action: {{name: retry}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("rules", "warned"),
+    [
+        (again("job-fail") + again("job-fail"), True),
+        (again("job-fail") + again("job-clean", "when: exit_code == 2,"), True),
+        (again("job-fail", "when: exit_code == 1,") + again("job-fail", "when: exit_code == 2,"), False),
+        (again("job-fail") + again("job-fail").replace("sim", "post"), False),
+        (again("job-fail"), False),
+    ],
+)  # fmt: skip
+def test_two_rules_that_retry_at_one_end_are_warned_of(rules: str, warned: bool) -> None:
+    assert any("submit a job again at one end" in one for one in load(rules).warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("trigger: job-fail, repetitions: unlimited, action: {name: retry}", "without a limit"),
+        ("trigger: job-start, action: {name: retry}", "'job-start' is not about that"),
+    ],
+)
+def test_a_retry_has_a_limit_and_an_end(rule: str, what: str) -> None:
+    assert [one for one in told(rule) if what in one]
+
+
+def test_a_rule_that_retries_has_a_memory_for_each_job() -> None:
+    assert load(again("job-fail")).rules[1].each == "job"
