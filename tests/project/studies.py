@@ -1,0 +1,321 @@
+"""Runs studies of ``examples/``, undisturbed and killed, and compares each with its figure.
+
+A program, for the tests beside it and ``make soak``: each study is run as a user would run it, its figure is
+checked, then it is run again with controllers that are killed at lines which chance chooses and
+resumed, and the results of all jobs are compared with the first run's. Prints a line of JSON for
+each round, exit code 1 if any was not as it should be:
+
+    python studies.py --short --seed 7 --rounds 1 refine ladder
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """An attempt that succeeded: its group, parameters and rows."""
+
+    group: str
+    parameters: Mapping[str, Any]
+    rows: Sequence[Mapping[str, float]]
+
+    def __getitem__(self, name: str) -> Any:
+        """A parameter, or the last value of a column."""
+        if name in self.parameters:
+            return self.parameters[name]
+        return next(row[name] for row in reversed(self.rows) if name in row)
+
+
+@dataclass
+class Ran:
+    """A run of a study: its exit code, its events and decisions, what it wrote to stderr."""
+
+    code: int
+    lines: list[dict[str, Any]]
+    errors: str
+    killed: list[str] = field(default_factory=list)
+    replay: str = ""
+
+    @cached_property
+    def submitted(self) -> list[dict[str, Any]]:
+        # A resume hands over again what may not have arrived; the queue knows each id once.
+        jobs = [job for line in self.lines if line["type"] == "submit" for job in line["jobs"]]
+        return list({job["id"]: job for job in jobs}.values())
+
+    @cached_property
+    def done(self) -> list[Done]:
+        rows = defaultdict(list)
+        for line in self.lines:
+            if line["type"] == "observed":
+                rows[line["job"]].append(line["values"])
+        good = {
+            line["job"]
+            for line in self.lines
+            if line.get("name") == "finish" and line["context"]["status"] == 0
+        }
+        return [
+            Done(job["group"], job["parameters"], rows[job["id"]])
+            for job in self.submitted
+            if job["id"] in good
+        ]
+
+    def of(self, group: str) -> list[Done]:
+        return [job for job in self.done if job.group == group]
+
+    def by(self, group: str, *names: str) -> dict[Any, list[Done]]:
+        """The jobs of a group by the values of these parameters."""
+        found = defaultdict(list)
+        for job in self.of(group):
+            key = tuple(job[name] for name in names)
+            found[key if len(key) > 1 else key[0]].append(job)
+        return dict(sorted(found.items()))
+
+    def table(self) -> dict[str, list[Any]]:
+        """The rows of all jobs that succeeded, by what identifies a job in any order."""
+        found: dict[str, list[Any]] = defaultdict(list)
+        for job in self.done:
+            key = json.dumps([job.group, dict(job.parameters)], sort_keys=True)
+            found[key].append([dict(row) for row in job.rows])
+        return {key: sorted(rows, key=str) for key, rows in sorted(found.items())}
+
+
+def near(found: float, exact: float, within: float) -> None:
+    assert abs(found - exact) <= within, f"{found} is not {exact} within {within}"
+
+
+def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and value at 0 of the line through points (least squares)."""
+    x0, y0 = mean(x for x, _ in points), mean(y for _, y in points)
+    slope = sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
+    return slope, y0 - slope * x0
+
+
+# The figure of each study; ``short`` says that it was run shortened, with larger errors.
+
+
+def refine(ran: Ran, short: bool) -> None:
+    spans = {
+        p: mean(row["spans"] for job in jobs for row in job.rows)
+        for p, jobs in ran.by("lattice", "p").items()
+    }
+    slope, at_zero = line([(p, part) for p, part in spans.items() if 0.3 < part < 0.7])
+    near((0.5 - at_zero) / slope, 0.592746, 0.006 if short else 0.003)
+    finest = min(job["d"] for job in ran.of("lattice"))
+    assert finest == 0.003125
+    assert all(abs(job["p"] - 0.593) < 0.02 for job in ran.of("lattice") if job["d"] == finest)
+
+
+def ladder(ran: Ran, short: bool) -> None:
+    exact = {0.1: 1.0652855095437, 1: 1.3923516415303, 10: 2.4491740721184, 100: 4.9994175451376}
+    for g, jobs in ran.by("oscillator", "g").items():
+        jobs.sort(key=lambda job: job["n"])
+        near(jobs[-1]["E"], exact[g], 1e-7)
+        assert [job["n"] for job in jobs] == [2**i for i in range(1, len(jobs) + 1)]
+        assert abs(jobs[-1]["E"] - jobs[-1]["before"]) <= 1e-8
+        assert all(abs(job["E"] - job["before"]) > 1e-8 for job in jobs[:-1])
+    assert len(ran.by("oscillator", "g")) == 4
+
+
+def errors(ran: Ran, short: bool) -> None:
+    # To half of the last digit that was printed.
+    exact = {
+        3.1371: (1.0441, 5e-5),
+        12.5484: (2.2330, 5e-5),
+        31.371: (3.9810, 5e-5),
+        62.742: (6.2570, 5e-5),
+        156.855: (11.464, 5e-4),
+        313.71: (18.171, 5e-4),
+    }
+    found = {job["g"]: job["E"] for job in ran.of("gas")}
+    assert found.keys() == exact.keys()
+    for g, (energy, within) in exact.items():
+        near(found[g], energy, within)
+    fired = Counter(line["rule"] for line in ran.lines if line["type"] == "fired")
+    assert min(fired[rule] for rule in ("sloshes", "walls", "coarse")) > 0
+    assert not fired["given-up"]
+
+
+def restart(ran: Ran, short: bool) -> None:
+    until = 100 if short else 200
+    for seed, jobs in ran.by("chain", "seed").items():
+        rows = sorted((row for job in jobs for row in job.rows), key=lambda row: row["time"])
+        assert [row["time"] for row in rows] == list(range(1, until + 1)), f"chain {seed}"
+        near(mean(row["rate"] for row in rows), 0.9056, 0.08 if short else 0.03)
+    assert len(ran.by("chain", "seed")) == 2
+
+
+def fan_in(ran: Ran, short: bool) -> None:
+    assert [job["T"] for job in sorted(ran.of("post"), key=lambda job: job["T"])] == [
+        0.2, 0.25, 0.3, 0.4,
+    ]  # fmt: skip
+    (fit,) = ran.of("fit")
+    near(fit["barrier"], 0.960, 0.12 if short else 0.05)
+
+
+def ising(ran: Ran, short: bool) -> None:
+    (fit,) = ran.of("fit")
+    near(fit["Tc"], 2.269, 0.02 * 2.269 * (2 if short else 1))
+
+
+@dataclass(frozen=True)
+class Study:
+    """How a study is judged, and what shortens it."""
+
+    check: Callable[[Ran, bool], None]
+    shorter: Sequence[str] = ()
+    file: str = ""
+
+
+STUDIES: Mapping[str, Study] = {
+    "refine": Study(refine, ["jobs.lattice.parameters.batches=4"]),
+    "ladder": Study(ladder),
+    "errors": Study(errors),
+    "restart": Study(
+        restart, ["jobs.chain.parameters.until=100", "jobs.chain.parameters.trajectories=16"]
+    ),
+    "fan-in": Study(fan_in, ["jobs.sim.parameters.particles=60"]),
+    "ising": Study(ising, ["jobs.ising.parameters.clusters=200"], file="ising/ensemble.yaml"),
+}
+
+
+def surroundings(folder: Path) -> dict[str, Any]:
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", "")]),
+        "ENSEMBLE_STATE": str(folder / "state"),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    (folder / "here").mkdir(parents=True, exist_ok=True)
+    return {
+        "cwd": folder / "here",
+        "env": environment,
+        "text": True,
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+    }
+
+
+def play(name: str, folder: Path, short: bool, chance: random.Random | None, length: int) -> Ran:
+    """Run it; with ``chance`` its controllers are killed, up to three times."""
+    study = STUDIES[name]
+    file = EXAMPLES / (study.file or f"studies/{name}/ensemble.yaml")
+    sets = [word for one in study.shorter if short for word in ("--set", one)]
+    around = surroundings(folder)
+    words = ["run", "--json", "--output", str(folder / "kept"), *sets, str(file)]
+    killed = []
+    with (folder / "errors").open("w") as errors:
+        for kills in range(4 if chance else 1):
+            with subprocess.Popen([*COMMAND, *words], stderr=errors, **around) as process:
+                assert process.stdout is not None
+                if chance and kills < 3:
+                    enough = chance.randint(2, max(3, length // 2))
+                    told = "".join(itertools.islice(process.stdout, enough))
+                    process.kill()
+                    killed.append(f"after {enough} lines")
+                    told += process.stdout.read()
+                else:
+                    told = process.stdout.read()
+            if process.returncode != -signal.SIGKILL:
+                break
+            words = ["resume", "last", "--json"]
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *words], stderr=subprocess.PIPE, check=False, **around)
+
+    found = ask("events", "last", "--json").stdout
+    replay = ask("replay", "last", "--json")
+    return Ran(
+        process.returncode,
+        [json.loads(line) for line in found.splitlines()],
+        (folder / "errors").read_text(),
+        killed,
+        replay.stdout[-2000:] + replay.stderr if replay.returncode else "",
+    )
+
+
+def judged(name: str, ran: Ran, short: bool, undisturbed: Ran | None) -> dict[str, Any]:
+    """What was wrong, as soak tells it."""
+    other = []
+    ended = re.search(r"has ended.*with exit code (\d+)", ran.errors)
+    if ran.code != 0 and not (ended and ended[1] == "0"):
+        other.append(f"exit code {ran.code}: {ran.errors[-2000:]}")
+    try:
+        STUDIES[name].check(ran, short)
+    except (AssertionError, KeyError, StopIteration, ValueError) as error:
+        other.append(f"the figure: {error!r}")
+    ids = {job["id"] for job in ran.submitted}
+    starts = Counter(line["job"] for line in ran.lines if line.get("name") == "start")
+    if undisturbed is not None:
+        now, before = ran.table(), undisturbed.table()
+        other += [
+            f"{key}: {now.get(key)} was {before.get(key)}"
+            for key in sorted(now.keys() | before.keys())
+            if now.get(key) != before.get(key)
+        ][:5]
+    found = {
+        "round": name,
+        "killed": ran.killed,
+        "jobs": len(ids),
+        "lost": [],
+        "doubled": [job for job, count in starts.items() if count > 1],
+        "fired_again": [],
+        "replay_differences": [ran.replay] if ran.replay else [],
+        "other": other,
+    }
+    return {**found, "good": not (other or found["doubled"] or ran.replay)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1, help="of kills, of each study")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("names", nargs="*", default=[*STUDIES])
+    chosen = parser.parse_args()
+    base = chosen.base or Path(tempfile.mkdtemp(prefix="studies-"))
+    good = True
+    for name in chosen.names:
+        undisturbed: Ran | None = None
+        for number in range(chosen.rounds + 1):
+            folder = base.absolute() / f"{name}-{chosen.seed}-{number}"
+            folder.mkdir(parents=True)
+            chance = random.Random(f"{name} {chosen.seed} {number}") if number else None
+            length = len(undisturbed.lines) if undisturbed else 0
+            ran = play(name, folder, chosen.short, chance, length)
+            found = judged(name, ran, chosen.short, undisturbed)
+            print(json.dumps(found), flush=True)
+            if not number:
+                undisturbed = ran
+            if found["good"]:
+                shutil.rmtree(folder)
+            good = good and found["good"]
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Each study of ``examples/`` reaches its figure, shortened, also when its controllers are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ensemble_core.testing.crash import read_rounds
+
+PROGRAM = Path(__file__).with_name("studies.py")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising/*.yaml")])
+NAMES = [file.parent.name for file in FILES]
+
+needs_numpy = pytest.mark.skipif(
+    importlib.util.find_spec("numpy") is None, reason="no numpy: pip install numpy"
+)
+
+
+@needs_numpy
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_reaches_its_figure_and_so_it_does_when_it_is_killed_and_resumed(
+    name: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(PROGRAM), "--short", "--base", str(tmp_path), name]
+    undisturbed, killed = read_rounds(command)
+    assert undisturbed["good"], undisturbed
+    assert killed["good"], killed
+    assert killed["killed"]
+
+
+def test_every_study_is_valid() -> None:
+    command = [sys.executable, "-m", "ensemble_core.cli", "validate", *map(str, FILES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_a_study_is_said_in_thirty_lines_without_python(file: Path) -> None:
+    text = file.read_text()
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
+    assert len(lines) <= 30
+    assert "custom" not in yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_a_study_has_a_page_with_its_figure_and_the_paper(file: Path) -> None:
+    page = (file.parent / "README.md").read_text()
+    assert "**The figure.**" in page
+    assert "**What is said.**" in page
+    if file.parent.parent.name == "studies":
+        link = f"({file.parent.name}/README.md)"
+        assert link in (EXAMPLES / "studies" / "README.md").read_text()
