@@ -37,14 +37,10 @@ class Endings:
     def cleaned(self, record: JobRecord, event: Event) -> None:
         """An attempt is over, and the rules about that have been considered."""
         state, index = self.state, record.index
-        policy = None if index.source is None else index.source.retry
-        if (
-            policy is not None
-            and index.retry is None
-            and record.outcome == "failed"
-            and index.retried < policy.times
-            and state.ended is None
-        ):
+        policy = None
+        if record.outcome == "failed" and index.source is not None and index.retry is None:
+            policy = index.source.retry
+        if policy is not None and index.retried < policy.times and state.ended is None:
             occasion = Occasion(event, record)
             known = state.fields(occasion)
             for name in policy.reads:
@@ -54,7 +50,8 @@ class Endings:
                 self._retry_by_group(record, policy, JobFields(known, record))
         self.settle_index(index, event)
         if state.ended is None:
-            self._submission.hand_over(record.job.group)
+            if state.table.groups[record.job.group].held:
+                self._submission.hand_over(record.job.group)
             if state.rules.index.touched:
                 self._rules.settle(event)
 
@@ -98,7 +95,8 @@ class Endings:
         state, record = self.state, index.record
         done = record.outcome == "success" and index.retry is None and not index.dropped
         state.table.close(index, done=done)
-        state.look_for_end = state.look_for_idle = True
+        state.look_for_end = True
+        state.look_for_idle = bool(state.table.emptied) or "idle" in state.rules.index.occasions
         if state.ended is not None:
             state.rules.index.touched.clear()
             return
@@ -106,7 +104,8 @@ class Endings:
             state.table.record_result(index, state.now)
         name, group = "job-done" if done else "job-lost", record.job.group
         state.link = record.link
-        self._rules.report_occasions((name,), group)
+        if self._rules.observer is not None:
+            self._rules.report_occasions((name,), group)
         if name in state.rules.index.occasions:
             self._rules.event_rules((name,), group, Occasion(event, record))
         if state.rules.index.touched or state.withdrawn or state.dropped:

@@ -272,15 +272,16 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if state.silence.of:
-            if event.name == "start":
+        index, name = state.rules.index, event.name
+        if name == "start":
+            if state.silence.of:
                 state.silence.begin(record, state.now, state.timers)
-            elif event.name in ("finish", "clean"):
+        elif name in ("finish", "clean"):
+            if state.silence.of:
                 state.silence.end(record)
-        index = state.rules.index
-        source = record.index.source
-        if source is not None and source.result and "job-success" in occasions:
-            self._work_out_result(record, source.result, event)
+            source = record.index.source
+            if source is not None and source.result and "job-success" in occasions:
+                self._work_out_result(record, source.result, event)
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
@@ -291,11 +292,11 @@ class Engine:
         awaited = index.occasions
         if (
             index.touched
-            or (awaited and not awaited.keys().isdisjoint(occasions))
             or rules.observer is not None
+            or (awaited and not awaited.keys().isdisjoint(occasions))
         ):
             rules.react(occasions, record.job.group, event, record)
-        if event.name == "clean":
+        if name == "clean":
             rules.endings.cleaned(record, event)
 
     def _work_out_result(

@@ -40,12 +40,15 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """What is known here of the queue. ``active`` are the jobs that are not over; ``beats`` counts
-    heartbeats, for ``waiting.random`` is drawn anew at each."""
+    """What is known here of the queue.
+
+    ``active`` are the jobs that are not over and ``states`` how many are in each state, both
+    counted by the job table. ``beats`` counts heartbeats: ``waiting.random`` is drawn anew at each.
+    """
 
     __slots__ = (
-        "_groups", "_metrics", "_nodes", "_sizes", "_states", "_submits", "_waiting",
-        "active", "beats", "index", "queue_reported",
+        "_groups", "_metrics", "_nodes", "_sizes", "_submits", "_waiting",
+        "active", "beats", "index", "queue_reported", "states",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +61,7 @@ class OwnGauges:
         self.index = index
         self._groups = groups
         self._metrics = metrics
-        self._states = [0] * len(JobState)
+        self.states = [0] * len(JobState)
         self._nodes = 0
         self._waiting = 0
         self._submits = 0
@@ -67,16 +70,14 @@ class OwnGauges:
 
     # -- what changes them ---------------------------------------------------------------------
 
-    def begin(self, by: int) -> None:
-        """So many more jobs are active."""
-        self.active += by
-        if "queue.active" in self.index.gauges:
-            self._touch("queue.active", self.active)
+    def tell_of_active(self) -> None:
+        """The number of active jobs has changed."""
+        self._touch("queue.active", self.active)
 
     def enqueue(self, job: Job) -> None:
         """A job waits in the queue from now on."""
         nodes = job.nodes
-        self._states[JobState.NEW] += 1
+        self.states[JobState.NEW] += 1
         self._submits += 1
         self._nodes += nodes
         self._waiting += 1
@@ -100,14 +101,11 @@ class OwnGauges:
         if self.index.gauges:
             self._tell_of_waiting()
 
-    def move(self, before: int, after: int) -> None:
+    def tell_of_move(self, before: int, after: int) -> None:
         """A job has come to another state."""
-        states = self._states
-        states[before] -= 1
-        states[after] += 1
-        if self.index.gauges and not self.queue_reported:
-            self._touch(_QUEUE[before], states[before])
-            self._touch(_QUEUE[after], states[after])
+        if not self.queue_reported:
+            self._touch(_QUEUE[before], self.states[before])
+            self._touch(_QUEUE[after], self.states[after])
 
     def taken(self, group: str) -> None:
         """The backlog of a group has changed."""
@@ -155,7 +153,7 @@ class OwnGauges:
             return None
         if gauge == "waiting.nodes":
             return self._nodes
-        return next((self._states[at] for at, name in _QUEUE.items() if name == gauge), None)
+        return next((self.states[at] for at, name in _QUEUE.items() if name == gauge), None)
 
     def _of_one(self, gauge: str) -> int:
         if not self._waiting:

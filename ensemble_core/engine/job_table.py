@@ -43,6 +43,17 @@ _MANY_SLICES = 100_000
 
 #: How rules name each counter of a scope.
 _COUNTED = {counter: f"count.{counter}" for counter in COUNTS}
+#: What is counted when a job is submitted, as the first attempt of its index or as a later one; by
+#: the outcome of an attempt; and when its index is over.
+_AGAIN = (("submitted", 1), ("active", 1))
+_FIRST = (("open", 1), *_AGAIN)
+_OVER: dict[Outcome, tuple[tuple[str, int], ...]] = {
+    "success": (("active", -1), ("finished", 1), ("success", 1)),
+    "failed": (("active", -1), ("finished", 1), ("failed", 1)),
+    "cancelled": (("active", -1), ("cancelled", 1)),
+}
+_DONE = (("open", -1), ("done", 1))
+_LOST = (("open", -1), ("lost", 1))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -212,10 +223,7 @@ class JobTable:
                 group.had.add(combination(job.parameters, job.replica))
             for table in group.tables:
                 self._enter_slice(index, table)
-            self._count(record, "open")
-        self._count(record, "submitted")
-        self._count(record, "active")
-        self.gauges.begin(1)
+        self._count(record, _FIRST if first else _AGAIN)
 
     def _enter_slice(self, index: Index, table: SliceTable) -> None:
         job = index.record.job
@@ -262,8 +270,7 @@ class JobTable:
         """An index is over."""
         index.over = True
         record = index.record
-        self._count(record, "open", -1)
-        self._count(record, "done" if done else "lost")
+        self._count(record, _DONE if done else _LOST)
         kept = self.groups[record.job.group].done_jobs
         if done and kept is not None:
             job, duration = record.job, None
@@ -292,7 +299,11 @@ class JobTable:
         if state > before:
             occasions = moving
             record.state = state
-            self.gauges.move(before, state)
+            states = self.gauges.states
+            states[before] -= 1
+            states[state] += 1
+            if self._index.gauges:
+                self.gauges.tell_of_move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
     def _change(self, record: JobRecord, event: JobEvent) -> str | None:
@@ -354,11 +365,8 @@ class JobTable:
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0
             outcome = "success" if good else "failed"
-            self._count(record, "finished")
         record.outcome = outcome
-        self._count(record, "active", -1)
-        self.gauges.begin(-1)
-        self._count(record, outcome)
+        self._count(record, _OVER[outcome])
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
@@ -368,22 +376,31 @@ class JobTable:
                 if outcome != "cancelled":
                     self._record(job.group, "duration", duration, record.finished)
                 self._record(job.group, _DURATIONS[outcome], duration, record.finished)
-                self.sample(record.index, "duration", duration, record.finished)
+                if group.reads or group.tables:
+                    self.sample(record.index, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
 
-    def _count(self, record: JobRecord, counter: str, by: int = 1) -> None:
+    def _count(self, record: JobRecord, changes: tuple[tuple[str, int], ...]) -> None:
         group = self.groups[record.job.group]
-        group.counts[counter] += by
-        watch = group.watches.get(counter)
-        if watch is not None:
-            self._index.touched[watch] = None
+        counts, watches, gauges = group.counts, group.watches, self.gauges
+        for counter, by in changes:
+            counts[counter] += by
+            if counter == "active":
+                gauges.active += by
+        if watches:
+            for counter, _ in changes:
+                if counter in watches:
+                    self._index.touched[watches[counter]] = None
+        if self._index.gauges:
+            gauges.tell_of_active()
         if group.reads or group.tables:
-            name = _COUNTED[counter]
-            if name in group.reads:
-                record.index.count(counter, by)
-            for each in record.index.slices:
-                if name in each.reads:
-                    each.count(counter, by)
+            for counter, by in changes:
+                name = _COUNTED[counter]
+                if name in group.reads:
+                    record.index.count(counter, by)
+                for each in record.index.slices:
+                    if name in each.reads:
+                        each.count(counter, by)
 
     def sample(self, index: Index, variable: str, value: float, now: float) -> None:
         """A value of one index, for the statistics that rules name of it and of its slices."""

@@ -7,7 +7,7 @@ which finds the place for a further job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Retry, Submit
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["Submission", "expand"]
 
@@ -75,7 +75,9 @@ class Submission:
         if not self._within_limit(decision.group, len(jobs), origin):
             return
         link = state.via or origin.link
-        sources = state.sources.get(jobs[0].id, ()) if jobs else ()
+        # A plan of a plugin may have made a submit of its own.
+        unknown: Sequence[JobGroup | None] = [None] * len(jobs)
+        sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         for job, source in zip(jobs, sources, strict=True):
             mark = decision.rule, decision.firing
             state.table.add(job, Index(source=source), state.now, link, mark)
