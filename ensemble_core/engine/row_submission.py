@@ -69,6 +69,8 @@ def of_rows(
     passed_over = 0
     for row in rows:
         changed = changed_fields(fields, {**origin.fields, **row}, state.metric)
+        if any(changed.get(key, 1) <= 0 for key in ("count", "replicas")):
+            continue  # so many were wanted of this row
         own = {key: row[key] for key in found.group.names if key in row}
         parameters = {**own, **(changed.pop("parameters", None) or {})}
         group = found.group

@@ -66,6 +66,11 @@ def test_again_submits_them_as_further_replicas() -> None:
     assert _submitted(_played(story)) == [{"T": 7, "d": 1}] * 2
 
 
+def test_a_row_of_which_no_more_are_wanted_submits_nothing() -> None:
+    story = Story(_file("rows: best, with: {parameters: {d: 1}, replicas: '= duration - 3'}"))
+    assert _submitted(_played(story)) == [{"T": 3, "d": 1}]
+
+
 def test_the_rows_that_a_job_printed_are_submitted_once_it_is_done() -> None:
     story = Story(_file("rows: job, with: {parameters: {d: 0}}", "job-done"))
     story.start()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -174,6 +175,19 @@ def fan_in(ran: Ran, short: bool) -> None:
     near(fit["barrier"], 0.960, 0.12 if short else 0.05)
 
 
+def mlmc(ran: Ran, short: bool) -> None:
+    eps = 5e-4 if short else 1e-4
+    levels = ran.by("level", "l")
+    assert len(levels) == 5
+    price = sum(mean(job["Y"] for job in jobs) for jobs in levels.values())
+    near(price, 0.1045058, 3 * eps)
+    error = math.sqrt(
+        sum(mean(job["V"] for job in jobs) / len(jobs) / 1e5 for jobs in levels.values())
+    )
+    assert error <= eps / math.sqrt(2) * 1.05, "as many paths as the error asks for"
+    assert len(levels[0]) > len(levels[4]) == 2
+
+
 def screening(ran: Ran, short: bool) -> None:
     cheap, exact, modes = (len(ran.of(group)) for group in ("cheap", "exact", "modes"))
     assert (cheap, exact, modes) == ((20, 1, 1) if short else (200, 10, 3))
@@ -222,6 +236,7 @@ STUDIES: Mapping[str, Study] = {
     ),
     "fan-in": Study(fan_in, ["jobs.sim.parameters.particles=60"]),
     "screening": Study(screening, ["jobs.cheap.parameters.seed={from: 60, to: 79}"]),
+    "mlmc": Study(mlmc, ["jobs.level.parameters.eps=0.0005"]),
     "asha": Study(asha, ["jobs.train.parameters.config={from: 0, to: 8}"], racing=True),
     "ising": Study(ising, ["jobs.ising.parameters.clusters=200"], file="ising/ensemble.yaml"),
 }
