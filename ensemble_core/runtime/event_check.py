@@ -25,7 +25,7 @@ _LATEST = 1e11
 #: Characters of one event, and of one text that is not looked at more closely.
 _LONGEST, _USUAL = 4 << 20, 1 << 16
 #: Of numbers that are no more than usual; and how deep values may be inside one another.
-_LARGEST, _DEEPEST = 1 << 63, 40
+_LARGEST, _DEEPEST = 1 << 64, 40
 _SCALARS = frozenset({float, bool, NoneType})
 
 
@@ -75,7 +75,9 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
         if not _fits(value, hint):
             raise ValueError(f"its {name!r} is of type {type(value).__name__}")
         inner = [*value] if type(value) is tuple else [value]
-        if name != "timestamp" and not _plain(inner, _LONGEST, _DEEPEST):
+        if value is NOTHING or name == "timestamp":
+            continue
+        if not _plain(inner, _LONGEST, _DEEPEST):
             raise ValueError(f"its {name!r} has numbers or depths that are not kept")
     return again, mended
 

@@ -15,11 +15,12 @@ from ensemble_core.config import load_text
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.model.events import Event, JobEvent, Problem, Resources
+from ensemble_core.model.events import Event, JobEvent, PluginEvent, Problem, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Run
 from ensemble_core.runtime.controller import Runtime
+from ensemble_core.runtime.event_check import admitted
 from ensemble_core.testing import FakeExecutor
 from ensemble_core.testing.crash import read_rounds
 
@@ -121,3 +122,16 @@ def test_whatever_a_hostile_executor_tells_the_run_can_be_killed_resumed_and_rep
     program = [sys.executable, str(CRASH / "hostile.py"), "--base", str(tmp_path)]
     found = read_rounds([*program, "--rounds", "15"])
     assert sum(len(each["killed"]) for each in found) > 5
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        JobEvent(1.0, "f1", "depend", ours=False),
+        JobEvent(1.0, "f1", "memo", {"largest": 2**64 - 1}, ours=False),
+        PluginEvent(1.0, "converged"),
+    ],
+)
+def test_an_event_that_is_not_usual_and_right_is_taken_as_it_is(event: Event) -> None:
+    """Those of strangers' jobs, of which many say nothing but their name."""
+    assert admitted(event, 2.0) == (event, "")
