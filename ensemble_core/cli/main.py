@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "main"]
 
 #: Subcommands, each a function of this name in the module of this name, and what ``--help`` says.
 COMMANDS: dict[str, str] = {
-    "init": "Write a small study to begin with.",
+    "init": "Write a small commented study: study.yaml and a program.",
     "run": "Run an ensemble file.",
     "resume": "Go on with a run whose controller was stopped or killed.",
     "cancel": "Stop a run: cancel its jobs and end it.",

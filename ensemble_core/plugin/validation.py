@@ -43,7 +43,7 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 ANNOTATIONS = frozenset(
     {
         "action", "duration", "expression", "fields", "function", "group", "message", "metric",
-        "parameters", "rule",
+        "parameters", "rows", "rule",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.

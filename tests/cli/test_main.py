@@ -65,7 +65,7 @@ def test_version_is_that_of_the_installed_distribution(args: list[str]) -> None:
     [
         (["rnu"], "Did you mean 'run'?"),
         (["study.yaml"], "Did you mean 'ensemble run study.yaml'?"),
-        (["zzz"], "Commands are run, resume"),
+        (["zzz"], "Commands are init, run, resume"),
         (["run", "x.yaml", "--exectuor", "local"], "--executor"),
         (["run"], "Missing argument 'FILE'"),
         (["validate"], "Missing argument 'FILE...'"),

@@ -30,8 +30,9 @@ TEMPLATES: dict[str, str] = {
     help="What the study shows.",
 )
 def init(folder: str, template: str) -> None:
-    """Write a small commented study: study.yaml and a program, in FOLDER (default: here).
+    """Write a small commented study: study.yaml and a program.
 
+    They go into FOLDER (default: here).
     It runs as it is on this machine: 'ensemble run study.yaml'. No file is ever overwritten.
     """
     target = Path(folder)
