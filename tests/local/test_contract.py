@@ -36,11 +36,15 @@ def little_memory() -> Iterator[None]:
         if folder.is_dir():
             folder.rmdir()
         pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
+    chosen = Path("/proc/self/oom_score_adj")
+    before = chosen.read_text()
     try:
         (folder / "cgroup.procs").write_text(str(os.getpid()))
+        chosen.write_text("-1000")  # the tests' own process is never to be killed
         try:
             yield
         finally:
+            chosen.write_text(before)
             home.write_text(str(os.getpid()))
     finally:
         wait_until(lambda: not (folder / "cgroup.procs").read_text())
@@ -54,7 +58,7 @@ class LocalContract(ExecutorContract):
 
     def end_by_memory(self, session: Session) -> Cause:
         small = Session(self.make_executor(), self.folder / "small", self.timeout)
-        # The tests' own process is in there too, and may be the largest: the job is to be chosen.
+        # What it was started by is never killed: the job may be.
         much = "echo 1000 > /proc/self/oom_score_adj; exec python3 -c 'bytearray(300_000_000)'"
         with little_memory(), small as session:
             job = session.job("sh", "-c", much)
