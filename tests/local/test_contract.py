@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,8 +19,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def little_memory() -> Iterator[None]:
-    """What is started meanwhile has 100 MB, all together; of either version of cgroups."""
+def little_memory() -> Iterator[Callable[[], object]]:
+    """What is started meanwhile has 100 MB, all together; of either version of cgroups. The tests'
+    own process leaves by what this gives: the kernel could choose it."""
     memory = CGROUPS / "memory"
     old = memory.is_dir()
     folder = (memory if old else CGROUPS) / f"ensemble-test-{os.getpid()}"
@@ -36,15 +37,11 @@ def little_memory() -> Iterator[None]:
         if folder.is_dir():
             folder.rmdir()
         pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
-    chosen = Path("/proc/self/oom_score_adj")
-    before = chosen.read_text()
     try:
         (folder / "cgroup.procs").write_text(str(os.getpid()))
-        chosen.write_text("-1000")  # the tests' own process is never to be killed
         try:
-            yield
+            yield lambda: home.write_text(str(os.getpid()))
         finally:
-            chosen.write_text(before)
             home.write_text(str(os.getpid()))
     finally:
         wait_until(lambda: not (folder / "cgroup.procs").read_text())
@@ -58,9 +55,10 @@ class LocalContract(ExecutorContract):
 
     def end_by_memory(self, session: Session) -> Cause:
         small = Session(self.make_executor(), self.folder / "small", self.timeout)
-        # What it was started by is never killed: the job may be.
         much = "echo 1000 > /proc/self/oom_score_adj; exec python3 -c 'bytearray(300_000_000)'"
-        with little_memory(), small as session:
+        with little_memory() as leave, small as session:
+            session.run(session.job("true"))  # the supervisor is there, and stays in there
+            leave()
             job = session.job("sh", "-c", much)
             session.run(job)
             return session.cause(job)
