@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,13 +63,13 @@ def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
 
 @pytest.mark.usefixtures("stranger")
 def test_who_presses_ctrl_c_twice_leaves_at_once_and_the_jobs_are_cancelled_all_the_same(
-    instance: Any, ensemble: Ensemble
+    instance: Any, ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    # These take the time that Flux gives them after SIGTERM.
-    run = ensemble(
-        LASTING.replace("sleep 1000", "[sh, -c, 'trap : TERM; while :; do sleep 1; done']")
-    )
+    # These take the time that Flux gives them after SIGTERM, once they have said so.
+    lasting = f"trap : TERM; touch {tmp_path}/up-$ENSEMBLE_JOB_ID; while :; do sleep 1; done"
+    run = ensemble(LASTING.replace("sleep 1000", f"[sh, -c, '{lasting}']"))
     running(run)
+    wait_until(lambda: [*tmp_path.glob("up-*")], 90)
     run.signal(signal.SIGINT)
     run.wait_for(type="job", name="exception")
     time.sleep(0.5)  # two presses within 0.3 s are one
