@@ -78,7 +78,7 @@ class Server:
 
 @contextlib.contextmanager
 def crowd(server: Server, tokens: Path, kinds: str, connections: int) -> Iterator[dict[str, int]]:
-    """So many connections of these kinds, while the block lasts; then what they did."""
+    """Hostile connections, so many of these kinds, while the block lasts; counts what they did."""
     did: dict[str, int] = {}
     command = [sys.executable, str(CROWD), str(server.port), str(tokens)]
     command += ["--connections", str(connections), "--kinds", kinds]

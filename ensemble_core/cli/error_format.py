@@ -108,7 +108,7 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """What is refused in here came from the command line: exit code 2."""
+    """Exit code 2 for errors raised in here: they come from the command line."""
     try:
         yield
     except EnsembleError as error:

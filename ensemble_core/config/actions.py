@@ -171,7 +171,7 @@ def _check_values(
     given: Mapping[str, Any],
     group: JobGroup | None,
 ) -> None:
-    """Whether a plain submit leaves a parameter without a value, whatever else happens."""
+    """True if a plain submit is sure to leave a parameter without a value."""
     properties = record.options.get("properties", {})
     kinds = {_annotation(properties.get(key)) for key in given}
     if _merges(record.options, given):
@@ -312,7 +312,7 @@ class OptionCheck:
                 self._name(path, "metric", text)
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
-        """Those of these names that are ``STAT.NAME``, which are kept in ``reads``; ``None`` if one
+        """Scoped statistics (``STAT.NAME``) among these names, kept in ``reads``; ``None`` if one
         can have no value, which is reported."""
         occasion = self._occasion
         found = scoped_names(self._context, path, names, occasion.names, occasion.over)
@@ -393,7 +393,7 @@ class OptionCheck:
         return [group for group in found if group is not None]
 
     def _of_job(self, path: Path, names: Collection[str]) -> frozenset[str]:
-        """Those of these names that are ``job.NAME``, which are checked."""
+        """Fields of the event's job (``job.NAME``) among these names, checked."""
         found = frozenset(name for name in names if name.startswith("job."))
         for name in sorted(found):
             _check_job_field(self._context, path, name, self._occasion)

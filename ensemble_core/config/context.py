@@ -189,7 +189,7 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.result}
 
     def scoped_variables(self, group: str | None) -> set[str] | None:
-        """What ``STAT.NAME`` may be of in jobs of the group (or of any): columns, results and how
+        """Names that ``STAT.NAME`` may have in jobs of the group (or of any): columns, results, how
         long attempts ran; ``None``: not known."""
         variables = self.variables(group)
         return None if variables is None else {*variables, *self.results(group), "duration"}

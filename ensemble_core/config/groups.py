@@ -66,7 +66,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
 
 
 def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
-    """Whether each observer can be built with these options; what a plugin's raises that is no
+    """True if each observer can be built with these options; what a plugin's raises that is no
     error of the file's is told in the run."""
     if not group.observe or group.missing or not group.size:
         return

@@ -12,8 +12,8 @@ Combination = bytes
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """What two jobs of one group have in common if their parameters are equal: 1 equals 1.0 and is
-    never ``"1"``."""
+    """Digest of a combination and its replica, the same for jobs whose parameters are equal: 1
+    equals 1.0 and is never ``"1"``."""
     items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
     return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
 

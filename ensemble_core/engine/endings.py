@@ -27,7 +27,7 @@ __all__ = ["Endings"]
 
 
 class Endings:
-    """What follows the end of attempts, indices and groups."""
+    """Retries, indices that are over, and ``idle``, as attempts end."""
 
     def __init__(self, rules: RuleEvaluation) -> None:
         self.state = rules.state

@@ -40,7 +40,7 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """What is known here of the queue.
+    """Gauges of this run's own jobs.
 
     ``active`` are the jobs that are not over and ``states`` how many are in each state, both
     counted by the job table. ``beats`` counts heartbeats: ``waiting.random`` is drawn anew at each.

@@ -105,6 +105,6 @@ def combinations(
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """So many further replicas of a combination, from the highest that there was."""
+    """Numbers of so many further replicas of a combination, from the first that there was not."""
     first = next(n for n in itertools.count() if combination(one, n) not in had)
     return iter(range(first, first + count))

@@ -112,7 +112,7 @@ class Replay:
 
 
 def _told_less(kept: str | None, decided: str | None) -> bool:
-    """Whether decisions differ only by what an older version did not tell functions of a job."""
+    """True if decisions differ only by what an older version did not tell functions of a job."""
     if kept is None or decided is None:
         return False
     before, now = json.loads(kept), json.loads(decided)

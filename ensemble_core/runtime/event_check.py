@@ -30,7 +30,7 @@ _SCALARS = frozenset({float, bool, NoneType})
 
 
 def usual(event: Any) -> bool:
-    """Whether nothing about an event asks for a closer look."""
+    """True if nothing about an event asks for a closer look."""
     kind = type(event)
     if kind is JobEvent:
         values = event.context
@@ -83,7 +83,7 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
 
 
 def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:
-    """Whether there is nothing but what JSON gives back as it is, within bounds."""
+    """True if there is nothing but what JSON gives back as it is, within bounds."""
     if type(values) is dict:
         for key in values:
             if type(key) is not str:
@@ -115,7 +115,7 @@ _hints = cast(Callable[[type[Any]], tuple[tuple[str, Any], ...]], cache(_hints_o
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value that came out of JSON is of a field's type."""
+    """True if a value that came out of JSON is of a field's type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)

@@ -141,7 +141,7 @@ def run(
 
 
 def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:
-    """What shows the run; it is loaded while the executor prepares itself."""
+    """The observers that show the run, loaded while the executor prepares itself."""
     from ensemble_core.cli.run_session import RunSession
 
     return RunSession(ensemble, choice, display)
