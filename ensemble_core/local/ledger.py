@@ -111,7 +111,9 @@ class Ledger:
         #: What of the lines that were written last is not in the file yet.
         self._unwritten = b""
         self._format = FORMAT
-        self._to_keep = self._nameless = False
+        self._to_keep = False
+        #: Whether the file's name may be lost by a power cut, as far as is known here.
+        self._nameless = True
         self._retry = 0.0
         self._total = self._dead = 0
         self._not_before = SMALL
@@ -150,7 +152,6 @@ class Ledger:
         self._read()
         if self.began is None or self._format < FORMAT:
             self._unwritten = self._head()
-            self._nameless = True
         self._buffer.append(line(self._supervisor))
         self._write()
 

@@ -160,8 +160,8 @@ class RequestHandler:
             first += (_VALIDATE, _DEPEND, priority)
         if first:
             self._log.tell(record, *first)
-            if self._ledger is not None:
-                self._ledger.keep()
+        if self._ledger is not None:
+            self._ledger.keep()
         never = self._slots.never(job)
         if never is not None:
             self._log.tell_exception(record, "alloc", never)
@@ -217,9 +217,11 @@ class RequestHandler:
     def _reattach(
         self, jobs: Mapping[str, float], answer: Callable[[Mapping[str, bool]], None]
     ) -> None:
-        self._log.publish()  # what is told from here on is newer than what is told again
         records, ledger = self._active.records, self._ledger
         self._let_wait(jobs)
+        # What is told from here on is newer than what is told again, and what is told again of jobs
+        # that wait outlives a power cut.
+        self._log.publish()
         known = {
             name: name in records or (ledger is not None and ledger.knows(name)) for name in jobs
         }

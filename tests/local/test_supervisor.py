@@ -22,8 +22,10 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import encode_event, encode_job, line, to_job
+from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_job
+from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_client import SECRET, StartedSupervisor, address
+from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
@@ -723,6 +725,48 @@ def test_jobs_that_waited_start_again_only_once_a_controller_says_that_they_are_
         session.wait_clean(second)
         assert session.executor.reattach(everything(first)) == {first.id: False}
     assert (stage.runs(first), stage.runs(second)) == (0, 1)
+
+
+@pytest.mark.parametrize("kept", [1, 4])
+def test_what_a_resumed_run_hears_of_jobs_that_wait_outlives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Lines that a cut took are told anew, and those that a killed supervisor left told again."""
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    waits = ("submit", "validate", "depend", "priority")
+    for step, name in enumerate(waits[:kept]):
+        extra = (encode_job(made(0)),) if name == "submit" else ()
+        ledger.add(made(0).id, encode_event(JobEvent(200.0 + step, made(0).id, name), extra))
+    ledger.flush()
+    ledger.close()
+    synced = b""
+    fdatasync = os.fdatasync
+
+    def sync(fd: int) -> None:
+        nonlocal synced
+        fdatasync(fd)
+        synced = (tmp_path / "local.log").read_bytes()
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    heard: dict[str, bool] = {}
+
+    def hear(lines: Sequence[bytes]) -> None:
+        for text in b"".join(lines).splitlines(keepends=True):
+            message = decode(text.decode("ascii"))
+            if message[0] == "e":
+                heard[message[3]] = text in synced
+
+    run = Run("t", tmp_path, time.time, tmp_path)
+    again = Ledger(str(tmp_path), "t", 300.0)
+    slots = Slots(1, 1, 1)
+    environment = dict(os.environb)
+    loop = SupervisorLoop(run, hear, slots, 0.1, environment, str(tmp_path), lambda: True, again)
+    loop.post(("reattach", everything(made(0)), lambda known: None))
+    loop.run()
+    loop.close()
+    again.close()
+    assert [heard[name] for name in waits] == [True] * 4
+    assert "clean" in heard
 
 
 def test_a_run_whose_record_is_damaged_goes_on_and_says_so(stage: Stage) -> None:
