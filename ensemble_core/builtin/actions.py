@@ -42,7 +42,7 @@ from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import worked_out
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format
 from ensemble_core.model.rules import Firing, changed_fields
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
@@ -135,8 +135,25 @@ def _shown(value: object) -> str:
 
 
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    message = fill(options["message"], firing.fields, FIELD_PLACEHOLDER, _shown)
-    return [firing.log(message, options.get("level", "info"))]
+    text, level = options["message"], options.get("level", "info")
+    known, lacks = {}, []
+    for match in FIELD_PLACEHOLDER.finditer(text):
+        name = match[1] or match[3]
+        if name in firing.fields:
+            known[name] = firing.fields[name]
+        elif match[3] and _is_field(name, match[4]) and name not in known:
+            known[name] = "?"
+            lacks.append(repr(name))
+    message = fill(text, known, FIELD_PLACEHOLDER, _shown)
+    if lacks:
+        message += f" (the event has no {', '.join(lacks)})"
+        level = "warning" if level == "info" else level
+    return [firing.log(message, level)]
+
+
+def _is_field(name: str, form: str | None) -> bool:
+    """False for what may well be text: ``{x.y}``, ``{x:y}``."""
+    return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}

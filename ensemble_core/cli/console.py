@@ -363,7 +363,7 @@ class Narrator:
                     note = str(event.context.get("note") or "")
                     yield from self._failed(event.job, active, f"{kind}: {note}" if note else kind)
         elif event.name == "finish":
-            status = event.context.get("status", 0)
+            status = event.context.get("status")
             if status != 0 and not active.told:
                 active.told = True
                 said = said_cause(event.context)

@@ -101,12 +101,13 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
 def build_executor(
     registry: Registry, record: ExecutorPlugin, options: Mapping[str, Any]
 ) -> Executor:
-    """The executor of a record with these options. Raises :class:`UsageError` where it does not
-    take them."""
+    """The executor of a record with these options, and its schema's defaults for the others. Raises
+    :class:`UsageError` where it does not take them."""
+    from ensemble_core.config.schema import defaults
     from ensemble_core.plugin.discovery import looking_in
 
     with looking_in(registry), _options_of("executor", record.name):
-        return record.build(options)
+        return record.build(defaults(record.options, options))
 
 
 def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resizer:
@@ -166,7 +167,8 @@ def read_options(
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = plain(record.options)
     properties: Mapping[str, Any] = schema.get("properties") or {}
-    closed = schema.get("additionalProperties") is False or not schema
+    # As the options of all plugins: closed, unless the schema itself says what else there may be.
+    closed = not schema.get("additionalProperties") and not schema.get("patternProperties")
     options: dict[str, Any] = {}
     for name, value in named.items():
         if value is None:

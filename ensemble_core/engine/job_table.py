@@ -319,7 +319,7 @@ class JobTable:
         elif name == "exception":
             self._except(record, event)
         elif name == "finish":
-            status = event.context.get("status", 0)
+            status = event.context.get("status")
             record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
             if "cause" in event.context and record.exception is None:

@@ -190,7 +190,7 @@ class JobHistory:
                 if attempt.status is None and isinstance(status, int):
                     attempt.status = status
         elif name == "finish":
-            status = context.get("status", 0)
+            status = context.get("status")
             attempt.status = status if isinstance(status, int) else None
             attempt.finished = row.time
             if attempt.exception is None:

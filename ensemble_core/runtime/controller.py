@@ -43,6 +43,7 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.event_check import admitted as check
 from ensemble_core.runtime.event_check import usual
+from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
@@ -165,7 +166,8 @@ class Runtime:
             lambda: executor.handle,
             executor.journal_record,
         )
-        self._performer = Performer(executor, name, self._caller, self.emit, self.clock)
+        self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
+        self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
         #: What was told already of malformed events.
         self._malformed: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -202,10 +204,10 @@ class Runtime:
         kind = type(event).__name__
         if wrong and (kind, wrong) not in self._malformed and len(self._malformed) < _MALFORMED:
             self._malformed.add((kind, wrong))
-            done = "the time it came is taken" if admitted is not None else "it is dropped"
+            done = wrong if admitted is not None else f"{wrong}; it is dropped"
             message = (
-                f"executor {self._name} or a plugin sent a malformed event ({kind}): {wrong}; "
-                f"{done}, as for any later one"
+                f"executor {self._name} or a plugin sent a malformed event ({kind}): {done}, as "
+                "for any later one"
             )
             self._put((Problem(self.clock(), message, "error"),))
         return admitted
@@ -227,10 +229,11 @@ class Runtime:
     def run(self) -> Outcome:
         """Run the ensemble to its end. Called once."""
         began = time.monotonic()
+        failed: str | None = None
         self._make_folder()
         try:
             run = Run(tag=self.tag, folder=self._folder, clock=self.clock, state=self._state)
-            self._executor.open(run, self.emit)
+            self._guard.open(run, self.emit)
         except BaseException:
             self._remove_folder()
             raise
@@ -252,15 +255,18 @@ class Runtime:
                 self._wait_for_journal(self._journal)
             self._performer.close()
             self._wait_for_orders()
-            self._executor.close()
+            failed = self._guard.close(lambda: self._leave)
             self._tracker.close()
             self._caller.close()
             if not self.engine.busy:  # jobs that outlive the run write there yet
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
+        if failed is not None:  # after the last event of the run: for those who watch only
+            for watcher in self._watchers:
+                watcher.event(Problem(self.clock(), failed, "error"))
         return Outcome(
-            exit_code=ended.exit_code,
+            exit_code=ended.exit_code or int(failed is not None),
             reason=ended.reason,
             natural=ended.natural,
             seconds=time.monotonic() - began,
@@ -278,7 +284,7 @@ class Runtime:
     def _begin(self) -> None:
         """The first event of this controller: the run begins, or is taken up again."""
         if not self.engine.state.events:
-            first = Started(self.clock(), dict(self._executor.resources()))
+            first = Started(self.clock(), self._guard.resources())
             self._handle(self._stop_first or first)
             return
         jobs = self.engine.in_queue()
@@ -295,7 +301,7 @@ class Runtime:
         )
         # At the time of the newest event: what happened in the queue meanwhile comes with times of
         # its own, and a backoff or a window is to see those.
-        self._handle(Resumed(self.engine.state.now, dict(self._executor.resources()), absent))
+        self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent))
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
         for name in lost:
@@ -331,7 +337,7 @@ class Runtime:
                 "queue are taken for lost"
             )
             return {}
-        return self._executor.reattach(jobs)
+        return self._guard.reattach(jobs)
 
     def _tell_of_journal(self, error: JournalError | None) -> None:
         """The journal cannot be written, or can be again. Called on its writing thread."""

@@ -36,6 +36,8 @@ def usual(event: Any) -> bool:
         values = event.context
         if type(event.job) is not str or type(event.name) is not str or event.ours is not True:
             return False
+        if event.name == "finish" and (type(values) is not dict or not _has_status(values)):
+            return False
     elif kind is Observed:
         values, clock = event.values, event.clock
         if type(event.job) is not str or type(event.observer) is not str or event.anew is not False:
@@ -55,7 +57,8 @@ def usual(event: Any) -> bool:
 
 
 def admitted(event: object, now: float) -> tuple[Event, str]:
-    """The event as the journal gives it back, with what was mended of it, if anything was.
+    """The event as the journal gives it back, with what was wrong with it and is done about that,
+    if anything was.
 
     Raises ``ValueError`` with what is wrong with one that cannot be kept.
     """
@@ -64,7 +67,7 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
     mended = ""
     time: object = event.timestamp
     if isinstance(time, bool) or not (isinstance(time, (int, float)) and -_LATEST < time < _LATEST):
-        mended = f"a time of type {type(time).__name__} that is none"
+        mended = f"a time of type {type(time).__name__} that is none; the time it came is taken"
         event = replace(event, timestamp=now)
     text = event.to_json()
     if len(text) > _LONGEST:
@@ -79,7 +82,13 @@ def admitted(event: object, now: float) -> tuple[Event, str]:
             continue
         if not _plain(inner, _LONGEST, _DEEPEST):
             raise ValueError(f"its {name!r} has numbers or depths that are not kept")
+    if isinstance(again, JobEvent) and again.name == "finish" and not _has_status(again.context):
+        mended = mended or "a finish without 'status', a wait status; the job counts as failed"
     return again, mended
+
+
+def _has_status(context: Mapping[str, Any]) -> bool:
+    return type(context.get("status")) is int
 
 
 def _plain(values: dict[Any, Any] | list[Any], longest: int, depth: int) -> bool:

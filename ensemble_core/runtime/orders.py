@@ -17,8 +17,8 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Cancel, Resize, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Executor
 from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.executor_guard import ExecutorGuard
 
 __all__ = ["Forget", "Order", "Performer"]
 
@@ -33,24 +33,33 @@ class Forget:
 Order = Submit | Cancel | Resize | Forget | MakeCall
 
 
+#: A transient failure of a submit or a cancel is retried for so many seconds, first after a short
+#: time and each time after twice as long, up to the longest.
+_RETRY_FOR, _FIRST_WAIT, _LONGEST_WAIT = 300.0, 0.2, 15.0
+
+
 class Performer:
-    """Carries out the orders of one run. ``name`` is the executor's, for messages."""
+    """Carries out the orders of one run."""
 
     def __init__(
         self,
-        executor: Executor,
-        name: str,
+        guard: ExecutorGuard,
         caller: Caller,
         emit: Callable[[Sequence[Event]], None],
         clock: Callable[[], float],
     ) -> None:
-        self._executor = executor
-        self._name = name
+        self._guard = guard
+        self._executor = guard.executor
         self._caller = caller
         self._emit = emit
         self._clock = clock
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="executor", daemon=True)
+        self._news = threading.Condition()
+        #: Jobs that were cancelled while their submit was still to be carried out.
+        self._cancelled: set[str] = set()
+        self._submitting: frozenset[str] = frozenset()
+        self._told_faults: set[str] = set()
 
     def start(self) -> None:
         """Begin to carry out what there is."""
@@ -60,8 +69,12 @@ class Performer:
         """Have an order carried out. Returns at once; safe from any thread."""
         if isinstance(order, MakeCall):
             self._caller.make(order)
-        else:
-            self._orders.put(order)
+            return
+        self._orders.put(order)
+        if isinstance(order, Cancel):
+            with self._news:
+                self._cancelled.update(self._submitting.intersection(order.jobs))
+                self._news.notify()
 
     def close(self) -> None:
         """End once all orders so far are carried out; :meth:`join` waits for that."""
@@ -76,42 +89,90 @@ class Performer:
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            try:
-                if isinstance(order, Submit):
-                    self._submit(order.jobs)
-                elif isinstance(order, Cancel):
-                    self._cancel(order.jobs)
-                elif isinstance(order, Resize):
-                    self._resize(order)
-                elif isinstance(order, Forget):
-                    self._executor.forget(order.jobs)
-            except (Exception, SystemExit) as error:  # it broke its contract: say so
-                message = f"executor {self._name} raised {error!r}"
-                self._emit((Problem(self._clock(), message, "error"),))
+            if isinstance(order, Submit):
+                self._submit(order.jobs)
+            elif isinstance(order, Cancel):
+                self._cancel(order.jobs)
+            elif isinstance(order, Resize):
+                self._resize(order)
+            elif isinstance(order, Forget):
+                try:
+                    with self._guard.calling("forget"):
+                        self._executor.forget(order.jobs)
+                except EnsembleError as error:
+                    self._tell_fault(error)
 
     def _submit(self, jobs: Sequence[Job]) -> None:
+        with self._news:
+            self._submitting = frozenset(job.id for job in jobs)
+            self._cancelled.clear()
+        left = tuple(jobs)
+
+        def submit() -> None:
+            nonlocal left
+            with self._news:
+                gone = [job for job in left if job.id in self._cancelled]
+            if gone:
+                left = tuple(job for job in left if job not in gone)
+                self._end(gone, "cancel", "cancelled before it came to the queue")
+            if left:
+                with self._guard.calling("submit"):
+                    self._executor.submit(left)
+
         try:
-            self._executor.submit(jobs)
-        except (Exception, SystemExit) as error:  # nothing was submitted
-            now = self._clock()
-            context = {"type": "submit", "severity": 0, "note": str(error) or repr(error)}
-            events: list[Event] = []
-            for job in jobs:
-                events.append(JobEvent(now, job.id, "exception", context))
-                events.append(JobEvent(now, job.id, "clean"))
-            self._emit(events)
+            self._persist(submit, lambda: f"{_jobs(len(left))} could not be submitted")
+        except EnsembleError as error:  # nothing was submitted
+            self._tell_fault(error)
+            self._end(left, "submit", str(error))
+        finally:
+            self._submitting = frozenset()
+
+    def _end(self, jobs: Sequence[Job], kind: str, note: str) -> None:
+        """Tell of the end of jobs that never came to the queue."""
+        now = self._clock()
+        context = {"type": kind, "severity": 0, "note": note}
+        events: list[Event] = []
+        for job in jobs:
+            events.append(JobEvent(now, job.id, "exception", context))
+            events.append(JobEvent(now, job.id, "clean"))
+        self._emit(events)
 
     def _cancel(self, jobs: Sequence[str]) -> None:
+        def cancel() -> None:
+            with self._guard.calling("cancel"):
+                self._executor.cancel(jobs)
+
+        what = f"{_jobs(len(jobs))} could not be cancelled"
         try:
-            self._executor.cancel(jobs)
+            self._persist(cancel, lambda: what)
         except EnsembleError as error:
-            message = f"{len(jobs)} jobs could not be cancelled: {error}"
-            self._emit((Problem(self._clock(), message, "error", tuple(jobs)),))
+            self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
+
+    def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
+        """Do what may fail for a while, as often as it takes; ``what`` says once that it did."""
+        wait, waited = 0.0, 0.0
+        while True:
+            try:
+                act()
+                return
+            except EnsembleError as error:
+                if not error.transient or waited >= _RETRY_FOR:
+                    raise
+                if not wait:
+                    message = f"{what()}: it is tried again for {_RETRY_FOR:.0f} s\n  {error}"
+                    self._emit((Problem(self._clock(), message),))
+            wait = min(max(_FIRST_WAIT, 2 * wait), _LONGEST_WAIT)
+            waited += wait
+            with self._news:
+                # Who cancels what waits here is not to wait for it as well.
+                known = len(self._cancelled)
+                self._news.wait_for(lambda known=known: len(self._cancelled) > known, wait)  # type: ignore[misc]  # mypy cannot infer a bound default
 
     def _resize(self, resize: Resize) -> None:
         request = resize.request
         try:
-            self._executor.resize(request, resize.delta, when_busy=resize.when_busy)
+            with self._guard.calling("resize"):
+                self._executor.resize(request, resize.delta, when_busy=resize.when_busy)
         except EnsembleError as error:
             outcome = ResizeOutcome(
                 self._clock(),
@@ -119,7 +180,15 @@ class Performer:
                 "undelivered" if error.transient else "denied",
                 reason=error.what,
             )
+            self._tell_fault(error)
             self._emit((outcome,))
-        except (Exception, SystemExit) as error:  # broke its contract: still, rules wait for this
-            self._emit((ResizeOutcome(self._clock(), request, "denied", reason=repr(error)),))
-            raise
+
+    def _tell_fault(self, error: EnsembleError) -> None:
+        """Tell of a defect of the executor, once of each."""
+        if error.code == "executor-fault" and error.what not in self._told_faults:
+            self._told_faults.add(error.what)
+            self._emit((Problem(self._clock(), str(error), "error"),))
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' if count != 1 else ''}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ensemble_core.cli.executor_choice import choose_executor, read_options
+from ensemble_core.cli.executor_choice import build_executor, choose_executor, read_options
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
@@ -158,3 +159,26 @@ def test_an_executor_without_options_says_so() -> None:
     with pytest.raises(UsageError) as caught:
         read_options(record(options={}), ["slots=1"], {})
     assert caught.value.hint == "it has no options"
+
+
+def test_the_options_of_an_executor_are_closed_though_its_schema_does_not_say_so() -> None:
+    schema = {"type": "object", "properties": {"poll": {"type": "number"}}}
+    with pytest.raises(UsageError) as caught:
+        read_options(record(options=schema), ["pol=2"], {})
+    assert caught.value.hint == "did you mean 'poll'?"
+    open_schema = {**schema, "additionalProperties": {"type": "string"}}
+    assert read_options(record(options=open_schema), ["pol=2"], {}) == {"pol": "2"}
+
+
+def test_an_executor_is_built_with_the_defaults_of_its_schema() -> None:
+    built: list[object] = []
+    schema = {"type": "object", "properties": {"poll": {"type": "number", "default": 5}}}
+
+    def build(options: Mapping[str, Any]) -> FakeExecutor:
+        built.append(dict(options))
+        return FakeExecutor()
+
+    known = replace(record(options=schema), build=build)
+    build_executor(registry(known), known, {})
+    build_executor(registry(known), known, {"poll": 2})
+    assert built == [{"poll": 5}, {"poll": 2}]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from ensemble_core.config import load_text
+from ensemble_core.errors import ExecutorError
 from ensemble_core.model.decisions import WhenBusy
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Observed, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
-from ensemble_core.runtime.controller import Outcome, Runtime
+from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.testing import FakeExecutor, wait_until
 
@@ -26,12 +29,15 @@ REGISTRY = discover()
 class Bench:
     """A run on a thread of its own, so that one which hangs is a failure and not a hang."""
 
-    def __init__(self, source: str | Ensemble, folder: Path, executor: FakeExecutor) -> None:
+    def __init__(
+        self, source: str | Ensemble, folder: Path, executor: FakeExecutor, *watchers: Watcher
+    ) -> None:
         self.runtime = Runtime(
             load_text(source, REGISTRY) if isinstance(source, str) else source,
             executor,
             actions=REGISTRY.actions,
             observers=REGISTRY.observers,
+            watchers=watchers,
             folder=folder / "output",
         )
         self.outcome: Outcome | None = None
@@ -193,3 +199,165 @@ def test_output_that_only_a_member_knows_of_is_not_read_and_the_user_is_told(
     assert not [event for event in events if isinstance(event, Observed)]
     (problem,) = [event for event in events if isinstance(event, Problem)]
     assert "--option shared=FOLDER" in problem.message
+
+
+class Faulty(FakeExecutor):
+    """A plugin with a slip in one of its methods."""
+
+    def __init__(self, method: str, *, instant: bool = True) -> None:
+        super().__init__(instant=instant)
+        self.method = method
+
+    def _slip(self, method: str) -> None:
+        if method == self.method:
+            raise KeyError(method)
+
+    def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
+        self._slip("open")
+        super().open(run, emit)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._slip("submit")
+        super().submit(jobs)
+
+    def resources(self) -> Mapping[str, float]:
+        self._slip("resources")
+        return super().resources()
+
+    def close(self) -> None:
+        self._slip("close")
+        super().close()
+
+
+class Told(Watcher):
+    """The errors and warnings that a user is shown."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.lost: list[ExecutorLost] = []
+        self.notes: list[str] = []
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, Problem):
+            self.problems.append(event)
+        elif isinstance(event, ExecutorLost):
+            self.lost.append(event)
+        elif isinstance(event, JobEvent) and event.name == "exception":
+            self.notes.append(event.context["note"])
+
+
+@pytest.mark.parametrize("method", ["submit", "resources", "close"])
+def test_a_slip_in_an_executor_is_told_with_its_name_type_and_place(
+    method: str, tmp_path: Path
+) -> None:
+    told = Told()
+    outcome = Bench(ONE_JOB, tmp_path, Faulty(method), told).end()
+    assert outcome.exit_code == 1
+    (message,) = [problem.message for problem in told.problems if problem.level == "error"]
+    assert f"executor local raised KeyError({method!r}) in {method} (" in message
+    assert "test_odd_executors.py:" in message
+    assert "tell its author" in message
+    assert outcome.report.groups[0].failed == (1 if method == "submit" else 0)
+
+
+def test_a_slip_in_open_is_an_error_that_names_the_executor(tmp_path: Path) -> None:
+    runtime = Runtime(
+        load_text(ONE_JOB, REGISTRY),
+        Faulty("open"),
+        actions=REGISTRY.actions,
+        observers=REGISTRY.observers,
+        folder=tmp_path / "output",
+        name="odd",
+    )
+    with pytest.raises(
+        ExecutorError, match=r"executor odd raised KeyError\('open'\) in open"
+    ) as it:
+        runtime.run()
+    assert it.value.code == "executor-fault"
+
+
+class Watched(FakeExecutor):
+    """A queue whose watcher is a thread with a slip in it."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        super().submit(jobs)
+        threading.Thread(target=self._watch, name="watcher").start()
+
+    def _watch(self) -> None:
+        raise ValueError("what squeue said")
+
+
+def test_a_watcher_that_dies_ends_the_run_and_is_told_of(tmp_path: Path) -> None:
+    told, hook = Told(), threading.excepthook
+    outcome = Bench(ONE_JOB, tmp_path, Watched(), told).end()
+    assert outcome.exit_code == 1
+    (lost,) = told.lost
+    assert "its thread 'watcher' died of ValueError('what squeue said') (" in lost.reason
+    assert "test_odd_executors.py:" in lost.reason
+    assert threading.excepthook is hook
+
+
+class Away(FakeExecutor):
+    """A queue that is away for the first few calls."""
+
+    def __init__(self, times: int, *, transient: bool = True) -> None:
+        super().__init__(instant=True)
+        self.times = times
+        self.transient = transient
+        self.asked = threading.Event()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.asked.set()
+        if self.times:
+            self.times -= 1
+            raise ExecutorError("the queue is away", hint="wait", transient=self.transient)
+        super().submit(jobs)
+
+
+def test_a_queue_that_is_away_for_a_moment_costs_no_job_and_is_told_of_once(tmp_path: Path) -> None:
+    told = Told()
+    outcome = Bench(ONE_JOB, tmp_path, Away(3), told).end(60)
+    assert outcome.exit_code == 0
+    assert outcome.report.groups[0].success == 1
+    (problem,) = told.problems
+    assert problem.level == "warning"
+    assert "1 job could not be submitted: it is tried again" in problem.message
+    assert "the queue is away" in problem.message
+
+
+def test_a_queue_that_refuses_for_good_fails_the_job_at_once(tmp_path: Path) -> None:
+    outcome = Bench(ONE_JOB, tmp_path, Away(1, transient=False)).end(60)
+    assert outcome.exit_code == 1
+    assert outcome.report.groups[0].failed == 1
+
+
+def test_who_stops_a_run_whose_queue_is_away_does_not_wait_for_it(tmp_path: Path) -> None:
+    executor = Away(10**9)
+    bench = Bench(ONE_JOB, tmp_path, executor)
+    assert executor.asked.wait(60)
+    bench.runtime.stop()
+    outcome = bench.end(60)
+    assert outcome.exit_code == 130
+    assert outcome.report.groups[0].cancelled == 1
+    assert executor.submitted == []
+
+
+class Mute(FakeExecutor):
+    """Says that a job is over, and not how."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            for name in ("submit", "start", "finish", "clean"):
+                self._tell(job.id, name)
+
+
+def test_a_finish_without_a_status_is_no_success_and_names_the_executor(tmp_path: Path) -> None:
+    told = Told()
+    outcome = Bench(ONE_JOB, tmp_path, Mute(), told).end()
+    assert outcome.exit_code == 1
+    assert outcome.report.groups[0].failed == 1
+    assert dict(outcome.report.groups[0].causes) == {"unknown": 1}
+    (problem,) = told.problems
+    assert problem.level == "error"
+    assert "executor local" in problem.message
+    assert "finish without 'status'" in problem.message

@@ -275,7 +275,7 @@ class _Reading:
             if context.get("severity", 0) == 0 and track.fatal is None:
                 track.fatal = str(context.get("type", ""))
         elif event.name == "finish":
-            track.status = context.get("status", 0)
+            track.status = context.get("status")
             self._end(track, event.timestamp)
         elif event.name == "clean":
             self._end(track, event.timestamp)

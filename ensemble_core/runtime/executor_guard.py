@@ -1,0 +1,165 @@
+"""Guard around a run's executor: what its code raises, or never returns from, is told with its name
+and place, and never hangs the run.
+
+An executor is others' code. What it raises on purpose is an :class:`EnsembleError` and goes through
+as it is; anything else is a defect of it, which :class:`ExecutorGuard` tells as one. Used by the
+controller and by the performer of orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.errors import EnsembleError, ExecutorError, raised_at
+from ensemble_core.model.events import Event, ExecutorLost, Problem
+from ensemble_core.plugin.executor import Emit, Executor, Run
+
+__all__ = ["ExecutorGuard"]
+
+#: Seconds that an executor has to close.
+_CLOSE_LIMIT = 120.0
+_TICK = 0.2
+_HINT = "that is a defect of it: tell its author ('ensemble plugins list' says whose it is)"
+
+
+class ExecutorGuard:
+    """Calls one executor; ``name`` is the one that users know it by."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        name: str,
+        emit: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.executor = executor
+        self.name = name
+        self._emit = emit
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def calling(self, method: str) -> Iterator[None]:
+        """What is raised in here is an :class:`EnsembleError`: the executor's own, or one that says
+        what it raised, where, and in which ``method``."""
+        try:
+            yield
+        except EnsembleError:
+            raise
+        except (Exception, SystemExit) as error:
+            place = raised_at(error)
+            where = f" ({place})" if place else ""
+            raise ExecutorError(
+                f"executor {self.name} raised {_shown(error)} in {method}{where}",
+                hint=_HINT,
+                code="executor-fault",
+            ) from error
+
+    def open(self, run: Run, emit: Emit) -> None:
+        """Open the executor, and watch its threads from here on."""
+        _watch(self)
+        try:
+            with self.calling("open"):
+                self.executor.open(run, emit)
+        except BaseException:
+            _unwatch(self)
+            raise
+
+    def resources(self) -> dict[str, float]:
+        """The queue's gauges; none, and a word about it, where they cannot be had."""
+        try:
+            with self.calling("resources"):
+                return dict(self.executor.resources())
+        except EnsembleError as error:
+            fault = error.code == "executor-fault"
+            message = f"the queue's gauges are not known: {error}"
+            self._emit((Problem(self._clock(), message, "error" if fault else "warning"),))
+            return {}
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        """Find jobs again."""
+        with self.calling("reattach"):
+            return dict(self.executor.reattach(jobs))
+
+    def close(self, leave: Callable[[], bool]) -> str | None:
+        """Close the executor; what went wrong with that. One that does not return is left behind
+        after its time, or at once where ``leave`` says so."""
+        failed: list[EnsembleError] = []
+
+        def close() -> None:
+            try:
+                with self.calling("close"):
+                    self.executor.close()
+            except EnsembleError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=close, name="executor-close", daemon=True)
+        thread.start()
+        waited = 0.0
+        while thread.is_alive() and waited < _CLOSE_LIMIT and not (leave() and waited > 1.0):
+            thread.join(_TICK)
+            waited += _TICK
+        _unwatch(self)
+        if thread.is_alive():
+            return f"executor {self.name} does not close: it is left behind after {waited:.0f} s"
+        return str(failed[0]) if failed else None
+
+    def thread_died(self, thread: str, error: BaseException) -> bool:
+        """Tell of one of the executor's threads that an exception ended; whether it was its own:
+        no event may come any more, and nobody would know."""
+        home = type(self.executor).__module__
+        package = home.partition(".")[0]
+        if package == "ensemble_core":  # where others' code is as well
+            package = home.rpartition(".")[0]
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals is vars(threading):
+            trace = trace.tb_next
+        error = error.with_traceback(trace)
+        while trace is not None:
+            name = str(trace.tb_frame.f_globals.get("__name__", ""))
+            if name == home or name.startswith(f"{package}."):
+                break
+            trace = trace.tb_next
+        else:
+            return False
+        reason = f"its thread {thread!r} died of {_shown(error)} ({raised_at(error)})"
+        self._emit((ExecutorLost(self._clock(), self.name, reason, _HINT),))
+        return True
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # of a plugin's own class
+        return type(error).__name__
+
+
+_guards: list[ExecutorGuard] = []
+_lock = threading.Lock()
+_usual_hook: Callable[[Any], Any] | None = None
+
+
+def _watch(guard: ExecutorGuard) -> None:
+    global _usual_hook  # as the hook itself, there is one for all runs of a process
+    with _lock:
+        if not _guards:
+            _usual_hook, threading.excepthook = threading.excepthook, _thread_died
+        _guards.append(guard)
+
+
+def _unwatch(guard: ExecutorGuard) -> None:
+    with _lock:
+        if guard in _guards:
+            _guards.remove(guard)
+            if not _guards and threading.excepthook is _thread_died:
+                threading.excepthook = _usual_hook or threading.__excepthook__
+
+
+def _thread_died(told: Any) -> None:
+    thread = "?" if told.thread is None else told.thread.name
+    error = told.exc_value
+    claims = [error is not None and each.thread_died(thread, error) for each in list(_guards)]
+    if not any(claims):
+        (_usual_hook or threading.__excepthook__)(told)

@@ -1,0 +1,38 @@
+"""The action log: what a message says where the event lacks a field that it speaks of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ensemble_core.builtin.actions import ensemble_actions
+from ensemble_core.testing import FakeFiring
+
+(LOG,) = [record for record in ensemble_actions() if record.name == "log"]
+
+
+def told(message: str, **fields: Any) -> tuple[str, str]:
+    assert LOG.plan is not None
+    (decision,) = LOG.plan(FakeFiring(fields=fields), {"message": message})
+    said = decision.to_dict()
+    return said["message"], said["level"]
+
+
+def test_a_row_that_lacks_a_column_is_a_question_mark_and_a_warning() -> None:
+    message, level = told("{job} is bound by {bound:.1f}, {bound}", job="a.0")
+    assert message == "a.0 is bound by ?, ? (the event has no 'bound')"
+    assert level == "warning"
+
+
+def test_a_row_that_has_it_is_told_as_it_is() -> None:
+    assert told("bound by {bound:.1f}", bound=2) == ("bound by 2.0", "info")
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', "{x.y}", "{host:port}", "${HOME}"])
+def test_other_braces_stay_as_they_are(text: str) -> None:
+    assert told(text) == (text, "info")
+
+
+def test_doubled_braces_stand_for_single_ones() -> None:
+    assert told("{{bound}}") == ("{bound}", "info")
