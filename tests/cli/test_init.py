@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_the_refined_sweep_asks_for_further_points_around_the_transition_alone(
     asked = [line for line in done.output.splitlines() if "submit sim" in line]
     assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), done.output
     assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), done.output
+
+
+def test_the_screening_looks_at_the_best_quarter_again_and_tables_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(main, ["init", "--template", "screening"])
+    done = CliRunner().invoke(main, ["run", "--executor", "local", "--state", "st", "study.yaml"])
+    assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(main, ["results", "last", "promising", "--state", "st", "--json"])
+    promising = [row["x"] for row in json.loads(shown.output)]
+    assert len(promising) == 4, "a quarter of 17, rounded down"
+    shown = CliRunner().invoke(main, ["results", "last", "best", "--state", "st", "--json"])
+    (best,) = json.loads(shown.output)
+    assert best["x"] in promising
+    assert abs(best["x"] - 1.7) < 0.3
 
 
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

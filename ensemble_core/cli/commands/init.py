@@ -17,6 +17,7 @@ TEMPLATES: dict[str, str] = {
     "watch": "rules that act on what jobs print while they run",
     "retry": "errors corrected by kind, job by job",
     "adaptive": "further points where the first differ",
+    "screening": "the best of many go on to a dearer look, and a table of them",
 }
 
 
