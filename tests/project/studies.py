@@ -211,6 +211,29 @@ def asha(ran: Ran, short: bool) -> None:
         assert epochs <= 27 * 27 / 2
 
 
+def weighted_ensemble(ran: Ran, short: bool) -> None:
+    last = max(ran.of("resample"), key=lambda job: job["iteration"])
+    assert last["iteration"] == last["rounds"]
+    exact = 1 / 36.584 if short else 1 / 935.93
+    near(last["rate"], exact, exact * 0.3)
+
+
+def replica_exchange(ran: Ran, short: bool) -> None:
+    exact = {
+        0.4: (0.9930, -0.7899),
+        0.8: (0.9203, -0.4309),
+        1.6: (0.7661, 0.3579),
+        3.2: (0.6354, 1.5491),
+    }
+    by_temperature = ran.by("walk", "T")
+    for temperature, right in exact.items():
+        jobs = [job for job in by_temperature[temperature] if job["iteration"] >= 10]
+        assert len(jobs) == (11 if short else 31)
+        # Three standard errors and more, as 48 seeds had them.
+        for name, exactly, within in zip(("left", "U"), right, (0.03, 0.06), strict=True):
+            near(mean(job[name] for job in jobs), exactly, within * (2 if short else 1))
+
+
 def ising(ran: Ran, short: bool) -> None:
     (fit,) = ran.of("fit")
     near(fit["Tc"], 2.269, 0.02 * 2.269 * (2 if short else 1))
@@ -238,6 +261,11 @@ STUDIES: Mapping[str, Study] = {
     "screening": Study(screening, ["jobs.cheap.parameters.seed={from: 60, to: 79}"]),
     "mlmc": Study(mlmc, ["jobs.level.parameters.eps=0.0005"]),
     "asha": Study(asha, ["jobs.train.parameters.config={from: 0, to: 8}"], racing=True),
+    "weighted-ensemble": Study(
+        weighted_ensemble,
+        ["jobs.resample.parameters.rounds=16", "jobs.segment.parameters.T=0.3"],
+    ),
+    "replica-exchange": Study(replica_exchange, ["jobs.walk.parameters.rounds=20"]),
     "ising": Study(ising, ["jobs.ising.parameters.clusters=200"], file="ising/ensemble.yaml"),
 }
 
