@@ -9,6 +9,7 @@ function needs beyond that, it imports when it is called.
   ``json_option``, ``run_argument`` (with ``complete_runs`` for shells). ``load_plugins`` finds the
   plugins, ``choose_executor`` and ``read_options`` make of the options what
   ``build_executor`` and ``build_resizer`` take.
+- **An ensemble file**: ``load_text`` checks its text, for an executor's record or none.
 - **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
@@ -56,6 +57,7 @@ from ensemble_core.cli.text_style import style_of as style_of
 from ensemble_core.cli.text_style import terminal_width as terminal_width
 
 if TYPE_CHECKING:
+    from ensemble_core.config.loading import load_text as load_text
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model.
     _HOMES = {
+        "ensemble_core.config.loading": "load_text",
         "ensemble_core.journal.codec": "JournalRow",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.run_store": "state_folder",

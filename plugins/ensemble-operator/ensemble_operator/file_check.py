@@ -1,0 +1,92 @@
+"""Check of ensemble files in the operator's own process, as ``ensemble validate`` checks them.
+
+Nothing of a file is executed, and nothing that it names is read: pods have the file alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ensemble_core import EnsembleError, FileErrors
+from ensemble_core.cli.toolkit import load_plugins, load_text
+
+__all__ = ["FileCheck", "FileChecks", "check", "digest"]
+
+#: Bytes of a ConfigMap's data, less what else is in it.
+_LARGEST = (1 << 20) - 8192
+#: Checks that are remembered.
+_MOST = 1000
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What is wrong with a file: a line for each error, with its place; none where it is sound."""
+
+    digest: str
+    errors: tuple[str, ...] = ()
+
+
+def digest(text: str) -> str:
+    """The name of a file's content."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@cache
+def _registry() -> Any:
+    return load_plugins(())
+
+
+def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[EnsembleError]:
+    """The errors of a file, for the executor that will run it; ``name`` is its name in them."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > _LARGEST:
+        return [
+            EnsembleError(
+                f"{name} has {size} bytes",
+                cause=f"a ConfigMap holds {_LARGEST} of them beside its name",
+                hint="move tables of points into files of the image",
+                code="file-too-large",
+            )
+        ]
+    registry = _registry()
+    record = registry.lookup("executor", executor)
+    try:
+        load_text(text, registry, file=name, executor=record, attached={})
+    except FileErrors as error:
+        return list(error.errors)
+    except EnsembleError as error:
+        return [error]
+    return []
+
+
+def check(text: str, executor: str) -> FileCheck:
+    """The check of one file."""
+    return FileCheck(digest(text), tuple(map(_line, errors_of(text, executor))))
+
+
+def _line(error: EnsembleError) -> str:
+    where = f"{error.where}: " if error.where else ""
+    because = f" ({error.cause})" if error.cause else ""
+    return f"{where}{error.what}{because}" + (f"; {error.hint}" if error.hint else "")
+
+
+class FileChecks:
+    """Checks that were made, by content and executor: a file is read once, not with each look."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], FileCheck] = OrderedDict()
+
+    def get(self, text: str, executor: str) -> FileCheck:
+        """The check of a file, made now if it was not before."""
+        key = (digest(text), executor)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = check(text, executor)
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return found

@@ -1,0 +1,325 @@
+"""Reader of the custom resource: an object of the API, or of a file, becomes an :class:`Ensemble`.
+
+``problems`` says what is wrong with an object, in the words of the API server where that says it
+too; ``read`` takes one that has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .rules import RULES, Rule
+from .schema import GROUP, KIND, SPEC, VERSION
+
+__all__ = ["Ensemble", "Member", "Problem", "Reference", "Sidecar", "problems", "read"]
+
+Object = Mapping[str, Any]
+
+#: Images of upstream's: they have no service that this operator's members could speak with.
+_UPSTREAM = re.compile(r"(^|/)(ensemble-python|ensemble-operator-api)(:|@|$)")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong at one place, as ``spec.members[0].name``."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A key of a ConfigMap."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member. ``file`` is its ensemble file, its place, or ``None`` where one is shared.
+    ``minicluster`` is the MiniCluster's spec as given, ``container`` the index of the container
+    that runs the ensemble."""
+
+    name: str
+    minicluster: Object
+    file: str | Reference | None
+    container: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    resize: str = "Rules"
+    autoscaling: Object | None = None
+    branch: str = ""
+
+    @property
+    def size(self) -> int:
+        """Nodes to begin with."""
+        return int(self.minicluster.get("size", 1))
+
+    @property
+    def most(self) -> int:
+        """Most nodes."""
+        return int(self.minicluster.get("maxSize", self.size))
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The service. ``image`` empty is the operator's own; ``foreign`` is one that is ignored."""
+
+    image: str = ""
+    foreign: str = ""
+    pull_policy: str = "IfNotPresent"
+    port: int = 50051
+    metrics_port: int = 9464
+    resources: Object | None = None
+    node_selector: Object | None = None
+    tolerations: Sequence[Object] = ()
+    pull_secrets: Sequence[Object] = ()
+    storage: Object | None = None
+    tls_secret: str = ""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """An Ensemble as it is wanted, with what the API server knows of it."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    members: tuple[Member, ...]
+    sidecar: Sidecar
+    file: str | Reference | None
+    suspend: bool
+    update_policy: str
+    restart_policy: str
+    ttl: int | None
+    on_delete: str
+    install: Object
+    state: Object
+    status: Object
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+
+    @property
+    def outside(self) -> bool:
+        """Whether one file is for all members, and its run beside none of them."""
+        return self.file is not None
+
+    @property
+    def durable(self) -> bool:
+        """Whether journals outlive a pod."""
+        return "claim" in self.state or "size" in self.state
+
+
+def problems(found: Object, old: Object | None = None) -> list[Problem]:
+    """What is wrong with an object, by the schema and the rules; with ``old``, with its change."""
+    if found.get("apiVersion") != f"{GROUP}/{VERSION}" or found.get("kind") != KIND:
+        said = f"{found.get('apiVersion')}, {found.get('kind')}"
+        return [Problem("apiVersion, kind", f"{said}: this is not {GROUP}/{VERSION}, {KIND}")]
+    metadata = found.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        return [Problem("metadata.name", "it has none")]
+    wrong = list(_shape(found.get("spec"), SPEC, "spec"))
+    if wrong:
+        return wrong
+    wrong = [Problem(path, rule.message) for path, rule in _broken(found, old)]
+    return wrong or list(_unfit(found["spec"]))
+
+
+def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
+    """What the schema has against a value; unknown fields too, as ``kubectl apply`` has."""
+    if schema.get("x-kubernetes-int-or-string"):
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            yield Problem(path, "must be an integer or a string")
+        return
+    kinds: dict[str, tuple[type, ...]] = {
+        "object": (dict,),
+        "array": (list,),
+        "string": (str,),
+        "boolean": (bool,),
+        "integer": (int,),
+    }
+    kind = schema["type"]
+    right: bool = isinstance(value, kinds[kind])
+    if not right or (kind == "integer" and isinstance(value, bool)):
+        article = "an" if kind[0] in "aeio" else "a"
+        yield Problem(path, f"must be {article} {kind}, and is {_kind_of(value)}")
+    elif kind == "object":
+        yield from _object(value, schema, path)
+    elif kind == "array":
+        if not schema.get("minItems", 0) <= len(value) <= schema["maxItems"]:
+            least, most = schema.get("minItems", 0), schema["maxItems"]
+            yield Problem(path, f"has {len(value)} items, and may have {least} to {most}")
+        for index, each in enumerate(value):
+            yield from _shape(each, schema["items"], f"{path}[{index}]")
+    elif "enum" in schema and value not in schema["enum"]:
+        yield Problem(path, f"{value!r} is none of {', '.join(schema['enum'])}")
+    elif kind == "string":
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if len(value) < least or (most is not None and len(value) > most):
+            yield Problem(path, f"has {len(value)} characters, and may have {least} to {most}")
+        elif "pattern" in schema and not re.search(schema["pattern"], value):
+            yield Problem(path, f"{value!r} does not match {schema['pattern']}")
+    elif kind == "integer":
+        least, most = schema.get("minimum", value), schema.get("maximum", value)
+        if not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most}"
+            yield Problem(path, f"{value} must be {bound}")
+
+
+def _object(value: dict[str, Any], schema: Object, path: str) -> Iterator[Problem]:
+    known = schema.get("properties", {})
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield Problem(f"{path}.{key}", "is required")
+    for key, each in value.items():
+        place = f"{path}.{key}"
+        if key in known:
+            yield from _shape(each, known[key], place)
+        elif "additionalProperties" in schema:
+            yield from _shape(each, schema["additionalProperties"], place)
+        elif not schema.get("x-kubernetes-preserve-unknown-fields"):
+            near = f"; there are {', '.join(sorted(known))}" if known else ""
+            yield Problem(place, f"is not known{near}")
+
+
+def _kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    return names.get(type(value), "nothing" if value is None else "a number")
+
+
+def _broken(found: Object, old: Object | None) -> Iterator[tuple[str, Rule]]:
+    spec = found["spec"]
+    places: dict[str, list[tuple[str, Any]]] = {
+        "object": [("metadata.name", found)],
+        "spec": [("spec", spec)],
+        "minicluster.spec": [
+            (f"spec.members[{index}].minicluster.spec", member["minicluster"]["spec"])
+            for index, member in enumerate(spec["members"])
+        ],
+        "sidecar.port": [
+            ("spec.sidecar.port", spec["sidecar"]["port"])
+            for _ in range("port" in spec.get("sidecar", {}))
+        ],
+        "state": [("spec.state", spec.get("state", {}))],
+    }
+    for rule in RULES:
+        for path, value in places[rule.place]:
+            if rule.old and (old is None or rule.holds(value, old["spec"])):
+                continue
+            if rule.old or not rule.holds(value):
+                yield path, rule
+
+
+def _unfit(spec: Object) -> Iterator[Problem]:
+    """What neither the schema nor the rules can say."""
+    for index, member in enumerate(spec["members"]):
+        path = f"spec.members[{index}]"
+        containers = member["minicluster"]["spec"]["containers"]
+        names = [each.get("name", "") for each in containers]
+        if "container" in member and member["container"] not in names:
+            yield Problem(
+                f"{path}.container",
+                f"there is no container {member['container']!r}; there are "
+                f"{', '.join(filter(None, names)) or 'none with a name'}",
+            )
+            continue
+        chosen = _container(member)
+        if containers[chosen].get("command"):
+            yield Problem(
+                f"{path}.minicluster.spec.containers[{chosen}].command",
+                "this container runs the ensemble, so its own command never could: say it in a job "
+                "of the ensemble file, or name another container in 'container'",
+            )
+        if not containers[chosen].get("image"):
+            yield Problem(
+                f"{path}.minicluster.spec.containers[{chosen}].image",
+                "the container that runs the ensemble must have an image",
+            )
+        if (member.get("resize") == "HPA") != ("autoscaling" in member):
+            yield Problem(f"{path}.autoscaling", "goes with 'resize: HPA', which needs it")
+    install = spec.get("install", {})
+    if (install.get("method") == "Pip") != ("requirements" in install):
+        yield Problem("spec.install.requirements", "goes with 'method: Pip', which needs it")
+
+
+def _container(member: Object) -> int:
+    """The container that runs the ensemble."""
+    containers = member["minicluster"]["spec"]["containers"]
+    chosen: Callable[[Object], bool] = lambda each: bool(each.get("runFlux"))  # noqa: E731
+    if "container" in member:
+        chosen = lambda each: each.get("name") == member["container"]  # noqa: E731
+    return next((at for at, each in enumerate(containers) if chosen(each)), 0)
+
+
+def read(found: Object) -> Ensemble:
+    """The Ensemble that an object without :func:`problems` describes."""
+    metadata, spec = found["metadata"], found["spec"]
+    state = {k: v for k, v in spec.get("state", {}).items() if v is not None}
+    durable = "claim" in state or "size" in state
+    return Ensemble(
+        name=metadata["name"],
+        namespace=metadata.get("namespace") or "default",
+        uid=metadata.get("uid", ""),
+        generation=metadata.get("generation", 0),
+        members=tuple(_member(index, each) for index, each in enumerate(spec["members"])),
+        sidecar=_sidecar(spec.get("sidecar", {})),
+        file=_source(spec),
+        suspend=spec.get("suspend", False),
+        update_policy=spec.get("updatePolicy", "OnFinish"),
+        restart_policy=spec.get("restartPolicy") or ("Resume" if durable else "Fail"),
+        ttl=spec.get("ttlSecondsAfterFinished"),
+        on_delete=spec.get("onDelete", "Cancel"),
+        install={"method": "View", **spec.get("install", {})},
+        state=state,
+        status=found.get("status") or {},
+        finalizers=tuple(metadata.get("finalizers", ())),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _source(found: Object) -> str | Reference | None:
+    if "ensembleFrom" in found:
+        key = found["ensembleFrom"]["configMapKeyRef"]
+        return Reference(key["name"], key.get("key", "ensemble.yaml"))
+    text: str | None = found.get("ensemble")
+    return text
+
+
+def _member(index: int, found: Object) -> Member:
+    return Member(
+        name=found.get("name", str(index)),
+        minicluster=found["minicluster"]["spec"],
+        file=_source(found),
+        container=_container(found),
+        options=found.get("options", {}),
+        resize=found.get("resize", "Rules"),
+        autoscaling=found.get("autoscaling"),
+        branch=found.get("branch", ""),
+    )
+
+
+def _sidecar(found: Object) -> Sidecar:
+    image = found.get("image", "")
+    foreign = image if _UPSTREAM.search(image) else ""
+    always = found.get("pullAlways", False)
+    return Sidecar(
+        image="" if foreign else image,
+        foreign=foreign,
+        pull_policy="Always" if always else found.get("imagePullPolicy", "IfNotPresent"),
+        port=int(found.get("port", 50051)),
+        metrics_port=found.get("metricsPort", 9464),
+        resources=found.get("resources"),
+        node_selector=found.get("nodeSelector"),
+        tolerations=found.get("tolerations", ()),
+        pull_secrets=found.get("imagePullSecrets", ()),
+        storage=found.get("storage"),
+        tls_secret=found.get("tls", {}).get("secretName", ""),
+    )
