@@ -134,7 +134,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     def _unary(self, path: str, method: str, handler: Any, is_open: bool) -> Any:
         decode, behaviour = handler.request_deserializer, handler.unary_unary
         codes, ok = self._counters.requests, (method, "OK")
-        nobody = _NOBODY_LEGACY if path in self._stand_ins else _NOBODY
+        named_by_message = path in self._stand_ins
         stand_in = self._stand_ins.get(path)
 
         async def handle(_: Any, context: Any) -> Any:
@@ -154,10 +154,10 @@ class RpcGuard(grpc.aio.ServerInterceptor):
                         request = _decode(decode, await self._reader.read_nameless(messages))
                         identity = stand_in(request)
                         if identity is None:
-                            raise nobody
+                            raise _no_credential(named_by_message)
                         self._take_turn(identity)
                     else:
-                        raise nobody
+                        raise _no_credential(named_by_message)
                     _CALLER.set(identity)
                 seconds = self._deadline
                 deadline.renew(seconds)
@@ -203,7 +203,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             try:
                 identity = _PROBE if is_open else self._authenticate(context)
                 if identity is None:
-                    raise _NOBODY
+                    raise _no_credential()
                 stream = self._open_stream(identity, task)
                 if not is_open:
                     self._take_turn(identity)
@@ -390,20 +390,24 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 #: Stands for all callers of what needs no credential.
 _PROBE = Identity("viewer", "")
 
-_NOBODY = Unauthenticated(
-    "there is no credential",
-    cause="the call has no 'authorization: Bearer TOKEN'",
-    hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
-    code="no-token",
-)
 
-_NOBODY_LEGACY = Unauthenticated(
-    "there is no credential",
-    cause="the call has no 'authorization: Bearer TOKEN', and the member is none of those that "
-    "need none",
-    hint="'ensemble-server start --legacy NS/NAME' names them",
-    code="no-token",
-)
+def _no_credential(named_by_message: bool = False) -> Unauthenticated:
+    """The refusal of a call without a credential; ``named_by_message`` where that may be. One for
+    each call: what is raised keeps the frames that it went through, and so the calls, in memory."""
+    cause = "the call has no 'authorization: Bearer TOKEN'"
+    if named_by_message:
+        return Unauthenticated(
+            "there is no credential",
+            cause=f"{cause}, and the member is none of those that need none",
+            hint="'ensemble-server start --legacy NS/NAME' names them",
+            code="no-token",
+        )
+    return Unauthenticated(
+        "there is no credential",
+        cause=cause,
+        hint="set ENSEMBLE_TOKEN or ENSEMBLE_TOKEN_FILE; 'ensemble-server token add' makes tokens",
+        code="no-token",
+    )
 
 
 def _sentence(error: EnsembleError) -> str:

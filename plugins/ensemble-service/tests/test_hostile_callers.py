@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import platform
 import socket
@@ -20,12 +21,15 @@ import grpc
 import pytest
 from ensemble_service import rpc_guard
 from ensemble_service.client import ServiceClient
+from ensemble_service.message_reader import Messages
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.settings import MAX_REQUEST
 from ensemble_service.tokens import TokenFile
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ensemble_core.testing import wait_until
 
 _STATUS = "/ensemble.v1.Ensemble/GetStatus"
 _WATCH = "/ensemble.v1.Ensemble/Watch"
@@ -142,6 +146,22 @@ def test_without_a_token_no_message_is_read(path: str, endless: Endless) -> None
         endless.ask(path)
     endless.until_over(100)
     assert not endless.large()
+
+
+@pytest.mark.parametrize("path", [_STATUS, _WATCH, _LEGACY])
+def test_nothing_of_a_call_without_a_token_is_kept(
+    path: str, service: tuple[Service, str], endless: Endless
+) -> None:
+    for _ in range(100):
+        endless.ask(path)
+    endless.until_over(100)
+    endless.close()
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(each, Messages) for each in gc.get_objects())
+
+    wait_until(lambda: kept() <= 1)  # the last one's frame, until the next comes
 
 
 @pytest.mark.parametrize("path", [_STATUS, _WATCH])
