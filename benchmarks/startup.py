@@ -1,8 +1,9 @@
 """Start-up: the command line against a bare click program, each in a process of its own.
 
 Measures ``ensemble --help`` against the bare program's ``--help``, and ``ensemble validate
-hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command; with ``--against``
-also those of another tree. All take turns, round by round; on a loaded machine minima and the time
+hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command, and
+``ensemble_core.run`` of the same against the command line's; with ``--against`` also those of
+another tree. All take turns, round by round; on a loaded machine minima and the time
 of processors say more than medians of wall time.
 
     python benchmarks/startup.py [--rounds N] [--against PROGRAM]
@@ -39,6 +40,14 @@ main()
 ONE = """
 jobs: [{name: one, command: /bin/true}]
 rules: [{trigger: start, action: {name: submit, label: one}}]
+"""
+#: The same from Python.
+PROGRAM = """
+import sys
+import ensemble_core
+run = ensemble_core.run(sys.argv[1], executor="local", state=sys.argv[2])
+print(run)
+sys.exit(run.exit_code)
 """
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hello-world.yaml"
 
@@ -100,6 +109,7 @@ def main() -> None:
         for way, arguments in ways.items():
             for tree, program in trees.items():
                 commands[f"{tree} {way}"] = [program, *arguments]
+        commands["Python run"] = [sys.executable, "-c", PROGRAM, str(one), folder]
         for command in commands.values():
             cost(command, folder)
         costs: dict[str, list[Cost]] = {name: [] for name in commands}
@@ -121,6 +131,8 @@ def main() -> None:
         pairs = [(f"ensemble {way}", bare)]
         if given.against:
             pairs += [(f"other {way}", bare), (f"ensemble {way}", f"other {way}")]
+        if way == "run":
+            pairs.append(("Python run", "ensemble run"))
         for ours, theirs in pairs:
             both = zip(summary(costs[ours]), summary(costs[theirs]), WIDTHS, strict=True)
             print(f"{f'{ours} / {theirs}':36s}", *(f"{a / b:{w}.2f}" for a, b, w in both))

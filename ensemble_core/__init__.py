@@ -1,7 +1,7 @@
 """Ensemble runs many jobs steered by rules: events in, decisions out.
 
-These are the public names, for plugins and for functions in ensemble files. They are imported when
-first used, so that importing the package costs next to nothing. ``__all__`` and ``dir()`` have
+These are the public names, for programs, plugins and functions in ensemble files. They are imported
+when first used, so that importing the package costs next to nothing. ``__all__`` and ``dir()`` have
 those that are there: ``ServiceClient`` only where a distribution that brings it is installed.
 """
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     # For type checkers only: at run time ``plugin/known_distributions.json`` says where it is.
     from ensemble_service.client import ServiceClient as ServiceClient
 
+    from ensemble_core.api.handle import EnsembleRun as EnsembleRun
+    from ensemble_core.api.rows import Rows as Rows
+    from ensemble_core.api.start import load as load
+    from ensemble_core.api.start import open_run as open_run
+    from ensemble_core.api.start import run as run
     from ensemble_core.errors import EnsembleError as EnsembleError
     from ensemble_core.errors import ExecutorError as ExecutorError
     from ensemble_core.errors import FileErrors as FileErrors
@@ -65,6 +70,9 @@ if TYPE_CHECKING:
     __version__: str
 else:
     _HOMES = {
+        "api.handle": "EnsembleRun",
+        "api.rows": "Rows",
+        "api.start": "load open_run run",
         "errors": "EnsembleError ExecutorError FileErrors Location PluginError UsageError",
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal, Text
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.program import Program
     from ensemble_core.plugin.registry import Registry
 
 __all__ = ["KeptRun", "versions"]
@@ -39,16 +40,25 @@ class KeptRun:
     """One kept run, opened for reading. Use it with ``with``.
 
     Raises :class:`EnsembleError` where there is no such run, or its journal cannot be read;
-    ``salvage`` opens a damaged one as well, as far as that can be done.
+    ``salvage`` opens a damaged one as well, as far as that can be done. ``program`` is what a
+    Python program gave the run; of others its names are known.
     """
 
-    def __init__(self, state: str | None, run: str, *, salvage: bool = False) -> None:
+    def __init__(
+        self,
+        state: str | None,
+        run: str,
+        *,
+        salvage: bool = False,
+        program: Program | None = None,
+    ) -> None:
         from ensemble_core.journal.reader import NAME, Journal
         from ensemble_core.journal.run_store import find, is_own, state_folder
 
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
         self._own = is_own(self.folder)
+        self._program = program
         self._registry: Registry | None = None
 
     def __enter__(self) -> KeptRun:
@@ -81,8 +91,18 @@ class KeptRun:
                     f"run {self.tag} is another user's: the plugins that it names are not loaded "
                     f"({', '.join(map(str, files))})"
                 )
-            self._registry = load_plugins(files if self._own else ())
+            registry = load_plugins(files if self._own else ())
+            self._registry = self.program.added_to(registry)
         return self._registry
+
+    @property
+    def program(self) -> Program:
+        """What a Python program gave the run; names only, where this is another program."""
+        from ensemble_core.plugin.program import Program
+
+        if self._program is None:
+            self._program = Program.absent(self.journal.about.get("program", {}))
+        return self._program
 
     @property
     def executor(self) -> Mapping[str, Any]:
@@ -96,6 +116,7 @@ class KeptRun:
         from ensemble_core.config import load_text
 
         record = self.registry.executors.get(str(self.executor.get("name")))
+        cwd = str(self.journal.about.get("cwd", "."))
 
         def load(text: Text) -> Ensemble:
             return load_text(
@@ -105,7 +126,9 @@ class KeptRun:
                 executor=record,
                 overrides=list(text.overrides),
                 attached=text.attached,
-            ).begun(self.tag, str(self.journal.about.get("cwd", ".")))
+                functions=self.program.functions,
+                here=None if text.file else cwd,
+            ).begun(self.tag, cwd)
 
         return load
 

@@ -39,7 +39,7 @@ class Output:
     ``tell`` makes lines of events and decisions. ``block`` is the live table, if there is one.
     When the reader is too slow, debug lines are left out, but ``as_json`` the run waits; then also
     what is printed goes to stderr, for stdout has nothing but JSON. ``on_gone`` is called once,
-    when the reader of stdout went away.
+    when the reader of stdout went away. ``redirects`` false leaves ``print`` alone.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Output:
         block: LiveTable | None = None,
         as_json: bool = False,
         on_gone: Callable[[], None] = lambda: None,
+        redirects: bool = True,
     ) -> None:
         self._tell = tell
         self._out = out
@@ -58,6 +59,7 @@ class Output:
         self.block = block
         self._as_json = as_json
         self._on_gone = on_gone
+        self._redirects = redirects
         self._shares_terminal = block is not None and is_terminal(err)
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._dead: set[int] = set()
@@ -82,10 +84,11 @@ class Output:
         self._queue.put(OutputLine(text, error))
 
     def __enter__(self) -> Output:
-        self._redirected = (sys.stdout, sys.stderr)
-        # Whoever prints needs the writing part of a stream; the rest is handed through.
-        sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._as_json))
-        sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
+        if self._redirects:
+            self._redirected = (sys.stdout, sys.stderr)
+            # Whoever prints needs the writing part of a stream; the rest is handed through.
+            sys.stdout = cast("TextIO", _Redirected(self, sys.stdout, self._as_json))
+            sys.stderr = cast("TextIO", _Redirected(self, sys.stderr, True))
         self._thread.start()
         return self
 

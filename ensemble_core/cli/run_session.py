@@ -33,7 +33,7 @@ from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
-__all__ = ["RunSession"]
+__all__ = ["Feed", "RunSession"]
 
 #: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
 READER_GONE = 141
@@ -106,7 +106,7 @@ class RunSession:
             as_json=self._as_json,
             on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
-        feed = _Feed(output, everything=self._as_json or self._narrator.debug)
+        feed = Feed(output, everything=self._as_json or self._narrator.debug)
         runtime = Runtime(
             self._ensemble,
             executor,
@@ -232,7 +232,7 @@ class RunSession:
         )
 
 
-class _Feed(Watcher):
+class Feed(Watcher):
     """Hands a run's events and decisions to the output thread: each call, on the engine's thread,
     is a few instructions."""
 

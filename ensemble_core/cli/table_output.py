@@ -13,12 +13,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
 
+from ensemble_core.cli.columns import imported
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import format_table, format_time, print_line, printable, style_of
@@ -180,15 +180,8 @@ def _show(names: Sequence[str], rows: Iterable[Mapping[str, Any]], times: Collec
 
 
 def _write_parquet(names: Sequence[str], rows: Iterable[Mapping[str, Any]], output: str) -> None:
-    try:
-        arrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise EnsembleError(
-            "Parquet needs pyarrow, which is not installed",
-            hint="pip install pyarrow; CSV needs nothing",
-            code="no-pyarrow",
-        ) from error
+    arrow = imported("pyarrow", "Parquet")
+    parquet = imported("pyarrow.parquet", "Parquet")
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         kinds = _spooled(spool, names, rows)
         types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}

@@ -13,7 +13,7 @@ from typing import Any
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.rules import Action, Rule
 
-__all__ = ["Document", "Path", "plain", "shown"]
+__all__ = ["Document", "Path", "plain", "shown", "spelled"]
 
 Path = tuple[str | int, ...]
 
@@ -26,7 +26,8 @@ class Document:
 
     ``values`` and ``keys`` have line and column, counted from 1, by path; ``spans`` the start and
     end of scalars in ``text``; ``spelled`` the text of plain scalars that are no strings, so that
-    ``1.10`` can be kept as it was written. ``overrides`` are places of another origin.
+    ``1.10`` can be kept as it was written. ``overrides`` are places of another origin. ``by_path``
+    says that nobody has seen the text: places are then paths, ``jobs[0].command``.
     """
 
     data: Any
@@ -37,6 +38,7 @@ class Document:
     spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
     spelled: dict[Path, str] = field(default_factory=dict)
     overrides: dict[Path, Location] = field(default_factory=dict)
+    by_path: bool = False
 
     @property
     def noun(self) -> str:
@@ -62,12 +64,14 @@ class Document:
         return self._place(path, self.keys if path in self.keys else self.values)
 
     def _place(self, path: Path, places: Mapping[Path, tuple[int, int]]) -> Location | None:
-        if not self.file:
+        if not self.file and not self.by_path:
             return None
         if self.overrides:
             for length in range(len(path), 0, -1):
                 if path[:length] in self.overrides:
                     return self.overrides[path[:length]]
+        if self.by_path:
+            return Location(spelled(path)) if path else None
         if path in places:
             return Location(self.file, *places[path])
         while path and path not in self.values:
@@ -94,6 +98,12 @@ class Document:
         """A scalar as the file has it: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)
         return str(value) if spelled is None else spelled
+
+
+def spelled(path: Path) -> str:
+    """A path as Python would say it: ``jobs[0].command``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
 
 
 def shown(value: object, longest: int = 60) -> str:

@@ -81,13 +81,17 @@ def load_text(
     executor: ExecutorPlugin | None = None,
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
+    functions: Collection[str] = (),
+    here: str | None = None,
 ) -> Ensemble:
     """Check the text of an ensemble file; ``file`` is its name in messages. See :func:`load`.
 
     ``attached`` are the texts of the files that it names, by these names; ``None`` reads them
-    beside it.
+    beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
+    that stands for the file's. ``functions`` are there beside those of ``custom:``.
     """
     document = read_text(text, file)
+    document.by_path = not file
     if not isinstance(document.data, dict):
         found = "a list" if isinstance(document.data, list) else "a single value"
         what = f"the file is {found}, expected a mapping with 'jobs' and 'rules'"
@@ -96,7 +100,7 @@ def load_text(
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
     known = Known(
-        here=os.path.abspath(os.path.dirname(file)),
+        here=os.path.abspath(here or os.path.dirname(file)),
         attached=dict(attached or {}),
         reads=attached is None,
         spoken=_spoken(document.data),
@@ -104,7 +108,7 @@ def load_text(
     context = Context(document, Validators(registry), executor, known)
     context.errors += errors
     check_shape(context)
-    ensemble = _Loader(context, file).load()
+    ensemble = _Loader(context, file, frozenset(functions)).load()
     if context.errors:
         distinct = {(error.where, error.what): error for error in context.errors}
         raise FileErrors(distinct.values())
@@ -163,8 +167,9 @@ def _entries(value: object) -> list[Any]:
 class _Loader:
     """Builds the ensemble part by part, in the order in which they refer to one another."""
 
-    def __init__(self, context: Context, file: str) -> None:
+    def __init__(self, context: Context, file: str, functions: frozenset[str]) -> None:
         self._context = context
+        self._functions = functions
         self._data: dict[str, Any] = context.document.data
         self._file = file
 
@@ -176,7 +181,8 @@ class _Loader:
         found = source_of(context)
         source, beside = found or ("", None)
         if found is not None or data.get("custom") is None:
-            context.known.functions = functions_of(context, source, beside)
+            own = functions_of(context, source, beside)
+            context.known.functions = None if own is None else own | self._functions
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
@@ -192,7 +198,7 @@ class _Loader:
             self._warn_of_no_heartbeat(rules)
         name = data.get("name")
         return Ensemble(
-            name=name if isinstance(name, str) else FilePath(self._file).stem,
+            name=name if isinstance(name, str) else FilePath(self._file).stem or "ensemble",
             groups=groups,
             rules=tuple(rules),
             statistics=context.known.statistics,

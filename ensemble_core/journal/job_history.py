@@ -128,6 +128,10 @@ class JobHistory:
                         row[names[name]] = value
                 yield row
 
+    def shown_result(self, name: str) -> str:
+        """The column in which a group's ``result`` of this name stands."""
+        return self._shown[1].get(name, name)
+
     def _named(self) -> tuple[str, ...]:
         taken = set(FIELDS)
         self._shown: list[dict[str, str]] = []

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.errors import EnsembleError, Location, UsageError
 from ensemble_core.metrics.store import MetricsView
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
@@ -43,7 +44,8 @@ class Caller:
     """Makes the calls of one run.
 
     ``emit`` takes the outcome, ``clock`` gives its timestamp; ``handle`` and ``record`` are what
-    the executor has for a function when it is called. Raises :class:`UsageError` when the file's
+    the executor has for a function when it is called; ``functions`` are those that no file has.
+    Raises :class:`UsageError` when the file's
     ``custom:`` part cannot be executed: that happens here, before anything is submitted.
     """
 
@@ -55,6 +57,7 @@ class Caller:
         clock: Callable[[], float],
         handle: Callable[[], object],
         record: Callable[[str, str], Mapping[str, Any]],
+        functions: Mapping[str, Callable[..., object]] = NOTHING,
     ) -> None:
         self._ensemble = ensemble
         self._actions = actions
@@ -62,7 +65,7 @@ class Caller:
         self._clock = clock
         self._handle = handle
         self._record = record
-        self._functions = _functions(ensemble)
+        self._functions = _functions(ensemble, functions)
         self._custom: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._slow: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._custom_threads = 0
@@ -184,9 +187,11 @@ class Caller:
         return tuple(specs)
 
 
-def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
+def _functions(
+    ensemble: Ensemble, given: Mapping[str, Callable[..., object]]
+) -> Mapping[str, Callable[..., object]]:
     if not ensemble.custom:
-        return {}
+        return given
     name = f"<custom of {ensemble.file or ensemble.name}>"
     lines = ensemble.custom.splitlines(keepends=True)
     linecache.cache[name] = (len(ensemble.custom), None, lines, name)
@@ -205,6 +210,7 @@ def _functions(ensemble: Ensemble) -> dict[str, Callable[..., object]]:
     functions = {
         label: namespace[label] for label in ensemble.functions if callable(namespace.get(label))
     }
+    functions.update(given)
     named = {
         str(each.options.get("label"))
         for rule in ensemble.rules

@@ -12,9 +12,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
@@ -24,6 +25,7 @@ from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.metrics.statistic_state import NoState
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
@@ -48,6 +50,8 @@ from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 
 __all__ = ["Outcome", "Runtime", "Watcher"]
+
+_T = TypeVar("_T")
 
 _TICK = 0.2
 #: The longest the loop sleeps at once; the system refuses to wait for a thousand years.
@@ -110,9 +114,10 @@ class Runtime:
     ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
     output that no job says anything of is kept. ``journal`` writes the run's journal, with
     ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
-    that is taken up again has its ``engine`` from there. Raises :class:`UsageError` when the
-    ensemble's functions cannot be loaded; :meth:`run` raises :class:`ExecutorError` when the
-    executor cannot be opened. In both cases nothing was submitted.
+    that is taken up again has its ``engine`` from there. ``functions`` are there beside those of
+    the file's ``custom:`` part. Raises :class:`UsageError` when the ensemble's functions cannot be
+    loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot be opened. In both
+    cases nothing was submitted.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Runtime:
         maker: str = "",
         state: Path | None = None,
         engine: Engine | None = None,
+        functions: Mapping[str, Callable[..., object]] = NOTHING,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag or new_tag(ensemble.name)
@@ -151,6 +157,9 @@ class Runtime:
         self._name = name
         self._inbox: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
         self._leave = False
+        self._looks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        #: Nobody owns the engine any more: whoever looks does it himself.
+        self._free = False
         self._asked: StopRequested | None = None
         #: Since when a run that was stopped cannot write its journal.
         self._stuck_since: float | None = None
@@ -165,6 +174,7 @@ class Runtime:
             self.clock,
             lambda: executor.handle,
             executor.journal_record,
+            functions,
         )
         self._guard = ExecutorGuard(executor, name, self.emit, self.clock)
         self._performer = Performer(self._guard, self._caller, self.emit, self.clock)
@@ -224,11 +234,50 @@ class Runtime:
         # Not through _put: a signal may come while its lock is held.
         self._inbox.put((asked,))
 
+    def look(self, function: Callable[[Engine], _T]) -> _T:
+        """What a function finds in the engine, between two events; it must change nothing and be
+        quick, for the run waits. Safe from any thread but the run's own."""
+        found: list[_T] = []
+        raised: list[BaseException] = []
+        done = threading.Event()
+
+        def asked() -> None:
+            try:
+                found.append(function(self.engine))
+            except BaseException as error:  # the asker's, who is to have it
+                raised.append(error)
+            done.set()
+
+        with self._lock:
+            free = self._free
+            if not free:
+                self._looks.put(asked)
+        if free:
+            asked()
+        else:
+            self._inbox.put(())
+            done.wait()
+        if raised:
+            raise raised[0]
+        return found[0]
+
+    def _answer(self, *, last: bool = False) -> None:
+        """Let those look who asked."""
+        with self._lock:
+            self._free = last
+        while not self._looks.empty():
+            self._looks.get()()
+
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         """Run the ensemble to its end. Called once."""
-        began = time.monotonic()
+        try:
+            return self._run(time.monotonic())
+        finally:
+            self._answer(last=True)
+
+    def _run(self, began: float) -> Outcome:
         failed: str | None = None
         self._make_folder()
         try:
@@ -377,6 +426,8 @@ class Runtime:
                 events = self._inbox.get(timeout=timeout)
             except queue.Empty:
                 events = ()
+            if not self._looks.empty():
+                self._answer()
             for event in events:
                 dirty = True
                 self._taken += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,18 +80,25 @@ def test_a_table_of_the_file_is_shown_and_written_in_each_format(
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
 
 
-def test_parquet_has_the_rows_or_says_what_to_install(kept: Path, tmp_path: Path) -> None:
+@pytest.mark.checkout
+def test_parquet_has_the_rows(kept: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "jobs.parquet"
-    result = _said(kept, "results", "-o", str(file))
-    try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        assert result.exit_code != 0
-        assert "pip install" in result.stderr
-        assert not file.exists()
-        return
+    assert _said(kept, "results", "-o", str(file)).exit_code == 0
     rows = parquet.read_table(file).to_pylist()
     assert [row["index"] for row in rows] == list(range(6))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "jobs.parquet"
+    result = _said(kept, "results", "-o", str(file))
+    assert result.exit_code == 2
+    assert result.exception is not None
+    assert "pip install 'ensemble-core[parquet]>=1.0'" in str(result.stderr)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

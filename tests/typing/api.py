@@ -51,6 +51,25 @@ from ensemble_core.testing import ActionContract, FakeFiring, ObserverContract, 
 
 assert_type(ensemble_core.__version__, str)
 
+# Runs of a program.
+
+run = ensemble_core.run("study.yaml", executor="local", overrides={"jobs.sim.count": 3})
+assert_type(run, ensemble_core.EnsembleRun)
+assert_type(run.exit_code, int | None)
+assert_type(run.results("table"), ensemble_core.Rows)
+assert_type(run.results()[0]["T"], Any)
+assert_type(run.metric("mean.sim-energy"), float | None)
+assert_type(run.wait(), ensemble_core.EnsembleRun)
+assert_type(ensemble_core.open_run("last").tag, str)
+ensemble_core.run({"jobs": [], "rules": []}, functions={"look": lambda **kwargs: None}, wait=False)
+ensemble_core.run(["study.yaml"])  # type: ignore[arg-type]
+ensemble_core.run("study.yaml", "local")  # type: ignore[call-arg]
+
+
+async def awaits() -> None:
+    assert_type(await run, ensemble_core.EnsembleRun)
+
+
 # Jobs and groups.
 
 job = Job(id="melt.3", group="melt", index=3, command=("lmp", "-in", "in.melt"))

@@ -8,6 +8,7 @@ from ensemble_core.cli.error_format import errors_as_json, usage_errors
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
 from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.journal.metric_history import metric_of_rows
 from ensemble_core.metrics.store import parse_path
 
 __all__ = ["metrics"]
@@ -33,5 +34,12 @@ def metrics(
             with usage_errors():
                 parse_path(path, ensemble.groups, ensemble.statistics)
         values = engine.snapshot()
-        rows = ({"metric": path, "value": values.get(path)} for path in paths or sorted(values))
+
+        def value(path: str) -> float | None:
+            found = values.get(path)
+            if found is not None:
+                return found
+            return metric_of_rows(kept.journal, kept.loading, ensemble, path)
+
+        rows = ({"metric": path, "value": value(path)} for path in paths or sorted(values))
         write_table(("metric", "value"), rows, form, output)

@@ -1,0 +1,332 @@
+"""Handle of a run: under way in this process, in another, or over.
+
+:class:`EnsembleRun` is what ``run`` and ``open_run`` return. While a run is under way here it is
+asked between two events of its engine; a kept one is read from its journal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ensemble_core.api.rows import Rows
+from ensemble_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ensemble_core.api.task import Task
+    from ensemble_core.cli.kept_run import KeptRun
+    from ensemble_core.engine.engine import Engine
+    from ensemble_core.engine.report import Report
+    from ensemble_core.journal.run_store import RunInfo
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.program import Program
+
+__all__ = ["EnsembleRun"]
+
+_T = TypeVar("_T")
+
+#: Seconds between looks at a run of another process, and between frames in a notebook.
+_LOOK, _FRAME = 0.5, 0.25
+
+
+class EnsembleRun:
+    """One run of an ensemble.
+
+    ``tag`` names it, ``folder`` has its journal (``None`` where it keeps none). ``await run`` is
+    :meth:`wait` for asyncio.
+    """
+
+    def __init__(
+        self, tag: str, folder: Path | None, *, task: Task | None, program: Program | None
+    ) -> None:
+        self.tag = tag
+        self.folder = folder
+        self._task = task
+        self._program = program
+        self._over: Engine | None = None
+
+    def __repr__(self) -> str:
+        return f"<EnsembleRun {self.tag}: {self.state}>"
+
+    def __str__(self) -> str:
+        from ensemble_core.cli.summary import report_lines
+        from ensemble_core.cli.text_style import TextStyle
+
+        lines = report_lines(self.report(), TextStyle(unicode=True))
+        code = self.exit_code
+        ending = "" if code is None else f", exit code {code}"
+        reason = f": {self.reason}" if self.reason else ""
+        return "\n".join([f"{self.tag}: {self.state}{ending}{reason}", *lines])
+
+    # -- how it stands ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """``running``, ``ended``, ``interrupted`` (it can be resumed) … as ``ensemble runs`` says
+        it; ``failed`` where it could not begin."""
+        task = self._task
+        if task is not None and not task.done.is_set():
+            return "running"
+        if task is not None and task.error is not None and self.folder is None:
+            return "failed"
+        if self.folder is not None and self.folder.exists():
+            from ensemble_core.journal.run_store import look
+
+            return look(self.folder).state
+        if task is not None and task.outcome is not None:
+            return "ended" if task.outcome.over else "interrupted"
+        return "failed"
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the command line would have exited with; ``None`` while the run goes on."""
+        if self._task is not None:
+            outcome = self._task.outcome
+            return None if outcome is None else outcome.exit_code
+        return self._info().exit_code
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended; empty while it goes on, or where it ended by itself."""
+        if self._task is not None:
+            outcome = self._task.outcome
+            return "" if outcome is None else outcome.reason
+        return self._info().reason
+
+    def report(self) -> Report:
+        """How the run's groups and rules stand."""
+        return self._ask(lambda engine: engine.report())
+
+    def watch(self, every: float = 1.0) -> Iterator[Report]:
+        """Reports on the run, so many seconds apart, until it is over; then the last one."""
+        while self.state == "running":
+            yield self.report()
+            if self._task is not None:
+                self._task.done.wait(every)
+            else:
+                time.sleep(every)
+        yield self.report()
+
+    # -- what it has found -----------------------------------------------------------------------
+
+    def results(self, table: str | None = None) -> Rows:
+        """A table that the ensemble has under ``results``; without a name :meth:`jobs`.
+
+        Raises :class:`UsageError` where there is no such table. While the run goes on it is the
+        table as it stands.
+        """
+        if table is None:
+            return self.jobs()
+        name = table
+
+        def found(engine: Engine) -> Rows:
+            tables = engine.state.ensemble.tables
+            if name not in tables:
+                raise _unknown_table(name, list(tables))
+            return Rows(tables[name].shown, engine.tables()[name])
+
+        return self._ask(found)
+
+    def jobs(self) -> Rows:
+        """A row for each job: how it ended, its times (seconds since the epoch), core-hours,
+        parameters, result and the last value of each column that it printed."""
+        from ensemble_core.journal.job_history import JobHistory
+
+        with self._kept() as kept:
+            history = JobHistory(kept.journal, kept.loading)
+            try:
+                return Rows(history.names, history.rows())
+            finally:
+                history.close()
+
+    def metric(self, path: str) -> float | None:
+        """A metric's value (``mean.sim-energy``, ``count.sim.success``); ``None`` while there is
+        none. Raises :class:`UsageError` for a path that can have none."""
+        from ensemble_core.metrics.store import parse_path
+
+        def found(engine: Engine) -> tuple[float | None, Ensemble]:
+            ensemble = engine.state.ensemble
+            parse_path(path, ensemble.groups, ensemble.statistics)
+            return engine.snapshot().get(path), ensemble
+
+        value, ensemble = self._ask(found)
+        if value is not None or self.folder is None:
+            return value
+        # Of what jobs print the engine has what rules speak of.
+        from ensemble_core.journal.metric_history import metric_of_rows
+
+        with self._kept() as kept:
+            return metric_of_rows(kept.journal, kept.loading, ensemble, path)
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric that was kept, by path."""
+        return self._ask(lambda engine: dict(engine.snapshot()))
+
+    # -- waiting and steering --------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> EnsembleRun:
+        """Wait until the run is over, or so many seconds; the run itself.
+
+        Raises what ended a run that broke off. Ctrl-C stops the run politely, then raises
+        :class:`KeyboardInterrupt`; a second one leaves its jobs as they are.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._task is None:
+            while self.state == "running" and (deadline is None or time.monotonic() < deadline):
+                time.sleep(_LOOK)
+            return self
+        self._wait_here(self._task, lambda: self._until(deadline))
+        return self
+
+    def begin(self, *, wait: bool, show: bool) -> None:
+        """Start the run; then :meth:`wait`, showing in the notebook how it stands."""
+        task = self._task
+        assert task is not None
+        if not wait:
+            task.start()
+            return
+
+        def waiting() -> None:
+            task.start()
+            if not show:
+                self._until(None)
+                return
+            from ensemble_core.api.notebook import progress
+
+            frame = progress(self)
+            while not task.done.wait(_FRAME):
+                frame()
+            frame()
+
+        self._wait_here(task, waiting)
+
+    def _wait_here(self, task: Task, waiting: Callable[[], None]) -> None:
+        """Wait; signals of this process stop the run meanwhile."""
+        from ensemble_core.cli.interrupts import Interrupts
+
+        heard: list[int] = []
+
+        def stop(reason: str, exit_code: int, again: bool) -> None:
+            heard.append(exit_code)
+            if again or task.runtime.engine.state.ended is None:
+                task.stop(reason, exit_code)
+
+        if threading.current_thread() is threading.main_thread():
+            with Interrupts(stop):
+                waiting()
+        else:
+            waiting()
+        if not task.done.is_set():
+            return
+        task.join(None)
+        task.raise_error()
+        if heard and heard[0] == 130:
+            raise KeyboardInterrupt(f"run {self.tag} was stopped; open_run({self.tag!r}) has it")
+        if heard:
+            raise SystemExit(heard[0])
+
+    def _until(self, deadline: float | None) -> None:
+        assert self._task is not None
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        self._task.done.wait(left)
+
+    def __await__(self) -> Generator[Any, None, EnsembleRun]:
+        return self._finished().__await__()
+
+    async def _finished(self) -> EnsembleRun:
+        import asyncio
+
+        task = self._task
+        if task is None:
+            while self.state == "running":
+                await asyncio.sleep(_LOOK)
+            return self
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def tell() -> None:
+            def settle() -> None:
+                if not over.done():
+                    over.set_result(None)
+
+            loop.call_soon_threadsafe(settle)
+
+        task.tell_when_done(tell)
+        try:
+            await asyncio.shield(over)
+        except asyncio.CancelledError:
+            # As after Ctrl-C, which asyncio turns into this.
+            self.stop("the task that awaits the run was cancelled")
+            await over
+            raise
+        task.raise_error()
+        return self
+
+    def stop(self, reason: str = "stopped by the program") -> None:
+        """Ask the run to end, wherever it is under way: nothing more is submitted, and its jobs are
+        cancelled. Returns at once. A second time: a run of this process leaves at once."""
+        task = self._task
+        if task is not None:
+            if not task.done.is_set():
+                task.stop(reason)
+            return
+        from ensemble_core.journal.run_store import STOP
+
+        if self.folder is not None and self.state == "running":
+            (self.folder / STOP).write_text(reason, encoding="utf-8")
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _ask(self, function: Callable[[Engine], _T]) -> _T:
+        """What a function finds in the engine: that of the run, or one made of its journal."""
+        task = self._task
+        if task is not None:
+            if task.done.is_set():
+                task.raise_error()
+            return task.runtime.look(function)
+        if self._over is not None:
+            return function(self._over)
+        with self._kept() as kept:
+            state = kept.state
+            engine = kept.recover(compare=False).engine
+        if state == "ended":
+            self._over = engine
+        return function(engine)
+
+    def _kept(self) -> KeptRun:
+        from ensemble_core.cli.kept_run import KeptRun
+
+        if self.folder is None:
+            raise UsageError(
+                f"run {self.tag} keeps no journal",
+                hint="begin it without keep=False: rows of jobs are read from there",
+                code="no-journal",
+            )
+        return KeptRun(None, f"{self.folder}{os.sep}", program=self._program)
+
+    def _info(self) -> RunInfo:
+        from ensemble_core.journal.run_store import look
+
+        assert self.folder is not None
+        return look(self.folder)
+
+    def _repr_html_(self) -> str:
+        from ensemble_core.api.notebook import as_html
+
+        return as_html(self)
+
+
+def _unknown_table(table: str, known: list[str]) -> UsageError:
+    near = get_close_matches(table, known, 1, 0.5)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif known:
+        hint = f"it has {', '.join(known)}"
+    else:
+        hint = "its file has no 'results:'; without a name there is a row for each job"
+    return UsageError(f"the run has no table {table!r}", hint=hint, code="no-such-table")

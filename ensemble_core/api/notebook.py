@@ -1,0 +1,62 @@
+"""Runs in a notebook: a table that is kept up to date below the cell while a run goes on."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.cli.text_style import format_duration
+
+if TYPE_CHECKING:
+    from ensemble_core.api.handle import EnsembleRun
+
+__all__ = ["as_html", "in_notebook", "progress"]
+
+_COLUMNS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
+
+
+def in_notebook() -> bool:
+    """True in a cell of a notebook: an IPython that has a kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def progress(run: EnsembleRun) -> Callable[[], None]:
+    """Show how a run stands, below the cell: what shows it anew."""
+    from importlib import import_module
+
+    display: Any = import_module("IPython.display")
+    began = time.monotonic()
+
+    def frame() -> Any:
+        return display.HTML(as_html(run, time.monotonic() - began))
+
+    handle = display.display(frame(), display_id=True)
+    return lambda: handle.update(frame())
+
+
+def as_html(run: EnsembleRun, elapsed: float | None = None) -> str:
+    """A run as a notebook shows it: its state and a row for each group."""
+    state, code = run.state, run.exit_code
+    said = [f"<b>{html.escape(run.tag)}</b>", state]
+    if code is not None:
+        said.append(f"exit code {code}" + (f": {html.escape(run.reason)}" if run.reason else ""))
+    if elapsed is not None:
+        said.append(format_duration(elapsed))
+    if state == "failed":
+        return f"<p>{' · '.join(said)}</p>"
+    report = run.report()
+    said.append(f"rules fired {report.firings}")
+    head = "".join(f"<th>{name}</th>" for name in ("group", *_COLUMNS, "mean time"))
+    body = "".join(
+        f"<tr><td>{html.escape(group.name)}</td>"
+        + "".join(f"<td>{getattr(group, name)}</td>" for name in _COLUMNS)
+        + f"<td>{format_duration(group.mean_duration)}</td></tr>"
+        for group in report.groups
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<p>{' · '.join(said)}</p>{table}"

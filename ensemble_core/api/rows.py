@@ -1,0 +1,91 @@
+"""Rows of a table for a Python program: a list of dictionaries that other libraries take."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.cli.columns import imported, in_columns
+from ensemble_core.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+__all__ = ["Rows"]
+
+#: Rows that a notebook shows.
+_SHOWN = 30
+
+
+class Rows(list[dict[str, Any]]):
+    """A table: a list of its rows, each a dictionary. ``names`` are its columns, in their order.
+
+    >>> rows = Rows(("T", "m"), [{"T": 2.0, "m": 0.9}, {"T": 2.5, "m": None}])
+    >>> rows[0]["m"], rows.column("T")
+    (0.9, [2.0, 2.5])
+    """
+
+    def __init__(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        self.names = tuple(names)
+        super().__init__({name: row.get(name) for name in self.names} for row in rows)
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column, ``None`` where there is none. Raises :class:`UsageError`."""
+        if name not in self.names:
+            raise UsageError(
+                f"the table has no column {name!r}",
+                hint=f"it has {', '.join(self.names)}",
+                code="no-such-column",
+            )
+        return [row[name] for row in self]
+
+    def to_arrow(self) -> pa.Table:
+        """The table for pyarrow. Raises :class:`UsageError` where that is not installed."""
+        arrow = imported("pyarrow", "to_arrow()")
+        columns, kinds = self._columns()
+        types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
+        schema = arrow.schema([(n, types.get(kinds[n], arrow.string())) for n in self.names])
+        found: pa.Table = arrow.table(columns, schema=schema)
+        return found
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table for pandas; what is missing is nan in columns of numbers. Raises
+        :class:`UsageError` where pandas is not installed."""
+        pandas = imported("pandas", "to_pandas()")
+        found: pd.DataFrame = pandas.DataFrame(self._columns()[0], columns=list(self.names))
+        return found
+
+    def to_polars(self) -> pl.DataFrame:
+        """The table for polars. Raises :class:`UsageError` where that is not installed."""
+        polars = imported("polars", "to_polars()")
+        columns, kinds = self._columns()
+        types = {float: polars.Float64, int: polars.Int64, bool: polars.Boolean}
+        schema = {name: types.get(kinds[name], polars.String) for name in self.names}
+        found: pl.DataFrame = polars.DataFrame(columns, schema=schema)
+        return found
+
+    def _columns(self) -> tuple[dict[str, list[Any]], dict[str, type]]:
+        columns, kinds, mixed = in_columns(self.names, self)
+        for name in mixed:
+            warnings.warn(f"{name} has numbers and texts: it is text in the table", stacklevel=3)
+        return columns, kinds
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in self.names) + "</tr>"
+            for row in self[:_SHOWN]
+        )
+        more = len(self) - _SHOWN
+        rest = f"<p>… {more:,} more rows</p>" if more > 0 else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))

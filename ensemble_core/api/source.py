@@ -1,0 +1,232 @@
+"""Source of a run: an ensemble file, or a mapping that says the same, as text and callables.
+
+A mapping may have :class:`JobGroup`, :class:`Rule` and :class:`Action` objects in it, and Python
+callables where an ensemble file has the name of a function, an action, a trigger or a statistic.
+It becomes the text of an ensemble file, which is checked and goes into the journal like any other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from ensemble_core.config.document import Path, spelled
+from ensemble_core.config.source import read
+from ensemble_core.errors import Location, UsageError
+from ensemble_core.model.expressions import Expression
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.rules import Action, Rule
+from ensemble_core.plugin.program import Program
+
+__all__ = ["Source", "source_of"]
+
+_DEEPEST = 64
+#: What a :class:`JobGroup` knows beside what a file says of it.
+_INNER = {"reads", "text", "here", "run", "cwd", "replicated"}
+#: And what cannot be told from it.
+_ONLY_IN_FILES = {"points", "retry", "more"}
+#: Keys under which a callable may stand, with what it is then.
+_KINDS = {
+    "label": "functions",
+    "action": "functions",
+    "name": "actions",
+    "trigger": "triggers",
+    "statistic": "statistics",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``text`` is that of an ensemble file, ``file`` its path; empty where it was a mapping."""
+
+    text: str
+    file: str
+    program: Program
+
+
+def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
+    """What is to be run. Raises :class:`UsageError` for what is neither a file nor a mapping of
+    plain data and callables."""
+    if isinstance(given, (str, os.PathLike)):
+        return Source(read(given), os.fspath(given), program)
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"an ensemble is a file or a mapping, not {type(given).__name__}",
+            hint="give the path of an ensemble file, or {'jobs': […], 'rules': […]}",
+            code="wrong-type",
+        )
+    callables = _Callables(program)
+    data = {}
+    for key, value in given.items():
+        if key == "custom" and not isinstance(value, str) and not _names_file(value):
+            callables.custom(value)
+        else:
+            data.update(_Plain(callables).copy({key: value}, ()))
+    return Source(_dumped(data), "", callables.program())
+
+
+def _names_file(value: object) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("file"), (str, os.PathLike))
+
+
+def _dumped(data: Mapping[str, Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Texts in quotation marks, so that none is read as a number; no aliases."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+@dataclass(slots=True)
+class _Callables:
+    """The callables that were found, each under a name of its own."""
+
+    given: Program
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def custom(self, value: Any) -> None:
+        """What stands under ``custom``: a function, several, or several by name."""
+        if isinstance(value, Mapping):
+            for name, function in value.items():
+                self.add("functions", function, ("custom", name), str(name))
+        else:
+            for function in value if isinstance(value, (list, tuple)) else [value]:
+                self.add("functions", function, ("custom",))
+
+    def add(self, kind: str, value: Any, path: Path, name: str = "") -> str:
+        """The name by which the file speaks of a callable."""
+        where = Location(spelled(path))
+        if not callable(value):
+            raise UsageError(
+                f"{type(value).__name__} is no function",
+                where=where,
+                hint="give functions, or {NAME: function}; Python source is a text",
+                code="wrong-type",
+            )
+        name = name or str(getattr(value, "__name__", ""))
+        if not name.isidentifier() and kind == "functions":
+            raise UsageError(
+                f"this function has no name ({name or type(value).__name__})",
+                where=where,
+                hint="define it with 'def', or give it one: functions={'NAME': …}",
+                code="wrong-type",
+            )
+        if kind in ("actions", "triggers"):
+            name = name.replace("_", "-").lower()
+        known = self.found.setdefault(kind, {**getattr(self.given, kind)})
+        if known.setdefault(name, value) is not value:
+            raise UsageError(
+                f"two of the {kind} are called {name!r}",
+                where=where,
+                hint="give one of them another name",
+                code="duplicate-name",
+            )
+        return name
+
+    def program(self) -> Program:
+        return Program(
+            **{
+                kind: self.found.get(kind) or getattr(self.given, kind)
+                for kind in ("functions", "actions", "triggers", "statistics")
+            }
+        )
+
+
+@dataclass(slots=True)
+class _Plain:
+    """Copies a value as plain data, callables as their names."""
+
+    callables: _Callables
+
+    def copy(self, value: Any, path: Path) -> Any:
+        """Raises :class:`UsageError` for anything else."""
+        if len(path) > _DEEPEST:
+            raise UsageError(
+                "the mapping is nested too deeply", where=Location(str(path[0])), code="too-deep"
+            )
+        if isinstance(value, JobGroup):
+            value = _group(value, path)
+        elif isinstance(value, (Rule, Action)):
+            value = value.spec
+        elif isinstance(value, Expression):
+            return value.text
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise self._wrong(f"{value} is no number that a file can have", path)
+            return value
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if isinstance(value, Mapping):
+            return {
+                self._key(key, path): self.copy(each, (*path, key)) for key, each in value.items()
+            }
+        if isinstance(value, (Sequence, set, frozenset)) and not isinstance(
+            value, (bytes, bytearray)
+        ):
+            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+            return [self.copy(each, (*path, at)) for at, each in enumerate(items)]
+        for convert in ("tolist", "item"):  # arrays and scalars of numpy, columns of pandas
+            method: Callable[[], Any] | None = getattr(value, convert, None)
+            if callable(method):
+                return self.copy(method(), path)
+        if callable(value):
+            return self._callable(value, path)
+        raise self._wrong(f"{type(value).__name__} is not plain data", path)
+
+    def _key(self, key: object, path: Path) -> str:
+        if not isinstance(key, str):
+            raise self._wrong(f"the key {key!r} is not a string", path)
+        return key
+
+    def _callable(self, value: Any, path: Path) -> Any:
+        key = next((step for step in reversed(path) if isinstance(step, str)), "")
+        if path[:1] not in (("rules",), ("statistics",)) or key not in _KINDS:
+            raise self._wrong("a function cannot stand here", path)
+        name = self.callables.add(_KINDS[key], value, path)
+        return {"name": "custom", "label": name} if key == "action" else name
+
+    def _wrong(self, what: str, path: Path) -> UsageError:
+        return UsageError(
+            what,
+            where=Location(spelled(path)),
+            hint="use strings, numbers, booleans, lists and mappings; a function is an action, a "
+            "label, a trigger or a statistic",
+            code="wrong-type",
+        )
+
+
+def _group(group: JobGroup, path: Path) -> dict[str, Any]:
+    """A job group as an ensemble file has it."""
+    spec: dict[str, Any] = {}
+    for each in fields(JobGroup):
+        value = getattr(group, each.name)
+        if each.name in _INNER or value == _default(each):
+            continue
+        if each.name in _ONLY_IN_FILES:
+            raise UsageError(
+                f"{each.name!r} cannot be given with a JobGroup",
+                where=Location(spelled((*path, each.name))),
+                hint="write the group as a mapping, as the ensemble file has it",
+                code="bad-fields",
+            )
+        spec[each.name] = value
+    if group.replicated and "count" in spec:
+        spec["replicas"] = spec.pop("count")
+    return spec
+
+
+def _default(each: Any) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()

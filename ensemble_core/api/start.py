@@ -1,0 +1,234 @@
+"""``run``, ``load`` and ``open_run``: how a Python program begins a run, checks one, opens one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.api.handle import EnsembleRun
+from ensemble_core.api.notebook import in_notebook
+from ensemble_core.api.source import Source, source_of
+from ensemble_core.cli.earlier_folders import folders_of, reused
+from ensemble_core.cli.executor_choice import (
+    build_executor,
+    check_environment,
+    choose_executor,
+    read_options,
+)
+from ensemble_core.cli.or_resume import check_tag
+from ensemble_core.config import load_text
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.run_store import find, fit, new_tag, state_folder
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.program import Program
+
+if TYPE_CHECKING:
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.registry import Registry
+
+__all__ = ["load", "open_run", "run"]
+
+_Callables = Mapping[str, Callable[..., Any]]
+_None: Mapping[str, Any] = {}
+
+
+def load(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    executor: str | None = None,
+    functions: _Callables = _None,
+    actions: _Callables = _None,
+    triggers: _Callables = _None,
+    statistics: _Callables = _None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+    overrides: Mapping[str, Any] = _None,
+) -> Ensemble:
+    """Check an ensemble file or a mapping, and run nothing.
+
+    Takes what :func:`run` takes. Raises :class:`FileErrors` with every error that was found.
+    """
+    program = Program(
+        functions=functions, actions=actions, triggers=triggers, statistics=statistics
+    )
+    found = source_of(source, program)
+    registry = found.program.added_to(_discovered(plugins))
+    record = None if executor is None else registry.lookup("executor", executor)
+    return _checked(found, registry, record, _overrides(overrides))
+
+
+def run(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    executor: str | None = None,
+    options: Mapping[str, Any] = _None,
+    functions: _Callables = _None,
+    actions: _Callables = _None,
+    triggers: _Callables = _None,
+    statistics: _Callables = _None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+    overrides: Mapping[str, Any] = _None,
+    tag: str | None = None,
+    state: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    keep: bool = True,
+    wait: bool | None = None,
+    show: bool | None = None,
+) -> EnsembleRun:
+    """Run an ensemble: a file, or a mapping that says the same.
+
+    ``executor`` names the queue (default: the best that can work here), ``options`` are its
+    options. ``functions``, ``actions``, ``triggers`` and ``statistics`` are callables by the names
+    under which the ensemble speaks of them; in a mapping they may stand in its place.
+    ``plugins`` are files of plugins, ``overrides`` change values of the file
+    (``{"jobs.sim.count": 3}``). The run is kept below ``state`` (default: ``$ENSEMBLE_STATE``, or
+    the user's own folder) under ``tag``; ``keep=False`` keeps nothing. Jobs' output goes below
+    ``output``.
+
+    Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
+    notebook its progress is shown, unless ``show`` is false.
+
+    Raises :class:`FileErrors` for a wrong file, :class:`UsageError` for wrong arguments and
+    :class:`ExecutorError` where the queue cannot be used: nothing was submitted then. How the
+    jobs fared is no error: ``exit_code`` says it.
+    """
+    if wait is None:
+        wait = _may_block()
+    program = Program(
+        functions=functions, actions=actions, triggers=triggers, statistics=statistics
+    )
+    found = source_of(source, program)
+    files = [os.path.abspath(plugin) for plugin in plugins]
+    home = state_folder(state)
+    if tag is not None:
+        check_tag(tag, os.fspath(home), or_resume=False, no_journal=not keep)
+    registry = found.program.added_to(_discovered(files))
+    choice = choose_executor(registry, executor)
+    chosen = read_options(choice.record, (), options)
+    given = _overrides(overrides)
+    ensemble = _checked(found, registry, choice.record, given)
+    check_environment(ensemble)
+    if choice.record.members:
+        named = {group.executor or "" for group in ensemble.groups.values()}
+        chosen.setdefault("members", sorted(named))
+    built = build_executor(registry, choice.record, chosen)
+    tag = tag or new_tag(fit(ensemble.name))
+    used = folders_of(ensemble.begun("{run}", os.getcwd()))
+    ensemble = ensemble.begun(tag, os.getcwd())
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
+    place = Path(output).absolute() / tag if output else home / "runs" / tag / "output"
+    kept = None
+    if keep:
+        from ensemble_core.cli.run_control import ControlledRun
+
+        about = {
+            "tag": tag,
+            "name": ensemble.name,
+            "file": os.path.abspath(found.file) if found.file else "",
+            "executor": {"name": choice.name, "options": dict(chosen)},
+            "plugins": files,
+            "cwd": os.getcwd(),
+            "folders": list(used),
+            "output": str(place),
+            "shared": built.shared,
+            **({"program": found.program.described()} if found.program else {}),
+        }
+        kept = ControlledRun.new(home, about, registry, found.text, given, built, ensemble.attached)
+    else:
+        built.prepare(tag, None)
+    try:
+        from ensemble_core.api.task import Task
+
+        task = Task(
+            ensemble,
+            registry,
+            built,
+            name=choice.name,
+            tag=tag,
+            output=place,
+            program=found.program,
+            kept=kept,
+        )
+    except BaseException:
+        if kept is not None:
+            kept.end(None)
+            kept.__exit__()
+        raise
+    folder = None if kept is None else kept.folder
+    handle = EnsembleRun(tag, folder, task=task, program=found.program)
+    handle.begin(wait=wait, show=show is not False and in_notebook())
+    return handle
+
+
+def open_run(
+    run: str = "last",
+    *,
+    state: str | os.PathLike[str] | None = None,
+    functions: _Callables = _None,
+    actions: _Callables = _None,
+    triggers: _Callables = _None,
+    statistics: _Callables = _None,
+) -> EnsembleRun:
+    """Open a kept run: by its tag, a beginning or an end of it that fits no other, its folder, or
+    ``last``. It may be under way, in this process or another.
+
+    A run that a program began with callables of its own is given them again where they are needed.
+    Raises :class:`UsageError` where there is no such run, :class:`EnsembleError` where its journal
+    is damaged.
+    """
+    from ensemble_core.journal.reader import NAME, Journal
+
+    folder = find(state_folder(state), run)
+    program = Program(
+        functions=functions, actions=actions, triggers=triggers, statistics=statistics
+    )
+    with Journal(folder / NAME) as journal:
+        journal.check_if_small()
+        tag = journal.tag
+    return EnsembleRun(tag, folder, task=None, program=program if program else None)
+
+
+def _may_block() -> bool:
+    """True where the caller may be kept waiting. Raises :class:`UsageError` within asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or in_notebook():
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    raise UsageError(
+        "run() would keep this event loop waiting until the run is over",
+        hint="write 'await run(…, wait=False)', or wait=True where that is meant",
+        code="event-loop",
+    )
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Registry:
+    return discover()
+
+
+def _discovered(files: Sequence[str | os.PathLike[str]]) -> Registry:
+    return discover([Path(file) for file in files]) if files else _installed()
+
+
+def _checked(source: Source, registry: Registry, record: Any, overrides: Sequence[str]) -> Ensemble:
+    return load_text(
+        source.text,
+        registry,
+        file=source.file,
+        executor=record,
+        overrides=overrides,
+        functions=source.program.functions,
+    )
+
+
+def _overrides(given: Mapping[str, Any]) -> list[str]:
+    """Changes as ``--set`` has them."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]

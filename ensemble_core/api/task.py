@@ -1,0 +1,158 @@
+"""A run under way in this process: its thread, what it says, and how it is stopped and waited for.
+
+What the command line prints goes to the logger ``ensemble``: lines of the run as information, what
+went wrong as warnings, which Python prints where nobody set logging up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, cast
+
+from ensemble_core.cli.console import Narrator, OutputLine
+from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.cli.output import Output
+from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.cli.run_session import Feed
+from ensemble_core.cli.text_style import TextStyle
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Event
+from ensemble_core.plugin.executor import Executor
+from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.registry import Registry
+from ensemble_core.runtime.controller import Outcome, Runtime
+
+if TYPE_CHECKING:
+    from ensemble_core.model.decisions import Decision
+
+__all__ = ["Task"]
+
+_LOG = logging.getLogger("ensemble")
+
+
+class _Logged:
+    """Where lines go that belong on a stream: to the log, at this level."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            if line.strip():
+                _LOG.log(self._level, "%s", line.strip())
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: each line is a record."""
+
+
+class Task:
+    """One run under way on a thread of its own. Raises :class:`UsageError` where functions of the
+    file cannot be loaded; nothing was submitted then."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        registry: Registry,
+        executor: Executor,
+        *,
+        name: str,
+        tag: str,
+        output: Path,
+        program: Program,
+        kept: ControlledRun | None,
+    ) -> None:
+        self.ensemble = ensemble
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        self._kept = kept
+        self._waiting: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        plain = TextStyle(unicode=True)
+        narrator = Narrator(ensemble, plain, plain)
+
+        def tell(item: Event | Decision) -> Iterator[OutputLine]:
+            return narrator.tell(item)
+
+        self._output = Output(
+            tell,
+            cast("TextIO", _Logged(logging.INFO)),
+            cast("TextIO", _Logged(logging.WARNING)),
+            redirects=False,
+        )
+        self.runtime = Runtime(
+            ensemble,
+            executor,
+            actions=registry.actions,
+            observers=registry.observers,
+            watchers=[Feed(self._output, everything=False)],
+            folder=output,
+            tag=tag,
+            name=name,
+            journal=kept.journal if kept is not None else None,
+            maker=kept.maker if kept is not None else "",
+            state=kept.executor_folder if kept is not None else None,
+            functions=program.functions,
+        )
+        self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
+
+    def start(self) -> None:
+        """Begin. The run goes on whatever becomes of the caller."""
+        for text in self.ensemble.warnings:
+            _LOG.warning("%s", text)
+        self._thread.start()
+
+    def stop(self, reason: str, exit_code: int = 130) -> None:
+        """Ask the run to end: what is active is cancelled. A second time: leave at once."""
+        self.runtime.stop(reason, exit_code)
+
+    def tell_when_done(self, function: Callable[[], None]) -> None:
+        """Call this once the run is over, on the run's thread; at once where it is."""
+        with self._lock:
+            if not self.done.is_set():
+                self._waiting.append(function)
+                return
+        function()
+
+    def join(self, timeout: float | None) -> None:
+        """Wait for the end of the run's thread, not only of the run."""
+        self._thread.join(timeout)
+
+    def _main(self) -> None:
+        kept = self._kept
+
+        def asked(reason: str, exit_code: int, again: bool) -> None:
+            if again or self.runtime.engine.state.ended is None:
+                self.stop(reason, exit_code)
+
+        try:
+            with kept if kept is not None else contextlib.nullcontext(), self._output:
+                try:
+                    with Interrupts(asked, kept.folder if kept is not None else None):
+                        self.outcome = self.runtime.run()
+                finally:
+                    problem = kept.end(self.outcome) if kept is not None else None
+                    if problem is not None:
+                        _LOG.warning("%s", problem)
+        except BaseException as error:  # for whoever waits: this thread has nobody to tell
+            self.error = error
+        with self._lock:
+            self.done.set()
+            waiting, self._waiting = self._waiting, []
+        for function in waiting:
+            function()
+
+    def raise_error(self) -> None:
+        """Raise what ended the run, if anything did."""
+        error = self.error
+        if error is None:
+            return
+        if isinstance(error, EnsembleError):
+            raise error.with_traceback(None)
+        raise error

@@ -1,0 +1,88 @@
+"""Column types: of which kind the values of a table's columns are, and values made so.
+
+A column is of one kind for Parquet, Arrow and data frames: whole numbers and others together are
+floats, numbers and texts together are texts. Used by table files and by the Python API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from ensemble_core.errors import UsageError
+
+__all__ = ["as_kind", "column_kind", "imported", "in_64_bits", "in_columns"]
+
+#: What is to be installed for each library, and what does without it.
+_INSTALL = {"pyarrow": "pip install 'ensemble-core[parquet]>=1.0'"}
+_WITHOUT = {"pyarrow": "CSV and JSON need nothing"}
+
+
+def column_kind(found: Iterable[type]) -> type:
+    """The kind of a column in which values of these types stand, ``NoneType`` left out.
+
+    >>> column_kind({int, float}), column_kind({int, str}), column_kind(set())
+    (<class 'float'>, <class 'str'>, <class 'str'>)
+    """
+    kinds = set(found)
+    if len(kinds) == 1:
+        kind = next(iter(kinds))
+        return kind if kind in (int, float, bool) else str
+    return float if kinds and kinds <= {int, float} else str
+
+
+def in_64_bits(value: int) -> bool:
+    """True for an integer that a column of integers can have."""
+    return -(1 << 63) <= value < 1 << 63
+
+
+def as_kind(value: Any, kind: type) -> Any:
+    """A value as its column has it."""
+    if value is None or type(value) is kind:
+        return value
+    try:
+        return kind(value)
+    except OverflowError:  # an integer that no float holds
+        return None
+
+
+def in_columns(
+    names: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, list[Any]], dict[str, type], list[str]]:
+    """Rows as columns, the kind of each, and the names of those in which numbers and texts
+    stood."""
+    columns: dict[str, list[Any]] = {}
+    kinds: dict[str, type] = {}
+    mixed: list[str] = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        found = set(map(type, values)) - {type(None)}
+        kind = column_kind(found)
+        if kind is int and not all(each is None or in_64_bits(each) for each in values):
+            kind = float
+        kinds[name] = kind
+        if found - {kind}:
+            values = [as_kind(value, kind) for value in values]
+        if kind is str and len(found) > 1:
+            mixed.append(name)
+        columns[name] = values
+    return columns, kinds, mixed
+
+
+def imported(module: str, what: str) -> Any:
+    """A library that not everybody has. Raises :class:`UsageError` with what to install."""
+    library = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == library
+        install = _INSTALL.get(library, f"pip install {library}")
+        without = _WITHOUT.get(library)
+        raise UsageError(
+            f"{what} needs {library}, which "
+            + ("is not installed" if missing else "cannot be imported here"),
+            cause=None if missing else str(error),
+            hint=f"{install}; {without}" if without else install,
+            code=f"no-{library}",
+        ) from None

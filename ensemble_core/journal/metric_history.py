@@ -1,0 +1,56 @@
+"""Metrics that nobody asked for while the run went on, worked out of its journal afterwards.
+
+A run keeps statistics of what jobs print only where a rule or a function speaks of them: this reads
+the rows again. Used by ``ensemble metrics`` and the Python API.
+"""
+
+from __future__ import annotations
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.job_history import JobHistory
+from ensemble_core.journal.reader import Journal
+from ensemble_core.journal.replay import Loading
+from ensemble_core.metrics.series import Series
+from ensemble_core.metrics.store import VARIABLES, parse_path
+from ensemble_core.model.ensemble import Ensemble
+
+__all__ = ["metric_of_rows"]
+
+
+def metric_of_rows(
+    journal: Journal, loading: Loading, ensemble: Ensemble, text: str
+) -> float | None:
+    """The value of ``STAT.GROUP-NAME`` over the rows that the group's jobs have printed, or over
+    what its ``result`` gave; ``None`` where there is none, and for every other metric."""
+    path = parse_path(text, ensemble.groups, ensemble.statistics)
+    if path.kind != "series" or not path.group or path.variable.partition(".")[0] in VARIABLES:
+        return None
+    series = Series([ensemble.statistics[path.statistic]])
+    now = 0.0
+    if path.variable in ensemble.groups[path.group].result:
+        history = JobHistory(journal, loading)
+        try:
+            name = history.shown_result(path.variable)
+            for job in history.rows():
+                if job["group"] == path.group and name in job:
+                    now = job["finished"] or now
+                    _record(series, job[name], now)
+        finally:
+            history.close()
+        return series.get(path.statistic, now)
+    for row in journal.rows():
+        if row.type != "observed" or (row.job or "").rpartition(".")[0] != path.group:
+            continue
+        values = (row.data or {}).get("values", {})
+        if path.variable in values:
+            now = row.time
+            _record(series, values[path.variable], now)
+    return series.get(path.statistic, now)
+
+
+def _record(series: Series, value: object, now: float) -> None:
+    if isinstance(value, (int, float)) and value - value == 0.0:
+        try:
+            series.record(float(value), now)
+        except OverflowError as error:
+            raise EnsembleError(f"{value} is too large a number", code="out-of-range") from error

@@ -1,0 +1,188 @@
+"""Callables of a Python program as functions, actions, triggers and statistics of a run, without a
+package.
+
+The Python API makes a :class:`Program` of them; the registry and the loader then know them like
+those of plugins. A run's journal keeps what they are called, so that whoever looks at the run later
+knows the names, and is told where they are when one of them is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.records import ActionPlugin, StatisticPlugin, TriggerPlugin
+from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
+from ensemble_core.plugin.validation import check_records
+
+__all__ = ["Program"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: Options of a callable are its own affair.
+_ANY = {"type": "object", "additionalProperties": True}
+_ON = {
+    "type": "object",
+    "properties": {
+        "on": {
+            "description": "The occasions at which the function is asked, for example job-finish.",
+            "type": ["string", "array"],
+            "items": {"type": "string"},
+        }
+    },
+}
+#: The hook that registers what such a callable becomes.
+_HOOKS = {
+    "action": "ensemble_actions",
+    "trigger": "ensemble_triggers",
+    "statistic": "ensemble_metrics",
+}
+
+_WHERE = "is of the Python program that began this run"
+_HINT = (
+    "go on with the run in that program: ensemble_core.run(…, tag=…, or_resume=True); or look at "
+    "it there: ensemble_core.open_run"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Callables of a Python program, by name.
+
+    ``functions`` are called as those of ``custom:`` are; ``actions`` with a ``CallContext``, off
+    the engine's thread; ``triggers`` with an event and its fields, on it, and say whether the rule
+    is woken; ``statistics`` without arguments (or with the options of the file's ``statistics:``),
+    and return an object with ``update`` and ``get``. In place of a callable there may be the record
+    that a plugin has.
+    """
+
+    functions: Mapping[str, Callable[..., object]] = field(default_factory=lambda: _NOTHING)
+    actions: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    triggers: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    statistics: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    def __bool__(self) -> bool:
+        return bool(self.functions or self.actions or self.triggers or self.statistics)
+
+    def added_to(self, registry: Registry) -> Registry:
+        """The registry with these too. Raises :class:`UsageError` for what cannot be used so."""
+        makers: dict[str, Callable[[str, Any], Named]] = {
+            "action": _action,
+            "trigger": _trigger,
+            "statistic": _statistic,
+        }
+        found: dict[str, tuple[Named, ...]] = {}
+        for kind, given in self._kinds().items():
+            records = [makers[kind](name, each) for name, each in given.items()]
+            if records:
+                found[kind] = check_records(records, _HOOKS[kind])
+            for record in records:
+                if record.name in registry.records(kind):
+                    raise UsageError(
+                        f"the {kind} {record.name!r} is there already",
+                        hint="give the callable another name",
+                        code="duplicate-name",
+                    )
+        if not found:
+            return registry
+        mine = LoadedPlugin(
+            name="program", distribution="program", version="", module="program", records=found
+        )
+        return Registry((*registry.plugins, mine), registry.warnings)
+
+    def described(self) -> dict[str, Any]:
+        """The names, as plain data, for the run's journal."""
+        return {
+            "functions": list(self.functions),
+            **{f"{kind}s": list(given) for kind, given in self._kinds().items()},
+        }
+
+    @classmethod
+    def absent(cls, described: Mapping[str, Any]) -> Program:
+        """The program of these names in another process: whatever is called of it says where it
+        is."""
+
+        def missing(kind: str, name: str) -> Callable[..., NoReturn]:
+            def raised(*_: object, **__: object) -> NoReturn:
+                raise EnsembleError(f"{kind} {name!r} {_WHERE}", hint=_HINT, code="program-absent")
+
+            return raised
+
+        return cls(
+            **{
+                f"{kind}s": {name: missing(kind, name) for name in described.get(f"{kind}s", ())}
+                for kind in ("function", "action", "trigger")
+            },
+            statistics={
+                name: lambda name=name, **_: _Absent(name)
+                for name in described.get("statistics", ())
+            },
+        )
+
+    def _kinds(self) -> dict[str, Mapping[str, Any]]:
+        return {"action": self.actions, "trigger": self.triggers, "statistic": self.statistics}
+
+
+def _need_callable(kind: str, name: str, given: object) -> None:
+    if not callable(given):
+        raise UsageError(
+            f"{kind} {name!r} is {type(given).__name__}, which cannot be called",
+            hint="give a function, or the record that a plugin has",
+            code="wrong-type",
+        )
+
+
+def _summary(given: object, name: str) -> str:
+    lines = (inspect.getdoc(given) or "").strip().splitlines()
+    return lines[0] if lines else f"{name} of the program"
+
+
+def _action(name: str, given: Any) -> ActionPlugin:
+    if isinstance(given, ActionPlugin):
+        return given
+    _need_callable("action", name, given)
+    return ActionPlugin(name=name, summary=_summary(given, name), run=given, options=_ANY)
+
+
+def _trigger(name: str, given: Any) -> TriggerPlugin:
+    if isinstance(given, TriggerPlugin):
+        return given
+    _need_callable("trigger", name, given)
+
+    def build(group: str | None, options: Mapping[str, Any]) -> Trigger:
+        on = options.get("on", "observed")
+        wakes = (on,) if isinstance(on, str) else tuple(on)
+        return Trigger(wakes=wakes, group=group, match=lambda *event: bool(given(*event)))
+
+    return TriggerPlugin(
+        name=name, summary=_summary(given, name), build=build, options=_ON, name_means="group"
+    )
+
+
+class _Absent:
+    """A statistic of another process: a snapshot's state can be read for it, no value be added."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def update(self, value: float) -> None:
+        raise EnsembleError(f"statistic {self._name!r} {_WHERE}", hint=_HINT, code="program-absent")
+
+    def get(self) -> float | None:
+        return None
+
+
+def _statistic(name: str, given: Any) -> StatisticPlugin:
+    if isinstance(given, StatisticPlugin):
+        return given
+    _need_callable("statistic", name, given)
+    return StatisticPlugin(
+        name=name,
+        summary=_summary(given, name),
+        build=lambda options: given(**options),
+        options=_ANY,
+    )

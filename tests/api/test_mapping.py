@@ -1,0 +1,285 @@
+"""An ensemble as a mapping: groups and rules as objects, Python callables where files have names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ensemble_core as ensemble
+from ensemble_core.api.source import source_of
+from ensemble_core.plugin.program import Program
+
+START = {"trigger": "start", "action": {"name": "submit", "label": "sim"}}
+
+
+def group(**fields: Any) -> ensemble.JobGroup:
+    given: dict[str, Any] = {
+        "name": "sim",
+        "command": ("echo", "x={x}"),
+        "parameters": {"x": range(1, 4)},
+        "observe": {"key-value": {}},
+    }
+    return ensemble.JobGroup(**{**given, **fields})
+
+
+def run(*rules: Any, **given: Any) -> ensemble.EnsembleRun:
+    parts = {key: given.pop(key) for key in ("statistics", "custom", "results") if key in given}
+    return ensemble.run(
+        {"jobs": [group()], "rules": [START, *rules], **parts}, executor="local", **given
+    )
+
+
+def test_groups_and_rules_are_objects_and_plain_data() -> None:
+    done = run(
+        ensemble.Rule(
+            trigger="job-done", name="sim", action=ensemble.Action(name="log", message="{job}")
+        ),
+        results={"all": {"of": "sim", "columns": {"x": "x"}}},
+    )
+    assert done.exit_code == 0
+    assert done.results("all") == [{"index": i, "x": i + 1} for i in range(3)]
+
+
+def test_a_group_keeps_what_differs_from_a_plain_one() -> None:
+    made = source_of(
+        {
+            "jobs": [
+                group(
+                    nodes=2,
+                    duration=60.0,
+                    replicated=True,
+                    count=3,
+                    at_once=1,
+                    result={"E": ensemble.expression("last.x")},
+                    workdir=Path("runs") / "{index}",
+                ),
+            ],
+            "rules": [START],
+        },
+        Program(),
+    )
+    (checked,) = ensemble.load(__import__("yaml").safe_load(made.text)).groups.values()
+    assert (checked.nodes, checked.duration, checked.count, checked.replicated) == (2, 60, 3, True)
+    assert (checked.at_once, checked.workdir) == (1, "runs/{index}")
+    assert list(checked.result) == ["E"]
+    assert checked.size == 9
+
+
+def test_texts_that_look_like_numbers_stay_texts() -> None:
+    values = ["1e3", "010", "yes", "null", "~", "1:30", "ü ‑ \u2028 \x7f", "a: b", "{x}", "= 1"]
+    text = source_of({"jobs": [group(parameters={"x": values})], "rules": []}, Program()).text
+    checked = ensemble.load({"jobs": [group(parameters={"x": values[:-1]})], "rules": [START]})
+    assert list(checked.groups["sim"].parameters["x"]) == values[:-1]
+    assert "= 1" in text
+
+
+def test_a_function_is_an_action_and_a_label() -> None:
+    heard: list[Any] = []
+
+    def look(metrics: Any, event: Any, rule: Any, **_: Any) -> ensemble.Action:
+        heard.append((event["job"], metrics["count.sim.success"], rule.trigger))
+        return ensemble.Action(name="log", message="looked at {job}")
+
+    done = run(
+        {"trigger": "job-success", "name": "sim", "repetitions": 2, "action": look},
+        {"trigger": "job-done", "name": "sim", "action": [{"name": "custom", "label": look}]},
+    )
+    assert done.exit_code == 0
+    assert sorted(rule for _, _, rule in heard) == ["job-done", "job-success", "job-success"]
+
+
+def test_functions_stand_under_custom_or_beside_the_ensemble() -> None:
+    heard: list[str] = []
+    rules = [
+        {"trigger": "start", "action": {"name": "custom", "label": name}} for name in ("one", "two")
+    ]
+    done = run(
+        *rules,
+        custom={"one": lambda **_: heard.append("one")},
+        functions={"two": lambda **_: heard.append("two")},
+    )
+    assert (done.exit_code, heard) == (0, ["one", "two"])
+
+
+def test_functions_beside_a_file_are_there_like_those_of_its_custom_part(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "jobs: [{name: a, command: 'true'}]\n"
+        "rules:\n"
+        "  - {trigger: start, action: {name: custom, label: mine}}\n"
+        "  - {trigger: start, action: {name: custom, label: its}}\n"
+        "  - {trigger: start, action: {name: submit}}\n"
+        "custom: |\n  def its(**_): ...\n"
+    )
+    heard: list[str] = []
+    given = {"mine": lambda **_: heard.append("mine")}
+    assert ensemble.run(file, executor="local", functions=given).exit_code == 0
+    assert heard == ["mine"]
+    with pytest.raises(ensemble.FileErrors, match="no function 'mine'"):
+        ensemble.load(file)
+
+
+def test_an_action_is_called_with_its_options_and_may_take_its_time() -> None:
+    heard: list[Any] = []
+
+    def write_down(context: ensemble.CallContext) -> None:
+        heard.append((context.options["text"], context.event["job"]))
+
+    done = run(
+        {
+            "trigger": "job-success",
+            "name": "sim",
+            "action": {"name": write_down, "text": "hello"},
+        },
+    )
+    assert (done.exit_code, heard) == (0, [("hello", heard[0][1])])
+
+
+def test_a_trigger_is_asked_about_events_and_says_whether_the_rule_is_woken() -> None:
+    def large(event: ensemble.Event, fields: Any) -> bool:
+        return bool(fields.get("x", 0) > 2)
+
+    def short(event: ensemble.Event, fields: Any) -> bool:
+        return bool(fields["duration"] < 600)
+
+    heard: list[str] = []
+    done = run(
+        {
+            "trigger": large,
+            "name": "sim",
+            "repetitions": 9,
+            "action": {"name": "custom", "label": "a"},
+        },
+        {"trigger": "short", "on": "job-finish", "action": {"name": "custom", "label": "b"}},
+        functions={"a": lambda **_: heard.append("a"), "b": lambda **_: heard.append("b")},
+        triggers={"short": short},
+    )
+    assert (done.exit_code, sorted(heard)) == (0, ["a", "b"])
+
+
+class Largest:
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor, self.value = factor, None
+
+    def update(self, value: float) -> None:
+        self.value = max(value, value if self.value is None else self.value)  # type: ignore[call-overload]
+
+    def get(self) -> float | None:
+        return None if self.value is None else self.factor * self.value
+
+
+def test_a_statistic_is_a_class_with_update_and_get() -> None:
+    done = run(
+        {
+            "trigger": "metric",
+            "name": "ten.sim-x",
+            "when": ">= 30",
+            "action": {"name": "log", "message": "there"},
+        },
+        statistics={"ten": {"statistic": Largest, "factor": 10}},
+    )
+    assert done.exit_code == 0
+    assert done.metric("Largest.sim-x") == 3
+    assert done.metric("ten.sim-x") == 30
+
+
+def test_what_a_program_gave_is_known_by_name_to_who_looks_at_the_run_later(
+    tmp_path: Path,
+) -> None:
+    done = run(
+        {"trigger": "job-done", "name": "sim", "action": {"name": "write-down", "text": "hello"}},
+        {"trigger": "metric", "name": "ten.sim-x", "when": ">= 30", "action": {"name": "log", "message": "x"}},
+        actions={"write-down": lambda context: None},
+        functions={"spare": lambda **_: None},
+        statistics={"ten": {"statistic": Largest, "factor": 10}},
+        state=tmp_path,
+        results={"all": {"of": "sim", "columns": {"x": "x"}}},
+    )  # fmt: skip
+    assert done.exit_code == 0
+    for command in ("status", "results", "jobs", "metrics", "events"):
+        shown = subprocess.run(
+            [sys.executable, "-m", "ensemble_core.cli", command, "last", "--state", str(tmp_path)],
+            capture_output=True,
+            text=True,
+        )
+        assert shown.returncode == 0, shown.stderr
+    again = ensemble.open_run(state=tmp_path)
+    assert again.results("all") == done.results("all")
+
+
+def test_a_wrong_key_of_a_mapping_is_told_with_its_path() -> None:
+    with pytest.raises(ensemble.FileErrors) as raised:
+        ensemble.load(
+            {
+                "jobs": [{"name": "sim", "comand": "echo"}],
+                "rules": [START, {"trigger": "job-fial", "action": "x"}],
+            }
+        )
+    told = str(raised.value)
+    assert "jobs[0].comand: unknown key 'comand'" in told
+    assert "rules[1].trigger" in told
+    assert "did you mean" in told
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            {"jobs": [{"name": "a", "command": object()}]},
+            r"jobs\[0\]\.command: object is not plain",
+        ),
+        ({"jobs": [{"name": "a", "command": print}]}, r"jobs\[0\]\.command: a function cannot"),
+        (
+            {"jobs": [group(parameters={"x": [float("nan")]})]},
+            r"jobs\[0\]\.parameters\.x\[0\]: nan",
+        ),
+        ({"jobs": [group(points={"x": [1]})]}, r"jobs\[0\]\.points: 'points' cannot be given"),
+        ({"rules": [{"trigger": "start", "action": lambda **_: 0}]}, "this function has no name"),
+        ({1: 2}, "the key 1"),
+        ({"custom": 3}, "custom: int is no function"),
+    ],
+)
+def test_what_no_file_could_say_is_told_with_its_path(parts: Any, said: str) -> None:
+    with pytest.raises(ensemble.UsageError, match=said):
+        ensemble.load({"jobs": [group()], "rules": [START], **parts})
+
+
+def test_neither_a_file_nor_a_mapping_is_refused() -> None:
+    with pytest.raises(ensemble.UsageError, match="a file or a mapping, not list"):
+        ensemble.load([1])  # type: ignore[arg-type]
+
+
+def test_a_callable_may_not_take_a_name_that_there_is() -> None:
+    with pytest.raises(ensemble.UsageError, match="the action 'submit' is there already"):
+        ensemble.load({"jobs": [group()], "rules": [START]}, actions={"submit": print})
+    with pytest.raises(ensemble.UsageError, match="cannot be called"):
+        ensemble.load({"jobs": [group()], "rules": [START]}, actions={"mine": 3})  # type: ignore[dict-item]
+
+
+def test_here_of_a_mapping_is_the_folder_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "values.csv").write_text("x\n7\n")
+    done = ensemble.run(
+        {
+            "jobs": [
+                {
+                    "name": "sim",
+                    "command": "echo here={here} x={x}",
+                    "points": "values.csv",
+                    "stdout": "{cwd}/out",
+                }
+            ],
+            "rules": [START],
+        },
+        executor="local",
+    )
+    assert (tmp_path / "out").read_text() == f"here={tmp_path} x=7\n"
+    monkeypatch.chdir(os.sep)
+    assert ensemble.open_run(done.tag).jobs()[0]["x"] == 7

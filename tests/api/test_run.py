@@ -1,0 +1,289 @@
+"""A Python program runs an ensemble, asks it for results, waits for it and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ensemble_core as ensemble
+from ensemble_core.testing import wait_until
+
+STUDY = """
+jobs:
+  - {name: sim, command: 'echo energy={x}', parameters: {x: [1, 2, 4]}, observe: {key-value: {}},
+     result: {E: last.energy}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+results:
+  energies: {of: sim, columns: {twice: 2 * E}, order: -E}
+"""
+ENDLESS = {
+    "jobs": [{"name": "long", "command": "sleep 600"}],
+    "rules": [{"trigger": "start", "action": {"name": "submit", "label": "long"}}],
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    return file
+
+
+def started(run: ensemble.EnsembleRun) -> None:
+    wait_until(lambda: run.report().groups[0].running == 1)
+
+
+def test_a_file_is_run_and_its_table_is_a_list_of_dictionaries(study: Path) -> None:
+    run = ensemble.run(study, executor="local")
+    assert (run.state, run.exit_code) == ("ended", 0)
+    table = run.results("energies")
+    assert table == [{"index": i, "twice": 2 * x} for i, x in ((2, 4), (1, 2), (0, 1))]
+    assert table.names == ("index", "twice")
+    assert table.column("twice") == [8, 4, 2]
+    assert [(row["x"], row["outcome"], row["E"]) for row in run.results()] == [
+        (1, "success", 1),
+        (2, "success", 2),
+        (4, "success", 4),
+    ]
+    assert run.metric("mean.sim-energy") == pytest.approx(7 / 3)
+    assert run.metric("count.sim.success") == 3
+    assert run.metric("max.sim-E") == 4
+    assert run.metrics()["count.sim.done"] == 3
+
+
+def test_what_was_run_is_opened_again_by_last_by_tag_and_by_folder(
+    study: Path, tmp_path: Path
+) -> None:
+    run = ensemble.run(study, executor="local", state=tmp_path / "state", tag="one")
+    assert run.folder is not None
+    for name in ("last", "one", str(run.folder)):
+        opened = ensemble.open_run(name, state=tmp_path / "state")
+        assert (opened.tag, opened.state, opened.exit_code) == ("one", "ended", 0)
+        assert opened.results("energies") == run.results("energies")
+        assert opened.metric("mean.sim-energy") == run.metric("mean.sim-energy")
+    shown = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", "results", "one", "energies", "--json",
+         "--state", str(tmp_path / "state")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(shown.stdout) == run.results("energies")
+
+
+def test_a_run_without_a_journal_has_tables_and_no_rows_of_jobs(study: Path) -> None:
+    run = ensemble.run(study, executor="local", keep=False)
+    assert run.state == "ended"
+    assert len(run.results("energies")) == 3
+    with pytest.raises(ensemble.UsageError, match="keeps no journal"):
+        run.jobs()
+
+
+def test_a_value_of_the_file_is_overridden_and_the_executor_has_options(study: Path) -> None:
+    run = ensemble.run(
+        study, executor="local", options={"slots": 1}, overrides={"jobs.sim.parameters.x": [8]}
+    )
+    assert run.results("energies") == [{"index": 0, "twice": 16}]
+    with pytest.raises(ensemble.UsageError, match="slots"):
+        ensemble.run(study, executor="local", options={"slots": "many"})
+
+
+def test_a_file_is_checked_without_running_it(study: Path, tmp_path: Path) -> None:
+    checked = ensemble.load(study)
+    assert (checked.name, list(checked.groups), list(checked.tables)) == (
+        "study",
+        ["sim"],
+        ["energies"],
+    )
+    study.write_text(STUDY.replace("of: sim", "of: simm"))
+    with pytest.raises(ensemble.FileErrors, match=r"study\.yaml:8.*no job group 'simm'"):
+        ensemble.load(study)
+    with pytest.raises(ensemble.FileErrors):
+        ensemble.run(study, executor="local")
+    with pytest.raises(ensemble.UsageError, match=r"no file.*none\.yaml"):
+        ensemble.run(tmp_path / "none.yaml")
+
+
+def test_a_table_or_metric_that_is_not_there_is_told_with_the_nearest(study: Path) -> None:
+    run = ensemble.run(study, executor="local")
+    with pytest.raises(ensemble.UsageError, match="did you mean 'energies'"):
+        run.results("energy")
+    with pytest.raises(ensemble.EnsembleError, match="mean"):
+        run.metric("meen.sim-energy")
+    with pytest.raises(ensemble.UsageError, match="it has index, twice"):
+        run.results("energies").column("thrice")
+
+
+def test_a_run_goes_on_in_a_thread_is_watched_and_stopped(tmp_path: Path) -> None:
+    run = ensemble.run(ENDLESS, executor="local", wait=False)
+    started(run)
+    assert (run.state, run.exit_code) == ("running", None)
+    assert ensemble.open_run(run.tag).state == "running"
+    reports = run.watch(0.1)
+    assert next(reports).groups[0].running == 1
+    run.wait(timeout=0.01)
+    assert run.state == "running"
+    run.stop("seen enough")
+    assert run.wait() is run
+    assert run.exit_code == 130
+    assert "seen enough" in run.reason
+    assert [report.groups[0].running for report in reports][-1] == 0
+
+
+def test_an_opened_run_of_another_process_is_stopped(tmp_path: Path) -> None:
+    run = ensemble.run(ENDLESS, executor="local", wait=False)
+    started(run)
+    other = ensemble.open_run(run.tag)
+    assert other.report().groups[0].submitted == 1
+    other.stop()
+    other.wait()
+    assert other.state != "running"
+    run.wait()
+
+
+def test_a_run_is_begun_and_waited_for_in_a_thread_of_the_program(study: Path) -> None:
+    codes: list[int | None] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(ensemble.run(study, executor="local").exit_code)
+    )
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+def test_asyncio_awaits_runs_side_by_side(study: Path) -> None:
+    async def both() -> list[ensemble.EnsembleRun]:
+        runs = [ensemble.run(study, executor="local", wait=False) for _ in range(2)]
+        return list(await asyncio.gather(*runs))
+
+    assert [run.exit_code for run in asyncio.run(both())] == [0, 0]
+
+
+def test_a_run_that_would_block_an_event_loop_says_what_to_write(study: Path) -> None:
+    async def blocking() -> None:
+        ensemble.run(study, executor="local")
+
+    with pytest.raises(ensemble.UsageError, match=r"await run\(…, wait=False\)"):
+        asyncio.run(blocking())
+
+
+def test_a_cancelled_await_stops_the_run_before_it_raises() -> None:
+    async def cancelled() -> ensemble.EnsembleRun:
+        run = ensemble.run(ENDLESS, executor="local", wait=False)
+
+        async def waits() -> None:
+            await run
+
+        task = asyncio.ensure_future(waits())
+        while not run.report().groups[0].running:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return run
+
+    run = asyncio.run(cancelled())
+    assert run.exit_code == 130
+    assert run.report().groups[0].cancelled == 1
+
+
+PROGRAM = """
+import sys, ensemble_core
+try:
+    ensemble_core.run(%r, executor="local", state=sys.argv[1], tag="t")
+except KeyboardInterrupt as error:
+    run = ensemble_core.open_run("last", state=sys.argv[1])
+    print(error, run.report().groups[0].cancelled)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 7), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_stop_a_program_s_run_politely(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM % ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / "runs" / "t"
+    wait_until(lambda: any(folder.glob("output/*")) or program.poll() is not None, timeout=60)
+    os.kill(program.pid, number)
+    said = program.communicate()[0]
+    assert program.returncode == code
+    if number == signal.SIGINT:
+        assert said == "run t was stopped; open_run('t') has it 1\n"
+    assert ensemble.open_run("t", state=tmp_path).report().groups[0].cancelled == 1
+
+
+def test_what_goes_wrong_is_logged_and_the_rest_is_said_to_who_listens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ensemble")
+    run = ensemble.run(
+        {
+            "jobs": [{"name": "bad", "command": "sh -c 'exit 3'"}],
+            "rules": [{"trigger": "start", "action": {"name": "submit", "label": "bad"}}],
+        },
+        executor="local",
+    )
+    assert run.exit_code == 1
+    levels: dict[str, list[str]] = {}
+    for record in caplog.records:
+        levels.setdefault(record.levelname, []).append(record.getMessage())
+    assert any("failed bad.0: exit code 3" in text for text in levels["WARNING"])
+    assert any("=> trigger start" in text for text in levels["INFO"])
+
+
+def test_a_damaged_journal_is_said_to_be_damaged(study: Path, tmp_path: Path) -> None:
+    run = ensemble.run(study, executor="local", state=tmp_path / "state")
+    assert run.folder is not None
+    journal = run.folder / "journal.db"
+    data = bytearray(journal.read_bytes())
+    data[4096 : 4096 + 2000] = b"\xff" * 2000
+    journal.write_bytes(data)
+    with pytest.raises(ensemble.EnsembleError, match=r"the journal is damaged.*journal\.db"):
+        ensemble.open_run("last", state=tmp_path / "state")
+    journal.write_bytes(b"not a journal")
+    with pytest.raises(ensemble.EnsembleError, match="damaged"):
+        ensemble.open_run("last", state=tmp_path / "state")
+
+
+def test_a_run_that_is_not_there_is_told_with_the_nearest(study: Path, tmp_path: Path) -> None:
+    ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
+    with pytest.raises(ensemble.UsageError, match="did you mean monday"):
+        ensemble.open_run("munday", state=tmp_path / "state")
+    with pytest.raises(ensemble.UsageError, match="there is a run monday already"):
+        ensemble.run(study, executor="local", state=tmp_path / "state", tag="monday")
+
+
+def test_an_executor_that_cannot_be_opened_leaves_no_run(study: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "shut.py"
+    plugin.write_text(
+        "from ensemble_core import Executor, ExecutorError, ExecutorPlugin, hookimpl\n"
+        "class Shut(Executor):\n"
+        "    def open(self, run, emit): raise ExecutorError('the queue is shut')\n"
+        "    def submit(self, jobs): ...\n"
+        "    def cancel(self, jobs): ...\n"
+        "    def close(self): ...\n"
+        "@hookimpl\n"
+        "def ensemble_executors():\n"
+        "    return [ExecutorPlugin(name='shut', summary='s', build=lambda options: Shut())]\n"
+    )
+    state = tmp_path / "state"
+    given: dict[str, Any] = {"executor": "shut", "plugins": [plugin], "state": state}
+    with pytest.raises(ensemble.ExecutorError, match="the queue is shut"):
+        ensemble.run(study, **given)
+    run = ensemble.run(study, **given, wait=False)
+    with pytest.raises(ensemble.ExecutorError, match="the queue is shut"):
+        run.wait()
+    assert run.state == "failed"
+    assert not list((state / "runs").iterdir())
