@@ -43,6 +43,7 @@ _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(("finish", "release", "free", "clean", "inactive", "done"), "job-ended"),
     **dict.fromkeys(("fail", "exception", "lost"), "job-failed"),
 }
+_LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
 #: What the contexts of RFC 21's events have; ``*`` where that is the writer's own affair.
@@ -164,6 +165,13 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name_means="group",
         about="job-begun",
         options=_seconds("How long no row came, or none since the start"),
+    )
+    yield TriggerPlugin(
+        name="limit",
+        summary="a limit holds jobs; and once more when only held jobs are left",
+        build=_on("limit"),
+        fields=_LIMIT_FIELDS,
+        about="run",
     )
     for what, summary in _RESIZES.items():
         name = f"resize-{what}"

@@ -20,6 +20,7 @@ from ensemble_core.config.context import Context, Known, cannot_be_built
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.groups import change_group, make_group
+from ensemble_core.config.limits import bind_limits
 from ensemble_core.config.loops import warn_of_loops
 from ensemble_core.config.outcomes import with_result, with_retry
 from ensemble_core.config.overrides import apply
@@ -33,7 +34,7 @@ from ensemble_core.config.tables import bind_tables
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
-from ensemble_core.model.ensemble import Binder, Ensemble, Limits
+from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, StatisticPlugin
@@ -186,7 +187,7 @@ class _Loader:
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
-        limits = data.get("limits") if context.intact(("limits",)) else None
+        limits = bind_limits(context, data.get("limits"), groups.values())
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         self._warn(rules)
         if not context.errors:
@@ -204,7 +205,7 @@ class _Loader:
             statistics=context.known.statistics,
             binder=_binder(context),
             tables=tables,
-            limits=_limits(limits or {}),
+            limits=limits,
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,
             custom=source,
@@ -495,7 +496,7 @@ def _wakes_alone(trigger: Trigger) -> bool:
         trigger.every is not None
         or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
         or any(
-            not name.startswith(("job-", "observed", "resize-", "idle", "silent"))
+            not name.startswith(("job-", "observed", "resize-", "idle", "silent", "limit"))
             for name in trigger.wakes
         )
     )
@@ -510,15 +511,6 @@ def _actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
 
 def _never() -> Any:
     raise EnsembleError("a statistic with errors was used", code="internal")
-
-
-def _limits(given: Mapping[str, Any]) -> Limits:
-    jobs, pace = given.get("jobs"), given.get("submits_per_second")
-    return Limits(
-        jobs=None if jobs is None else int(jobs),
-        submits_per_second=None if pace is None else float(pace),
-        chain=int(given.get("chain", Limits().chain)),
-    )
 
 
 def _binder(context: Context) -> Binder:

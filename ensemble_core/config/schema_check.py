@@ -13,6 +13,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
+from ensemble_core.config.limits import hours_of
 from ensemble_core.plugin.registry import Kind, Registry
 
 __all__ = ["check_shape"]
@@ -49,6 +50,8 @@ _USUAL = {
     "gpus": "gpus_per_task", "ntasks": "tasks", "time": "duration", "walltime": "duration",
     "timeout": "duration", "env": "environment", "cwd": "workdir", "args": "parameters",
     "priority": "urgency", "if": "when", "condition": "when", "repeat": "repetitions",
+    "cpu_hours": "core_hours", "cpu-hours": "core_hours", "cpuh": "core_hours",
+    "max_jobs": "jobs",
 }  # fmt: skip
 
 
@@ -275,6 +278,8 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
             bare = value.strip().lstrip("0").replace("_", "")
             if bare.isascii() and bare.isdigit():
                 hint = f"write {bare}"
+            else:
+                hint = hours_of(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
     elif isinstance(value, dict) and "array" in types:

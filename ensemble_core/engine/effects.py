@@ -5,8 +5,11 @@ Had by ``rule_evaluation``, whose firings decide, and by ``engine``.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
+from ensemble_core.engine.budget import amount
 from ensemble_core.engine.occasion import Origin, Pending
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
@@ -99,8 +102,8 @@ class Effects:
     def lose(self, reason: str) -> None:
         """End the run because its queue is lost. Jobs that are held are not over, for the run may
         be resumed."""
-        self.state.ended_by_loss = Terminate(exit_code=1, reason=reason)
-        self._end(self.state.ended_by_loss)
+        self.state.ended_for_now = Terminate(exit_code=1, reason=reason)
+        self._end(self.state.ended_for_now)
 
     def _end(self, decision: Terminate) -> None:
         state = self.state
@@ -117,14 +120,50 @@ class Effects:
         """End the run if nothing more can happen."""
         state = self.state
         state.look_for_end = False
-        if state.table.records or state.calls or state.attempts:
+        held = state.only_held
+        if (state.table.records and not held) or state.calls or state.attempts:
             return
         if (state.resizes or state.retries) and state.rules.waits_for_resize():
             return
         if state.rules.waits_for_time(state.now, shared=state.shared):
             return
+        if held:
+            self._end_by_limit()
+            return
         failed = state.errors or state.unhandled_failures
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
+
+    def _end_by_limit(self) -> None:
+        """End the run because a limit holds all jobs that are left: they stay, for a resume with
+        more room hands them on."""
+        state = self.state
+        state.ended_for_now = Terminate(exit_code=4, reason=self._what_is_missing(), natural=True)
+        self._end(state.ended_for_now)
+
+    def _what_is_missing(self) -> str:
+        """What is held, by what, and how much a further allocation must hold."""
+        state = self.state
+        budget = state.table.budget
+        assert budget is not None
+        held = state.table.held_jobs()
+        groups = Counter(job.group for job in held)
+        if len(groups) == 1:
+            named = f"of {held[0].group}"
+        else:
+            named = "(" + ", ".join(f"{name} {number}" for name, number in groups.items()) + ")"
+        told = []
+        for name, (least, known) in budget.needed(held, state.now).items():
+            used, _ = budget.standing(name, state.now)
+            if least > budget.limits[name] or not known:
+                more = "at least " if not known else ""
+                told.append(
+                    f"limits.{name} is {amount(budget.limits[name])}, {amount(used)} used; they "
+                    f"need {more}{amount(max(0.0, least - used))} more, "
+                    f"limits.{name}: {amount(math.ceil(least * 100) / 100)}"
+                )
+        jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
+        reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(told)
+        return f"{reason}; {self._why()}" if state.errors or state.unhandled_failures else reason
 
     def _why(self) -> str:
         failures, errors = self.state.unhandled_failures, self.state.errors

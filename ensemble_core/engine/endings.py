@@ -6,7 +6,7 @@ Had by ``rule_evaluation``, whose rules on ``job-done``, ``job-lost`` and ``idle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Endings:
                 self._retry_by_group(record, policy, JobFields(known, record))
         self.settle_index(index, event)
         if state.ended is None:
-            if state.table.groups[record.job.group].held:
+            if state.table.groups[record.job.group].held or state.table.budget is not None:
                 self._submission.hand_over(record.job.group)
             if state.rules.index.touched:
                 self._rules.settle(event)
@@ -77,7 +77,7 @@ class Endings:
                 if state.rules.index.touched:
                     self._rules.settle(event)
                 return
-            if state.ended is not None and state.ended is state.ended_by_loss:
+            if state.ended is not None and state.ended is state.ended_for_now:
                 return  # a resume takes the loss back
         self._over(index, event)
 
@@ -116,6 +116,54 @@ class Endings:
             and not state.rules.awaits_failures(group)
         ):
             state.unhandled_failures += 1
+
+    def settle_run(self, event: Event) -> None:
+        """Consider the rules on what the event, worked in, left of the run: limits that hold jobs,
+        jobs that are over, and whether only held jobs are left."""
+        state = self.state
+        while state.ended is None:
+            if state.limits_met:
+                met, state.limits_met = list(state.limits_met), {}
+                self._limited(met, event)
+            elif state.look_for_idle:
+                self.idle(event)
+            elif not self._only_held(event):
+                return
+
+    def _only_held(self, event: Event) -> bool:
+        """Consider the rules on limits once more where only jobs are left that these hold; whether
+        that was new."""
+        state = self.state
+        if not state.only_held or state.calls or state.attempts:
+            return False
+        filled = state.table.submitted
+        if state.held_at == filled:
+            return False
+        state.held_at = filled
+        groups = (group for group in state.table.groups.values() if group.held)
+        found = (state.table.obstacle(group, state.now) for group in groups)
+        self._limited(list(dict.fromkeys(each for each in found if each)), event)
+        return True
+
+    def _limited(self, met: Sequence[str], event: Event) -> None:
+        """Consider the rules that wait for these limits to hold jobs."""
+        state = self.state
+        for what in met:
+            budget, held = state.table.budget, state.table.held_jobs()
+            if budget is None or what not in budget.limits or state.ended is not None:
+                return
+            used, committed = budget.standing(what, state.now)
+            fields = {
+                "what": what,
+                "most": budget.limits[what],
+                "used": used,
+                "committed": committed,
+                "needed": budget.needed(held, state.now)[what][0],
+                "held": len(held),
+                "left": len(state.table.records) - len(held),
+            }
+            state.link = state.deepest or state.link
+            self._rules.react(("limit",), None, event, None, fields)
 
     def idle(self, event: Event) -> None:
         """Consider the rules that wait for jobs to be over, where none is open any more: narrowest

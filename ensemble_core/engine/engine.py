@@ -37,7 +37,9 @@ These are its laws; the tests hold it to each of them.
    code 1. A failure that is retried is somebody's concern; a lost index is judged as a failed job,
    unless its last attempt was cancelled.
 8. The run ends by itself when no job is active, no call is under way, no retry waits, ``idle`` has
-   been looked at and no live rule waits for time to pass.
+   been looked at and no live rule waits for time to pass. Jobs that could pass a limit are held; it
+   ends as well when only these are left, after the rules on ``limit``, with exit code 4. That end,
+   as one by the loss of the queue, is taken back by a resume.
 
 The runtime owns the only thread that calls this; the journal can replay it.
 """
@@ -174,6 +176,7 @@ class Engine:
     def _look(self) -> MetricsView:
         self.state.table.gauges.fill()
         self.state.rules.fill()
+        self.state.metrics.gauges.update(self.state.table.costs(self.state.now))
         return self.state.metrics.snapshot(self.state.now)
 
     def report(self) -> Report:
@@ -223,8 +226,8 @@ class Engine:
                 self._on_job(event)
             else:
                 self._handlers[type(event)](event)
-            if state.look_for_idle and state.ended is None:
-                self._rules.endings.idle(event)
+            if state.look_for_idle or state.limits_met or state.look_for_end:
+                self._rules.endings.settle_run(event)
         except Exception as error:  # a plugin's malformed event: it must not take the run with it
             self._recover(event, error)
         # Here and not by who asks for it: reading may find a statistic at fault, which is told of
@@ -360,12 +363,12 @@ class Engine:
     def _on_resumed(self, event: Resumed) -> None:
         """Say again what may not have been carried out: nobody knows how far that had got."""
         state = self.state
-        if state.lost:
-            state.lost = False
-            if state.ended is state.ended_by_loss:
-                state.ended = None
+        if state.ended is not None and state.ended is state.ended_for_now:
+            state.ended = None
+            if state.lost:
                 state.errors -= 1
-        state.ended_by_loss = None
+        state.lost = False
+        state.ended_for_now = None
         state.look_for_end = True
         state.silence.begin_anew(state.now, state.timers)
         # An undisturbed run hears of gauges that change, and of no others.
@@ -418,8 +421,8 @@ class Engine:
 
     def _on_stop(self, event: StopRequested) -> None:
         state = self.state
-        # The loss of a queue is an end that a resume takes back; this one is not.
-        if state.ended is None or state.ended is state.ended_by_loss:
+        # An end that a resume takes back gives way to this one.
+        if state.ended is None or state.ended is state.ended_for_now:
             cancel = tuple(state.active())
             end = Terminate(exit_code=event.exit_code, cancel=cancel, reason=event.reason)
             self._effects.end(end)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
@@ -20,14 +21,25 @@ from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
 from ensemble_core.engine.table_rows import DoneJobs
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.metrics.store import COUNTS, VARIABLES, MetricStore
+from ensemble_core.metrics.store import (
+    COMMITTED,
+    COUNTS,
+    RESOURCES,
+    USED,
+    VARIABLES,
+    MetricStore,
+)
 from ensemble_core.model.causes import said_cause
+from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["GroupState", "JobTable"]
+__all__ = ["AT_ONCE", "GroupState", "JobTable"]
+
+#: What jobs are held by that is no limit.
+AT_ONCE = "at_once"
 
 _OUTCOME_OCCASION: dict[Outcome, str] = {
     "success": "job-success",
@@ -36,6 +48,11 @@ _OUTCOME_OCCASION: dict[Outcome, str] = {
 }
 #: The variable of how long jobs ran that ended so.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in _OUTCOME_OCCASION}
+
+#: The gauges of what a run costs.
+_USED = tuple(USED + resource for resource in RESOURCES)
+_COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
+_COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
 #: So many slices of one key are told of.
 _MANY_SLICES = 100_000
@@ -80,8 +97,8 @@ class GroupState:
     columns: set[str] = field(default_factory=set)
     #: Names of its ``result`` of which it was told that they have no value.
     without_value: list[str] = field(default_factory=list)
-    #: Jobs that ``at_once`` holds, by id, and their ids by urgency and order, with some that are
-    #: held no more.
+    #: Jobs that ``at_once`` or a limit holds, by id, and their ids by urgency and order, with some
+    #: that are held no more.
     held: dict[str, HeldJob] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
     #: Attempts that were handed over and have no ``clean`` yet.
@@ -120,6 +137,11 @@ class JobTable:
         self.records: dict[str, JobRecord] = {}
         self.submitted = 0
         self.finishes = 0
+        #: Jobs that ``at_once`` or a limit held and that were cancelled before they were handed on.
+        self.withdrawn = 0
+        self.usage = Usage()
+        #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
+        self.budget: Budget | None = None
         #: The slices that rules with ``each`` speak of.
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices of which no index is open any more, and that were not looked at since.
@@ -205,16 +227,22 @@ class JobTable:
             add_read(self.groups[group].reads, name, statistics)
 
     def add(
-        self, job: Job, index: Index, now: float, link: Link | None, origin: tuple[str | None, int]
+        self,
+        job: Job,
+        index: Index,
+        now: float,
+        link: Link | None,
+        origin: tuple[str | None, int],
+        held: bool = False,
     ) -> None:
-        """An attempt of this index is about to be submitted, by this rule and firing."""
+        """An attempt of this index is about to be submitted, by this rule and firing; ``held``: not
+        before there is a place for it."""
         first = index.record is None
         record = self.records[job.id] = index.record = JobRecord(job, now, link, index)
         self.submitted += 1
         group = self.groups[job.group]
-        if group.group.at_once is None:
-            group.handed_over += 1
-            self._enqueue(record, group)
+        if not held:
+            self._hand_on(record, group)
         else:
             group.held[job.id] = (job, *origin)
             heapq.heappush(group.line, (-job.urgency, self.submitted, job.id))
@@ -246,25 +274,105 @@ class JobTable:
         found.submitted += 1
         self.emptied.pop(found, None)
 
+    def _hand_on(self, record: JobRecord, group: GroupState) -> None:
+        """It goes to its executor now."""
+        group.handed_over += 1
+        if self.budget is not None:
+            self.budget.claim(record.job)
+        if self._index.gauges:
+            self._tell_of_costs(record.submitted)
+        self._enqueue(record, group)
+
     def _enqueue(self, record: JobRecord, group: GroupState) -> None:
         """It waits in the queue from now on."""
         group.waiting[record.job.id] = record
         self.gauges.enqueue(record.job)
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
-        """The jobs of a group that ``at_once`` held and that may be handed over now."""
-        most = group.group.at_once
+        """The jobs of a group that ``at_once`` held and that may be handed on now."""
         free: list[HeldJob] = []
-        while group.held and (most is None or group.handed_over < most):
-            _, _, job = heapq.heappop(group.line)
-            held = group.held.pop(job, None)
-            if held is not None:
-                record = self.records[job]
-                record.submitted = now
-                group.handed_over += 1
-                self._enqueue(record, group)
-                free.append(held)
+        while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
+            free.append(self._let_go(group, first, now))
         return free
+
+    def free_all(self, now: float) -> list[HeldJob]:
+        """The jobs of all groups that may be handed on now, most urgent first. Where the first of a
+        group has no place, others of the group wait behind it; those of other groups do not."""
+        free: list[HeldJob] = []
+        waiting = [group for group in self.groups.values() if group.held]
+        while waiting:
+            group = min(waiting, key=lambda each: each.line[0] if self._first(each) else ())
+            if self.obstacle(group, now) is None:
+                free.append(self._let_go(group, self._first(group) or "", now))
+                if group.held:
+                    continue
+            waiting.remove(group)
+        return free
+
+    def _first(self, group: GroupState) -> str | None:
+        """The job of a group that is first in line of those that are held."""
+        while group.line and group.line[0][2] not in group.held:
+            heapq.heappop(group.line)
+        return group.line[0][2] if group.line else None
+
+    def obstacle(self, group: GroupState, now: float) -> str | None:
+        """What the first in line of a group is held by: ``at_once``, or the name of a limit."""
+        most = group.group.at_once
+        if most is not None and group.handed_over >= most:
+            return AT_ONCE
+        first = self._first(group)
+        if first is None or self.budget is None:
+            return None
+        return self.budget.obstacle(group.held[first][0], now)
+
+    def _let_go(self, group: GroupState, job: str, now: float) -> HeldJob:
+        heapq.heappop(group.line)
+        record = self.records[job]
+        record.submitted = now
+        self._hand_on(record, group)
+        return group.held.pop(job)
+
+    def held_jobs(self) -> list[Job]:
+        """The jobs that ``at_once`` or a limit holds."""
+        return [job for group in self.groups.values() for job, _, _ in group.held.values()]
+
+    def costs(self, now: float) -> dict[str, float]:
+        """What the run used by now and, where it has a budget, what is committed, by gauge."""
+        budget = self.budget
+        if budget is None:
+            jobs = self.submitted - self.withdrawn
+            jobs -= sum(len(group.held) for group in self.groups.values())
+        else:
+            jobs = budget.handed
+        found: dict[str, float] = {f"{USED}{JOBS}": jobs}
+        found.update(zip(_USED, self.usage.hours(now), strict=True))
+        if budget is not None:
+            found.update(zip(_COMMITTED, budget.committed(now), strict=True))
+        return found
+
+    def _tell_of_costs(self, now: float) -> None:
+        """Jobs were handed on, started or ended: rules may wait for what the run has cost."""
+        watched = [gauge for gauge in _COSTS if gauge in self._index.gauges]
+        if watched:
+            costs = self.costs(max(now, self.usage.latest))
+            for gauge in watched:
+                if gauge in costs:
+                    self._metrics.gauges[gauge] = costs[gauge]
+                    self._index.touched[self._index.gauges[gauge]] = None
+
+    def keep_budget(self, limits: Limits) -> None:
+        """Keep to these limits; the first time with what is there already."""
+        if self.budget is not None:
+            self.budget.limit(limits)
+            return
+        handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
+        self.budget = Budget(limits, self.usage, self._metrics, handed)
+        for job, record in self.records.items():
+            if record.outcome is None and job not in self.groups[record.job.group].held:
+                self.budget.handed -= 1  # claims it anew
+                self.budget.claim(record.job)
+                if record.started is not None:
+                    self.budget.start(job, record.started)
 
     def close(self, index: Index, done: bool) -> None:
         """An index is over."""
@@ -350,6 +458,11 @@ class JobTable:
         if group.waiting.pop(job.id, None) is not None:
             group.running += 1
             self.gauges.dequeue(job)
+            self.usage.begin(job, now)
+            if self.budget is not None:
+                self.budget.start(job.id, now)
+            if self._index.gauges:
+                self._tell_of_costs(now)
             if now >= record.submitted:
                 self._record(job.group, "pending", now - record.submitted, now)
 
@@ -359,8 +472,13 @@ class JobTable:
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
+            self.usage.end(job, record.started or 0.0, record.newest)
         else:
             self.gauges.dequeue(job)
+        if self.budget is not None:
+            self.budget.end(job.id)
+        if self._index.gauges:
+            self._tell_of_costs(record.newest)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0
@@ -440,6 +558,7 @@ class JobTable:
         group = self.groups[record.job.group]
         if group.held.pop(record.job.id, None) is not None:
             group.handed_over += 1
+            self.withdrawn += 1
             self._enqueue(record, group)
         record.exception = "cancel"
         self.take(record, JobEvent(record.newest, record.job.id, "clean"))

@@ -22,7 +22,14 @@ from ensemble_core.engine.silence import Silence
 from ensemble_core.engine.strangers import Strangers
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
-from ensemble_core.metrics.store import FIRINGS, GAUGES, MetricPath, MetricStore
+from ensemble_core.metrics.store import (
+    COMMITTED,
+    FIRINGS,
+    GAUGES,
+    USED,
+    MetricPath,
+    MetricStore,
+)
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
@@ -89,10 +96,10 @@ class State:
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
-        #: Whether the queue was lost, and the end that this brought about, which a resume takes
-        #: back.
+        #: Whether the queue was lost; and the end that this brought about, or that limits did, which
+        #: a resume takes back.
         self.lost = False
-        self.ended_by_loss: Terminate | None = None
+        self.ended_for_now: Terminate | None = None
         self.errors = 0
         #: What observers did not understand, for whoever looks at the run later.
         self.warnings: list[str] = []
@@ -100,7 +107,12 @@ class State:
         self.events = 0
         self.firings = 0
         self._serial = 0
-        self.limit_told = False
+        #: The limits of which it was told that they hold jobs.
+        self.limits_told: dict[str, None] = {}
+        #: Limits that hold more jobs since rules were last told of it.
+        self.limits_met: dict[str, None] = {}
+        #: How many attempts there had been when only held ones were left the last time.
+        self.held_at = 0
         # Of the event at hand.
         self.out: list[Decision] = []
         #: Whether it may have left nothing to wait for.
@@ -166,6 +178,8 @@ class State:
     def serve(self, rule: BoundRule) -> None:
         """Keep what a rule speaks of, or waits for."""
         self.table.serve(rule, self.ensemble.statistics)
+        if any(COMMITTED in path for path in rule.metrics):
+            self.table.keep_budget(self.ensemble.limits)
         if rule.trigger.after is not None:
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
@@ -176,6 +190,8 @@ class State:
     def _serve(self, ensemble: Ensemble, everything: bool) -> None:
         """Keep what rules and groups speak of, and which combinations there were, where rules (or
         what a function returns: ``everything``) may ask for others."""
+        if ensemble.limits.holds or self.table.budget is not None:
+            self.table.keep_budget(ensemble.limits)
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
@@ -254,6 +270,8 @@ class State:
     def _refresh(self, gauge: str) -> None:
         if gauge.startswith(FIRINGS):
             self.rules.refresh(gauge)
+        elif gauge.startswith((USED, COMMITTED)):
+            self.metrics.gauges.update(self.table.costs(self.now))
         else:
             self.table.gauges.refresh(gauge)
 
@@ -359,8 +377,18 @@ class State:
             if watch is not None:
                 index.touched[watch] = None
 
+    @property
+    def only_held(self) -> bool:
+        """True if jobs are left, and a limit holds all of them: ``at_once`` alone holds none where
+        none is in the queue."""
+        table = self.table
+        if table.budget is None or not table.budget.limits or not table.records:
+            return False
+        return len(table.records) == sum(len(group.held) for group in table.groups.values())
+
     def held(self) -> list[str]:
-        """The jobs that were not handed over yet: ``at_once`` or the rate limit holds them."""
+        """The jobs that were not handed over yet: ``at_once``, a limit or the rate limit holds
+        them."""
         held = [job for group in self.table.groups.values() for job in group.held]
         return held + [job.id for job, _, _ in self.rate_limit.held]
 

@@ -12,13 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.attempts import coming, next_attempt
+from ensemble_core.engine.budget import amount
 from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_table import AT_ONCE, GroupState
 from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Cancel, Retry, Submit
+from ensemble_core.model.decisions import Cancel, Log, Retry, Submit
 from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["Submission", "expand"]
@@ -57,7 +59,7 @@ def expand(state: State, group: str, overrides: Mapping[str, Any]) -> tuple[Job,
 
 
 class Submission:
-    """Hands jobs on within ``limits.jobs``, ``at_once`` and the rate limit, and cancels those that
+    """Hands jobs on within the run's limits, ``at_once`` and the rate limit, and cancels those that
     wait for one of these."""
 
     def __init__(self, state: State) -> None:
@@ -72,50 +74,75 @@ class Submission:
                 hint="a submit may be handed on once; ask the firing for another",
                 code="submitted-twice",
             )
-        if not self._within_limit(decision.group, len(jobs), origin):
-            return
         link = state.via or origin.link
+        standing = state.table.groups[decision.group]
         # A plan of a plugin may have made a submit of its own.
         unknown: Sequence[JobGroup | None] = [None] * len(jobs)
         sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
+        mark = decision.rule, decision.firing
+        held = self._held(standing, jobs)
         for job, source in zip(jobs, sources, strict=True):
-            mark = decision.rule, decision.firing
-            state.table.add(job, Index(source=source), state.now, link, mark)
-        if state.table.groups[decision.group].group.at_once is None:
-            jobs = state.rate_limit.admit(jobs, decision.rule, decision.firing, state.now)
-            state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
-            self._await_release()
-        else:
-            self.hand_over(decision.group)
-
-    def _within_limit(self, group: str, more: int, origin: Origin | None) -> bool:
-        """True if so many more jobs stay within ``limits.jobs``; told once if not."""
-        state = self.state
-        limit = state.ensemble.limits.jobs
-        if limit is None or state.table.submitted + more <= limit:
-            return True
-        if not state.limit_told:
-            state.limit_told = True
-            state.error(
-                f"{group}: {more} more jobs would pass limits.jobs "
-                f"({limit}, {state.table.submitted} submitted so far): not submitted\n"
-                f"  hint: raise limits.jobs if this many are wanted",
-                origin,
-            )
-        return False
-
-    def hand_over(self, group: str) -> None:
-        """Submit the jobs that ``at_once`` held and for which there is a place now."""
-        state = self.state
-        standing = state.table.groups[group]
-        if not standing.held:
+            state.table.add(job, Index(source=source), state.now, link, mark, held)
+        if held:
+            self.hand_over(decision.group, mark, len(jobs))
             return
-        for decision in _batches(state.table.free(standing, state.now)):
-            mark = decision.rule, decision.firing
-            jobs = state.rate_limit.admit(decision.jobs, *mark, state.now)
+        jobs = state.rate_limit.admit(jobs, *mark, state.now)
+        state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
+        self._await_release()
+
+    def _held(self, group: GroupState, jobs: Sequence[Job]) -> bool:
+        """True if jobs of a group are to stand in line first."""
+        budget = self.state.table.budget
+        if group.group.at_once is not None or group.held:
+            return True
+        return budget is not None and not budget.has_room(jobs, self.state.now)
+
+    def hand_over(
+        self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
+    ) -> None:
+        """Submit the jobs that ``at_once`` held and for which there is a place now, and with limits
+        those of all groups. Of so many that were ``submitted`` just now by the rule and firing
+        ``mark`` it is told how many a limit holds."""
+        state, table = self.state, self.state.table
+        limited = table.budget is not None and bool(table.budget.limits)
+        standing = table.groups[group]
+        if not standing.held and not limited:
+            return
+        free = table.free_all(state.now) if limited else table.free(standing, state.now)
+        for decision in _batches(free):
+            jobs = state.rate_limit.admit(decision.jobs, decision.rule, decision.firing, state.now)
             if jobs:
                 state.out.append(replace(decision, jobs=jobs))
         self._await_release()
+        if submitted and limited:
+            self._tell_of_held(standing, mark, submitted)
+
+    def _tell_of_held(
+        self, group: GroupState, mark: tuple[str | None, int], submitted: int
+    ) -> None:
+        """Tell rules, and the user, that a limit holds jobs of a submit."""
+        state = self.state
+        what = state.table.obstacle(group, state.now)
+        if what is None or what == AT_ONCE:
+            return
+        state.look_for_end = True
+        state.limits_met[what] = None
+        held = min(submitted, len(group.held))
+        first = what not in state.limits_told
+        state.limits_told[what] = None
+        used, committed = state.table.budget.standing(what, state.now)
+        said = f"{held} of {submitted} jobs" if submitted > 1 else "a job"
+        verb = "are" if submitted > 1 else "is"
+        state.out.append(
+            Log(
+                rule=mark[0],
+                firing=mark[1],
+                level="warning" if first else "info",
+                message=f"{group.group.name}: {said} {verb} held by limits.{what} "
+                f"({amount(state.table.budget.limits[what])}; {amount(used)} used, "
+                f"{amount(committed)} committed)",
+            )
+        )
 
     def retry(self, index: Index, decision: Retry) -> None:
         """An attempt is to be followed by another, unless that is decided already."""
@@ -137,8 +164,6 @@ class Submission:
             return True
         index.retry = None
         state.attempts.pop(coming(index), None)
-        if not self._within_limit(record.job.group, 1, None):
-            return False
         try:
             job, index.source = next_attempt(index, decision, state.ensemble.binder)
         except EnsembleError as error:
@@ -148,13 +173,14 @@ class Submission:
         if not decision.resume:
             index.series = index.printed = None
         mark = decision.rule, decision.firing
-        state.table.add(job, index, state.now, None, mark)
-        if state.table.groups[job.group].group.at_once is None:
+        held = self._held(state.table.groups[job.group], (job,))
+        state.table.add(job, index, state.now, None, mark, held)
+        if not held:
             free = state.rate_limit.admit((job,), *mark, state.now)
             self.submit_each((each, *mark) for each in free)
             self._await_release()
         else:
-            self.hand_over(job.group)
+            self.hand_over(job.group, mark, 1)
         return True
 
     def _await_release(self) -> None:
@@ -184,7 +210,7 @@ class Submission:
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """Those of these jobs that ``at_once`` or the rate limit holds are over; their records by
+        """Those of these jobs that ``at_once``, a limit or the rate limit holds are over; their records by
         id."""
         table = self.state.table
         groups, known = table.groups, table.records

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.engine import (
+    budget,
     gauges,
     job_record,
     job_table,
@@ -56,8 +57,9 @@ FORMAT = 13
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
-        *(engine_state, gauges, job_record, job_table, occasion, rate_limit, rule_index, rule_set),
+        *(budget, engine_state, gauges, job_record, job_table, occasion, rate_limit, rule_index),
         *(
+            rule_set,
             scopes,
             silence,
             strangers,

@@ -23,6 +23,9 @@ __all__ = [
     "OUTCOMES",
     "USUAL_STATISTICS",
     "VARIABLES",
+    "COMMITTED",
+    "RESOURCES",
+    "USED",
     "MetricPath",
     "MetricStore",
     "MetricsView",
@@ -40,6 +43,11 @@ COUNTS = (
 VARIABLES = ("duration", "pending")
 #: By which a duration can be told apart.
 OUTCOMES = ("success", "failed", "cancelled")
+#: What jobs take of an allocation; and the gauges of what the run used of each and of what is
+#: committed to jobs that are not over.
+RESOURCES = ("core_hours", "node_hours", "gpu_hours")
+USED = "used."
+COMMITTED = "committed."
 #: What is known of the queue. ``queue.active`` and ``waiting.*`` but ``nodes`` are always of this
 #: run's jobs alone.
 GAUGES = (
@@ -62,6 +70,9 @@ GAUGES = (
     "waiting.smallest",
     "waiting.largest",
     "waiting.random",
+    "used.jobs",
+    *(USED + resource for resource in RESOURCES),
+    *(COMMITTED + resource for resource in RESOURCES),
 )
 #: Gauges of one group each (jobs that ``submit-next`` has not taken yet), and of one rule each (how
 #: often it fired).

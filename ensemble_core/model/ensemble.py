@@ -17,16 +17,34 @@ __all__ = ["Binder", "Ensemble", "Limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Guards against storms.
+    """Guards against storms, and what a run may cost.
 
-    ``jobs``: submissions in the whole run, ``None`` for no limit. ``submits_per_second``: jobs
-    above this rate wait for their turn. ``chain``: rule firings that may cause one another without
-    any job finishing in between.
+    ``jobs``: attempts that are handed on in the whole run, ``None`` for no limit; ``core_hours``,
+    ``node_hours``, ``gpu_hours``: what these may take, likewise. What could pass one of them is
+    held. ``submits_per_second``: jobs above this rate wait for their turn. ``chain``: rule firings
+    that may cause one another without any job finishing in between.
     """
 
     jobs: int | None = None
+    core_hours: float | None = None
+    node_hours: float | None = None
+    gpu_hours: float | None = None
     submits_per_second: float | None = None
     chain: int = 100
+
+    @property
+    def hours(self) -> dict[str, float | None]:
+        """The limits on what jobs take, by name, in hours."""
+        return {
+            "core_hours": self.core_hours,
+            "node_hours": self.node_hours,
+            "gpu_hours": self.gpu_hours,
+        }
+
+    @property
+    def holds(self) -> bool:
+        """True if there is a limit that jobs are held by until there is room."""
+        return any(most is not None for most in (self.jobs, *self.hours.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

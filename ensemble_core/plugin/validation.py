@@ -71,7 +71,7 @@ OCCASIONS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
-        "job-cancel", "job-done", "job-lost", "idle", "silent",
+        "job-cancel", "job-done", "job-lost", "idle", "silent", "limit",
         *(f"job-{event}" for event in RFC21_EVENTS),
     }
 )  # fmt: skip

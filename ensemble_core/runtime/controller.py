@@ -321,7 +321,7 @@ class Runtime:
             seconds=time.monotonic() - began,
             report=self.engine.report(),
             tag=self.tag,
-            over=not self.engine.state.lost and (not self.engine.busy or not self._leave),
+            over=not self._for_now and (not self.engine.busy or not self._leave),
             left=len(self.engine.in_queue()),
         )
 
@@ -438,12 +438,18 @@ class Runtime:
                     return
             dirty = self._tell_time() or dirty
 
+    @property
+    def _for_now(self) -> bool:
+        """True if the run has ended in a way that a resume takes back."""
+        state = self.engine.state
+        return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
+
     def _over(self) -> bool:
         ended = self.engine.state.ended
         if ended is None:
             return False
         self._leave = self._leave or self._stuck(ended)
-        if self._leave or self.engine.state.lost or not self.engine.busy:
+        if self._leave or self._for_now or not self.engine.busy:
             return True
         # Jobs that were not to be cancelled outlive the run where the queue can keep them.
         return not ended.cancel and "detach" in self._executor.capabilities

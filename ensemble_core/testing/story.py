@@ -68,8 +68,8 @@ class Story:
         """Hand one event to the engine, and check the laws."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
-        if isinstance(event, Resumed) and self.engine.state.lost:
-            self._terminated = False  # the loss of a queue is no end once the run goes on
+        if isinstance(event, Resumed) and self.engine.state.ended_for_now is not None:
+            self._terminated = False  # a resume takes this end back
         decisions = self.engine.handle(event)
         self.decisions += decisions
         self._check(decisions)

@@ -69,6 +69,13 @@ def test_every_trigger_that_the_file_may_name_is_one_that_fires(trigger: str) ->
         told.cancel("sim.0")
     elif trigger in ("job-fail", "job-lost"):
         told.play("sim.0", status=256)
+    elif trigger == "limit":
+        told = Story(
+            "limits: {jobs: 1}\njobs: [{name: sim, command: x, count: 2}]\n"
+            "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
+            "  - {id: it, trigger: limit, action: {name: log, message: x}}\n"
+        )
+        told.start()
     elif trigger == "idle":
         for job in ("sim.0", "sim.1", "sim.2"):
             told.play(job)

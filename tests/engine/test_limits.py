@@ -112,7 +112,7 @@ custom: |
     assert told.exit_code == 1
 
 
-def test_limits_jobs_refuses_what_would_pass_it_and_says_so_once() -> None:
+def test_jobs_above_limits_jobs_are_held_and_the_run_ends_with_exit_code_4() -> None:
     told = Story(
         """
 limits: {jobs: 5}
@@ -123,13 +123,16 @@ rules:
 """
     )
     told.start()
-    for number in range(4):
+    for number in range(5):
         told.play(f"a.{number}")
-    errors = [one for one in told.decisions if isinstance(one, Log)]
-    assert len(told.submitted()) == 4
-    assert len(errors) == 1
-    assert "limits.jobs (5, 4 submitted so far)" in errors[0].message
-    assert told.exit_code == 1
+    said = [one for one in told.decisions if isinstance(one, Log)]
+    assert len(told.submitted()) == 5
+    assert [one.level for one in said] == ["warning", *["info"] * 3]
+    assert "1 of 2 jobs are held by limits.jobs (5; 5 used, 0 committed)" in said[0].message
+    ended = told.decisions[-1]
+    assert isinstance(ended, Terminate)
+    assert ended.exit_code == 4
+    assert "7 jobs of a; limits.jobs is 5, 5 used; they need 7 more, limits.jobs: 12" in ended.reason
 
 
 def test_submits_per_second_spreads_submissions_and_loses_none() -> None:

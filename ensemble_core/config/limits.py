@@ -1,0 +1,69 @@
+"""Limits of a run: the semantic checks of the part ``limits:``. Called by the loader once the groups
+are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.engine.budget import amount
+from ensemble_core.metrics.store import RESOURCES
+from ensemble_core.model.ensemble import Limits
+from ensemble_core.model.jobs import JobGroup
+
+__all__ = ["bind_limits", "hours_of"]
+
+
+def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
+    """The checked limits; of what is wrong with them, which is reported, the defaults."""
+    if not isinstance(given, Mapping) or not context.intact(("limits",)):
+        return Limits()
+    jobs, pace = given.get("jobs"), given.get("submits_per_second")
+    hours = {name: float(given[name]) for name in RESOURCES if given.get(name) is not None}
+    for group in groups:
+        _check_one_job(context, group, hours)
+    return Limits(
+        jobs=None if jobs is None else int(jobs),
+        **hours,
+        submits_per_second=None if pace is None else float(pace),
+        chain=int(given.get("chain", Limits().chain)),
+    )
+
+
+def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:
+    """Report a limit that a single job of a group could pass, by its time limit."""
+    for entry in (group, *group.more):
+        tasks = entry.nodes if entry.tasks is None else entry.tasks
+        units: Mapping[str, tuple[int, str]] = {
+            "core_hours": (tasks * entry.cores_per_task, "core"),
+            "node_hours": (entry.nodes, "node"),
+            "gpu_hours": (tasks * entry.gpus_per_task, "GPU"),
+        }
+        for name, most in hours.items():
+            number, unit = units[name]
+            needed = number * entry.duration / 3600
+            if needed > most * (1 + 1e-9):
+                plural = "" if number == 1 else "s"
+                context.report(
+                    ("limits", name),
+                    f"{name!r} is {amount(most)}, and no job of {group.name!r} could ever run: "
+                    f"{number} {unit}{plural} for {amount(entry.duration)} s are "
+                    f"{amount(needed)} {unit}-hours",
+                    hint=f"raise {name}, or lower the duration of {group.name!r}: more than "
+                    "that a job may not take",
+                    code="out-of-range",
+                )
+
+
+def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
+    """What to write for a limit in hours that has a unit; ``None`` for another value."""
+    if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
+        return None
+    number = text.strip()
+    while number and not (number[-1].isdigit() or number[-1] == "."):
+        number = number[:-1]
+    unit = str(path[1]).replace("_", "-")
+    if number.replace(".", "", 1).isdigit():
+        return f"write the number of {unit} alone: {path[1]}: {number}"
+    return f"write a number of {unit}, such as {path[1]}: 200"

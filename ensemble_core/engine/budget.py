@@ -1,0 +1,276 @@
+"""Usage of a run, and the budget that its limits leave: jobs, core-hours, node-hours, GPU-hours.
+
+*Used* is what ended, and what ran so far. *Committed* is what the jobs that were handed on may still
+take: the rest of those that run (at least 0) and all of those that wait, by their time limits,
+else by the mean of their group's attempts that ran. Kept by the job table, which tells of every
+attempt that is handed on, starts or ends; a run without such limits has no budget.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from operator import add
+
+from ensemble_core.metrics.store import RESOURCES, MetricStore
+from ensemble_core.model.ensemble import Limits
+from ensemble_core.model.jobs import Job
+
+__all__ = ["JOBS", "Budget", "Claim", "Usage", "amount"]
+
+#: The limit on submissions, as ``limits`` names it; the others are named as ``RESOURCES``.
+JOBS = "jobs"
+_HOUR = 3600.0
+#: A limit is passed by more than this share of it: sums of fractions are not exact.
+_SLACK = 1e-9
+
+
+def amount(number: float) -> str:
+    """A number of jobs or hours as people read it.
+
+    >>> amount(12), amount(0.04321), amount(1234.5678)
+    ('12', '0.0432', '1234.57')
+    """
+    return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
+
+
+def _weights(job: Job) -> tuple[int, int, int]:
+    """How many of each of ``RESOURCES`` a job takes."""
+    return job.cores, job.nodes, job.gpus
+
+
+class Usage:
+    """What the attempts of a run have taken. Sums are kept by their size, so that to count one costs
+    the same however many run. Times are from ``since``, the first start, to ``latest``."""
+
+    __slots__ = ("_sizes", "latest", "since")
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self.latest = 0.0
+        #: By nodes, tasks, cores and GPUs per task: how many run, the sum of when they started, and
+        #: the seconds of those that ended.
+        self._sizes: dict[tuple[int, int, int, int], list[float]] = {}
+
+    def begin(self, job: Job, now: float) -> None:
+        """An attempt runs from now on."""
+        if self.since is None:
+            self.since = now
+        self.latest = max(self.latest, now)
+        size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
+        known = self._sizes.get(size)
+        if known is None:
+            known = self._sizes[size] = [0, 0.0, 0.0]
+        known[0] += 1
+        known[1] += now - self.since
+
+    def end(self, job: Job, started: float, now: float) -> None:
+        """It has ended."""
+        self.latest = max(self.latest, now)
+        since = self.since or 0.0
+        known = self._sizes[job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task]
+        known[0] -= 1
+        known[1] = known[1] - (started - since) if known[0] else 0.0
+        if now > started:
+            known[2] += now - started
+
+    def hours(self, now: float) -> tuple[float, ...]:
+        """What was used by now of each of ``RESOURCES``, in hours."""
+        cores = nodes = gpus = 0.0
+        now -= self.since or 0.0
+        for (width, tasks, cores_each, gpus_each), (running, starts, ended) in self._sizes.items():
+            seconds = ended + max(0.0, running * now - starts)
+            cores += tasks * cores_each * seconds
+            nodes += width * seconds
+            gpus += tasks * gpus_each * seconds
+        return cores / _HOUR, nodes / _HOUR, gpus / _HOUR
+
+
+class Claim:
+    """What an attempt that was handed on and has not ended may take yet: ``seconds`` of each of its
+    ``weights``; ``None`` while it waits and has no time limit. ``until`` is when it will have
+    taken them, once it runs; ``late`` that this is past."""
+
+    __slots__ = ("group", "late", "seconds", "until", "weights")
+
+    def __init__(self, job: Job) -> None:
+        self.group = job.group
+        self.weights = _weights(job)
+        self.seconds = job.duration or None
+        self.until: float | None = None
+        self.late = False
+
+
+class Budget:
+    """The limits of one run, and the claims on them of its attempts.
+
+    ``limits`` are the values by name, ``handed`` the attempts that were handed on in the whole run.
+    """
+
+    __slots__ = (
+        "_claims", "_ends", "_line", "_metrics", "_running", "_under_way", "_usage", "_waiting",
+        "_waiting_by_mean", "handed", "limits",
+    )  # fmt: skip
+
+    def __init__(self, limits: Limits, usage: Usage, metrics: MetricStore, handed: int) -> None:
+        self.limits: dict[str, float] = {}
+        self.handed = handed
+        self._usage = usage
+        self._metrics = metrics
+        self._claims: dict[str, Claim] = {}
+        #: How many claims there are of each group.
+        self._under_way: dict[str, int] = {}
+        #: Seconds of each resource that waiting attempts claim by their time limits; how much of
+        #: each, and how many attempts, wait in groups whose mean says for how long.
+        self._waiting = [0.0, 0.0, 0.0]
+        self._waiting_by_mean: dict[str, list[int]] = {}
+        #: Of those that run and are not late: how much of each, and the sum of when they end.
+        self._running = [0.0, 0.0, 0.0]
+        self._ends = [0.0, 0.0, 0.0]
+        self._line: list[tuple[float, str]] = []
+        self.limit(limits)
+
+    def limit(self, limits: Limits) -> None:
+        """Keep to these limits from now on."""
+        given = {JOBS: limits.jobs, **limits.hours}
+        self.limits = {name: float(most) for name, most in given.items() if most is not None}
+
+    # -- what changes it -----------------------------------------------------------------------
+
+    def claim(self, job: Job) -> None:
+        """An attempt is handed on."""
+        self.handed += 1
+        claim = self._claims[job.id] = Claim(job)
+        self._under_way[job.group] = self._under_way.get(job.group, 0) + 1
+        self._wait(claim, 1)
+
+    def start(self, job: str, now: float) -> None:
+        """It runs from now on; one without a time limit claims what the mean is now."""
+        claim = self._claims.get(job)
+        if claim is None or claim.until is not None:
+            return
+        self._wait(claim, -1)
+        if claim.seconds is None:
+            claim.seconds = self._metrics.mean(claim.group, "duration") or 0.0
+        claim.until = now - (self._usage.since or 0.0) + claim.seconds
+        heapq.heappush(self._line, (claim.until, job))
+        self._run(claim, claim.until, 1)
+
+    def end(self, job: str) -> None:
+        """It claims nothing any more."""
+        claim = self._claims.pop(job, None)
+        if claim is None:
+            return
+        self._under_way[claim.group] -= 1
+        if claim.until is None:
+            self._wait(claim, -1)
+        elif not claim.late:
+            self._run(claim, claim.until, -1)
+        if not self._claims:  # nor is what rounding left of the sums
+            self._waiting, self._running, self._ends = ([0.0, 0.0, 0.0] for _ in range(3))
+            self._line.clear()
+
+    def _wait(self, claim: Claim, by: int) -> None:
+        if claim.seconds is not None:
+            for at, weight in enumerate(claim.weights):
+                self._waiting[at] += by * weight * claim.seconds
+            return
+        waiting = self._waiting_by_mean.setdefault(claim.group, [0, 0, 0, 0])
+        for at, weight in enumerate((*claim.weights, 1)):
+            waiting[at] += by * weight
+        if not waiting[-1]:
+            del self._waiting_by_mean[claim.group]
+
+    def _run(self, claim: Claim, until: float, by: int) -> None:
+        for at, weight in enumerate(claim.weights):
+            self._running[at] += by * weight
+            self._ends[at] += by * weight * until
+
+    # -- what may be asked ---------------------------------------------------------------------
+
+    def committed(self, now: float) -> tuple[float, ...]:
+        """What is claimed by now of each of ``RESOURCES``, in hours."""
+        time, line = now - (self._usage.since or 0.0), self._line
+        while line and line[0][0] <= time:
+            until, job = heapq.heappop(line)
+            claim = self._claims.get(job)
+            if claim is not None:
+                claim.late = True
+                self._run(claim, until, -1)
+        sums = [
+            waiting + max(0.0, ends - time * running)
+            for waiting, ends, running in zip(self._waiting, self._ends, self._running, strict=True)
+        ]
+        for group, weights in self._waiting_by_mean.items():
+            mean = self._metrics.mean(group, "duration") or 0.0
+            for at in range(len(sums)):
+                sums[at] += weights[at] * mean
+        return tuple(seconds / _HOUR for seconds in sums)
+
+    def standing(self, name: str, now: float) -> tuple[float, float]:
+        """What is used by now of what is limited by this name, and what is committed."""
+        if name == JOBS:
+            return self.handed, 0.0
+        at = RESOURCES.index(name)
+        return self._usage.hours(now)[at], self.committed(now)[at]
+
+    def has_room(self, jobs: Sequence[Job], now: float) -> bool:
+        """True if these jobs, all of one group, may be handed on now."""
+        limits = self.limits
+        if not limits or not jobs:
+            return True
+        if self.handed + len(jobs) > limits.get(JOBS, math.inf):
+            return False
+        if len(limits) == (JOBS in limits):
+            return True
+        mean = self._metrics.mean(jobs[0].group, "duration")
+        if mean is None and not all(job.duration for job in jobs):
+            return len(jobs) == 1 and self.obstacle(jobs[0], now) is None
+        taken = map(add, self._usage.hours(now), self.committed(now))
+        for at, (name, total) in enumerate(zip(RESOURCES, taken, strict=True)):
+            if name in limits:
+                more = sum(_weights(job)[at] * (job.duration or mean or 0.0) for job in jobs)
+                if more and total + more / _HOUR > limits[name] * (1 + _SLACK):
+                    return False
+        return True
+
+    def obstacle(self, job: Job, now: float) -> str | None:
+        """The limit that this job could pass if it were handed on now; ``None`` if it may go."""
+        limits = self.limits
+        if JOBS in limits and self.handed >= limits[JOBS]:
+            return JOBS
+        if len(limits) == (JOBS in limits):
+            return None
+        seconds = job.duration or self._metrics.mean(job.group, "duration")
+        used, committed = self._usage.hours(now), self.committed(now)
+        for at, (name, weight) in enumerate(zip(RESOURCES, _weights(job), strict=True)):
+            if name not in limits or not weight:
+                continue
+            taken, most = used[at] + committed[at], limits[name]
+            if seconds is None:  # how long such jobs run is not known: one goes to find out
+                free = taken < most and not self._under_way.get(job.group)
+            else:
+                free = taken + weight * seconds / _HOUR <= most * (1 + _SLACK)
+            if not free:
+                return name
+        return None
+
+    def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
+        """What each limit must be at least so that these jobs may all go, and whether that is all:
+        of groups without a time limit or a mean nobody knows yet how long they run."""
+        jobs = list(held)
+        wanted: dict[str, tuple[float, bool]] = {}
+        for name in self.limits:
+            used, committed = self.standing(name, now)
+            total, known = used + committed, True
+            for job in jobs:
+                if name == JOBS:
+                    total += 1
+                    continue
+                weight = _weights(job)[RESOURCES.index(name)]
+                seconds = job.duration or self._metrics.mean(job.group, "duration")
+                known = known and (seconds is not None or not weight)
+                total += weight * (seconds or 0.0) / _HOUR
+            wanted[name] = total, known
+        return wanted
