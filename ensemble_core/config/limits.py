@@ -1,10 +1,11 @@
-"""Limits of a run: the semantic checks of the part ``limits:``. Called by the loader once the groups
-are known."""
+"""Limits of a run: the semantic checks of the part ``limits:``.
+
+Called by the loader once the groups are known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.engine.budget import amount

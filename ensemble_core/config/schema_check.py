@@ -276,10 +276,7 @@ def _wrong_type(context: Context, path: Path, value: Any, types: list[str]) -> N
         found = f"the string {found}"
         if {"number", "integer"} & set(types):
             bare = value.strip().lstrip("0").replace("_", "")
-            if bare.isascii() and bare.isdigit():
-                hint = f"write {bare}"
-            else:
-                hint = hours_of(path, value)
+            hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_of(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
     elif isinstance(value, dict) and "array" in types:

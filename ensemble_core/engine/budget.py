@@ -1,6 +1,6 @@
 """Usage of a run, and the budget that its limits leave: jobs, core-hours, node-hours, GPU-hours.
 
-*Used* is what ended, and what ran so far. *Committed* is what the jobs that were handed on may still
+*Used* is what ended, and what ran so far. *Committed* is what the jobs that were handed on may yet
 take: the rest of those that run (at least 0) and all of those that wait, by their time limits,
 else by the mean of their group's attempts that ran. Kept by the job table, which tells of every
 attempt that is handed on, starts or ends; a run without such limits has no budget.
@@ -41,8 +41,8 @@ def _weights(job: Job) -> tuple[int, int, int]:
 
 
 class Usage:
-    """What the attempts of a run have taken. Sums are kept by their size, so that to count one costs
-    the same however many run. Times are from ``since``, the first start, to ``latest``."""
+    """What the attempts of a run have taken. Sums are kept by their size: counting one costs the
+    same however many run. Times are from ``since``, the first start, to ``latest``."""
 
     __slots__ = ("_sizes", "latest", "since")
 
@@ -214,6 +214,11 @@ class Budget:
             return self.handed, 0.0
         at = RESOURCES.index(name)
         return self._usage.hours(now)[at], self.committed(now)[at]
+
+    def described(self, name: str, now: float) -> str:
+        """A limit and how it stands, for people."""
+        used, committed = map(amount, self.standing(name, now))
+        return f"limits.{name} ({amount(self.limits[name])}; {used} used, {committed} committed)"
 
     def has_room(self, jobs: Sequence[Job], now: float) -> bool:
         """True if these jobs, all of one group, may be handed on now."""

@@ -96,8 +96,8 @@ class State:
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
-        #: Whether the queue was lost; and the end that this brought about, or that limits did, which
-        #: a resume takes back.
+        #: Whether the queue was lost; and the end that this brought about, or that a limit did: a
+        #: resume takes it back.
         self.lost = False
         self.ended_for_now: Terminate | None = None
         self.errors = 0

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.attempts import coming, next_attempt
-from ensemble_core.engine.budget import amount
 from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.job_table import AT_ONCE, GroupState
 from ensemble_core.engine.occasion import Origin
@@ -122,27 +121,22 @@ class Submission:
     ) -> None:
         """Tell rules, and the user, that a limit holds jobs of a submit."""
         state = self.state
-        what = state.table.obstacle(group, state.now)
-        if what is None or what == AT_ONCE:
+        what, budget = state.table.obstacle(group, state.now), state.table.budget
+        if what is None or what == AT_ONCE or budget is None:
             return
         state.look_for_end = True
         state.limits_met[what] = None
         held = min(submitted, len(group.held))
-        first = what not in state.limits_told
-        state.limits_told[what] = None
-        used, committed = state.table.budget.standing(what, state.now)
-        said = f"{held} of {submitted} jobs" if submitted > 1 else "a job"
-        verb = "are" if submitted > 1 else "is"
+        said = f"{held} of {submitted} jobs are" if submitted > 1 else "a job is"
         state.out.append(
             Log(
                 rule=mark[0],
                 firing=mark[1],
-                level="warning" if first else "info",
-                message=f"{group.group.name}: {said} {verb} held by limits.{what} "
-                f"({amount(state.table.budget.limits[what])}; {amount(used)} used, "
-                f"{amount(committed)} committed)",
+                level="info" if what in state.limits_told else "warning",
+                message=f"{group.group.name}: {said} held by {budget.described(what, state.now)}",
             )
         )
+        state.limits_told[what] = None
 
     def retry(self, index: Index, decision: Retry) -> None:
         """An attempt is to be followed by another, unless that is decided already."""
@@ -210,8 +204,8 @@ class Submission:
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """Those of these jobs that ``at_once``, a limit or the rate limit holds are over; their records by
-        id."""
+        """Those of these jobs that are held, by ``at_once``, a limit or the rate limit, are over;
+        their records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
         held = [job for job in jobs if job in known and job in groups[known[job].job.group].held]

@@ -17,15 +17,15 @@ from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
     "BACKLOG",
+    "COMMITTED",
     "COUNTS",
     "FIRINGS",
     "GAUGES",
     "OUTCOMES",
-    "USUAL_STATISTICS",
-    "VARIABLES",
-    "COMMITTED",
     "RESOURCES",
     "USED",
+    "USUAL_STATISTICS",
+    "VARIABLES",
     "MetricPath",
     "MetricStore",
     "MetricsView",

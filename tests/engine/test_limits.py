@@ -132,7 +132,9 @@ rules:
     ended = told.decisions[-1]
     assert isinstance(ended, Terminate)
     assert ended.exit_code == 4
-    assert "7 jobs of a; limits.jobs is 5, 5 used; they need 7 more, limits.jobs: 12" in ended.reason
+    assert (
+        "7 jobs of a; limits.jobs is 5, 5 used; they need 7 more, limits.jobs: 12" in ended.reason
+    )
 
 
 def test_submits_per_second_spreads_submissions_and_loses_none() -> None:
