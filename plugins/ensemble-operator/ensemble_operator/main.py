@@ -127,3 +127,48 @@ def _errors_of(file: str, found: dict[str, Any]) -> list[EnsembleError]:
             name = f"{file}[spec.members[{index}].ensemble]"
             errors += errors_of(member.file, "minicluster", name)
     return errors
+
+
+@main.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
+def render(files: tuple[str, ...]) -> int:
+    """Print every object that would be made for the Ensembles of these files.
+
+    Secrets are left out: what is in them is made by chance, and meant for nobody's eyes.
+    """
+    import yaml
+
+    from ensemble_operator.names import without_nothing
+
+    errors: list[EnsembleError] = []
+    documents: list[dict[str, Any]] = []
+    for file in files:
+        for found in _ensembles(file):
+            wrong = _errors_of(file, found)
+            errors += wrong
+            documents += [] if wrong else _objects(found)
+    if errors:
+        raise FileErrors(errors)
+    for each in documents:
+        print_line("---")
+        print_line(yaml.safe_dump(without_nothing(each), sort_keys=False).rstrip("\n"))
+    return 0
+
+
+def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is made for an Ensemble, in order. A file in a ConfigMap is not known here: empty."""
+    from ensemble_operator.member_objects import member_objects, run_objects
+    from ensemble_operator.names import content
+    from ensemble_operator.resource import read
+    from ensemble_operator.service_objects import service_objects
+    from ensemble_operator.settings import Settings
+
+    ensemble, settings = read(found), Settings()
+    objects = service_objects(ensemble, settings, replicas=1)
+    for member in ensemble.members:
+        text = member.file if isinstance(member.file, str) else ""
+        objects += member_objects(ensemble, member, settings, text, content(text))
+    if ensemble.outside:
+        text = ensemble.file if isinstance(ensemble.file, str) else ""
+        objects += run_objects(ensemble, settings, text, content(text))
+    return objects

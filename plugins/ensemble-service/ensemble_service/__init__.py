@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
+    from ensemble_service.tls import init as init_certificates
+    from ensemble_service.tokens import TokenFile
 else:
+    _HOMES = {"init_certificates": ("tls", "init"), "TokenFile": ("tokens", "TokenFile")}
 
     def __getattr__(name):
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ensemble_service import client
+        from importlib import import_module
 
-        return getattr(client, name)
+        home, own = _HOMES.get(name, ("client", name))
+        return getattr(import_module(f"{__name__}.{home}"), own)
 
 
-__all__ = ["GroupStatus", "MemberStatus", "ServiceClient"]
+__all__ = ["GroupStatus", "MemberStatus", "ServiceClient", "TokenFile", "init_certificates"]

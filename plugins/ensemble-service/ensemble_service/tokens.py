@@ -158,11 +158,15 @@ class TokenFile:
         """All tokens, oldest first. Raises :class:`EnsembleError` where they cannot be read."""
         return sorted(self._read().values(), key=lambda token: (token.created, token.id))
 
-    def add(self, role: Role, name: str = "", *, expires: float = 0.0) -> tuple[str, Token]:
+    def add(
+        self, role: Role, name: str = "", *, expires: float = 0.0, text: str | None = None
+    ) -> tuple[str, Token]:
         """A new token, in clear and as it is kept.
 
         ``name`` is the member for ``member``, the namespace for ``controller`` and ``viewer``, and
-        nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never.
+        nothing for ``admin``. ``expires`` is in seconds since the epoch, 0 for never. ``text`` is
+        one that somebody has already, in clear, to be known (again) by; one that is no token of
+        this service's making is replaced by a new one.
         """
         member = member_name(name) if role == "member" else None
         namespace = (
@@ -170,10 +174,12 @@ class TokenFile:
         )
         with self._locked():
             tokens = self._read()
-            ident = secrets.token_hex(4)
-            while ident in tokens:
+            match = _TOKEN.fullmatch(text or "")
+            ident = match[1] if match else secrets.token_hex(4)
+            while match is None and ident in tokens:
                 ident = secrets.token_hex(4)
-            text = f"ensemble-{ident}-{secrets.token_urlsafe(32)}"
+            if match is None or text is None:
+                text = f"ensemble-{ident}-{secrets.token_urlsafe(32)}"
             token = Token(
                 id=ident,
                 role=role,

@@ -1,0 +1,313 @@
+"""Objects of a member: its file, its claim, its autoscaler and its MiniCluster; and of a run that
+is beside no member, a Job.
+
+The Flux Operator's habits that these are made for: a ConfigMap's volume is called as the ConfigMap
+is, every ``emptyDir`` is mounted at ``/dev/shm``, and the volume of the view of Flux is mounted,
+writable, in every container.
+"""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from .names import FILE, RUN, TEMPLATE, Object, child, content, member_object, mine, run_tag
+from .resource import Ensemble, Member
+from .service_objects import RESTRICTED, address
+from .settings import Settings
+
+__all__ = ["RUNNER", "config_map", "member_objects", "run_objects", "token_secret"]
+
+#: What a run beside no member is called among the members.
+RUNNER = "run"
+_ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
+
+#: Started on the lead broker. How a run ended is told to the operator in the pod's termination
+#: message, and the pod ends well: it is not to be started again because jobs failed. A run that was
+#: killed says nothing, and its pod fails.
+_START = """\
+#!/bin/sh
+{command} &
+run=$!
+echo "$run" > "$ENSEMBLE_PID"
+trap 'kill -TERM "$run"' TERM INT
+wait "$run"
+code=$?
+while kill -0 "$run" 2>/dev/null; do
+  wait "$run"
+  code=$?
+done
+[ "$code" -gt 128 ] && exit "$code"
+printf 'ensemble: exit %s\\n' "$code" > /dev/termination-log
+exit 0
+"""
+
+#: Before a pod is deleted: its first process, a shell, passes no signals on.
+_STOP = """\
+#!/bin/sh
+[ -e "$ENSEMBLE_PID" ] || exit 0
+run=$(cat "$ENSEMBLE_PID")
+for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
+  [ "$second" = 1 ] && kill -TERM "$run" 2>/dev/null
+  kill -0 "$run" 2>/dev/null || exit 0
+  sleep 1
+done
+"""
+
+
+def token_secret(ensemble: Ensemble, part: str) -> str:
+    """The Secret with a member's token, or that of the run."""
+    return f"{ensemble.name}-{part}-token"
+
+
+def _mount(member: Member) -> str:
+    """Where the view of Flux is."""
+    flux = member.minicluster.get("flux") or {}
+    path: str = (flux.get("container") or {}).get("mountPath") or "/mnt/flux"
+    return path
+
+
+def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
+    """The command on the lead broker."""
+    name = f"{ensemble.namespace}/{member_object(ensemble, member.name)}"
+    options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
+    where = ["--name", name, "--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
+    if ensemble.outside:
+        return ["ensemble", "member", "start", "--executor", "minicluster", *where, *options]
+    run = ["ensemble", "run", "--tag", tag, "--or-resume", "--no-progress"]
+    return [*run, "--executor", "minicluster", *where, *options, f"{_ENTRY}/ensemble.yaml"]
+
+
+def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, digest: str) -> Object:
+    """What a member, or the run, is started with: immutable, and called by its content."""
+    data = {"start.sh": _START.format(command=shlex.join(words)), "stop.sh": _STOP}
+    data |= {"ensemble.yaml": text} if text else {}
+    name = f"{ensemble.name}-{part}-{content(data)[:10]}"
+    found = child(ensemble, "ConfigMap", name, "member", {"data": data, "immutable": True})
+    found["metadata"]["annotations"][FILE] = digest
+    return found
+
+
+def member_objects(
+    ensemble: Ensemble, member: Member, settings: Settings, text: str, digest: str
+) -> list[Object]:
+    """The objects of a member, the MiniCluster last. ``text`` is its file, empty where the run is
+    outside; ``digest`` names that content."""
+    tag = run_tag(ensemble, member.name, digest)
+    files = config_map(ensemble, member.name, _words(ensemble, member, tag), text, digest)
+    found = [files]
+    if "size" in ensemble.state:
+        found.append(_claim(ensemble, member.name))
+    if member.resize == "HPA":
+        found.append(_autoscaler(ensemble, member))
+    found.append(_minicluster(ensemble, member, settings, files["metadata"]["name"], tag, digest))
+    return found
+
+
+def _claim(ensemble: Ensemble, part: str) -> Object:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": ensemble.state["size"]}},
+        "storageClassName": ensemble.state.get("storageClassName"),
+    }
+    name = member_object(ensemble, part)
+    return child(ensemble, "PersistentVolumeClaim", name, "member", {"spec": spec})
+
+
+def _claim_name(ensemble: Ensemble, part: str) -> str:
+    """The claim that has the journals of a member; empty where no claim has."""
+    if "claim" in ensemble.state:
+        name: str = ensemble.state["claim"]
+        return name
+    return member_object(ensemble, part) if "size" in ensemble.state else ""
+
+
+def _autoscaler(ensemble: Ensemble, member: Member) -> Object:
+    name = member_object(ensemble, member.name)
+    target = {"apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "name": name}
+    bounds = {"minReplicas": member.minicluster.get("minSize", 1), "maxReplicas": member.most}
+    spec = {**bounds, **(member.autoscaling or {}), "scaleTargetRef": target}
+    return child(ensemble, "HorizontalPodAutoscaler", name, "member", {"spec": spec})
+
+
+def _minicluster(
+    ensemble: Ensemble, member: Member, settings: Settings, files: str, tag: str, digest: str
+) -> Object:
+    """The MiniCluster: what the user gave, and what the run needs added to it."""
+    name = member_object(ensemble, member.name)
+    spec: Object = copy.deepcopy(dict(member.minicluster))
+    size = member.size
+    spec["size"] = size
+    spec.setdefault("minSize", 1)
+    spec.setdefault("maxSize", size)
+    spec.setdefault("backoffLimit", 6 if ensemble.restart_policy == "Resume" else 1)
+    spec.setdefault("flux", {}).setdefault("completeWorkers", True)
+    # One of its own: the Flux Operator's default would be shared by all of the namespace, and goes
+    # with the first MiniCluster that had it.
+    spec.setdefault("network", {}).setdefault("headlessName", f"{name}-flux")
+    pod = spec.setdefault("pod", {})
+    pod.setdefault("restartPolicy", "Never")
+    pod["labels"] = {**pod.get("labels", {}), **mine(ensemble, "member")}
+    kept = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    pod["annotations"] = {**kept, **pod.get("annotations", {})}
+    spec["jobLabels"] = {**spec.get("jobLabels", {}), **mine(ensemble, "member")}
+    _add_run(ensemble, member, spec["containers"][member.container], files)
+    if ensemble.install["method"] == "View":
+        spec["containers"].append(_view(member, ensemble, settings))
+    found = child(ensemble, "MiniCluster", name, "member", {"spec": spec})
+    # Sizes are its rules' or its autoscaler's from here on, so they are no part of what it was
+    # made of.
+    made = {key: each for key, each in spec.items() if key not in ("size", "minSize", "maxSize")}
+    found["metadata"]["annotations"] |= {FILE: digest, RUN: tag, TEMPLATE: content(made)}
+    return found
+
+
+def _add_run(ensemble: Ensemble, member: Member, container: Object, files: str) -> None:
+    mount = _mount(member)
+    container["runFlux"] = True
+    container["launcher"] = True
+    container["command"] = f"/bin/sh {_ENTRY}/start.sh"
+    volumes = container.setdefault("volumes", {})
+    paths = {each: each for each in ("start.sh", "stop.sh")}
+    if not ensemble.outside:
+        paths["ensemble.yaml"] = "ensemble.yaml"
+    volumes[files] = {"configMapName": files, "path": _ENTRY, "items": paths}
+    secret = token_secret(ensemble, member.name)
+    volumes["ensemble-member"] = {"secretName": secret, "path": _TOKEN, "readOnly": True}
+    claim = _claim_name(ensemble, member.name)
+    if claim:
+        volumes["ensemble-state"] = {"claimName": claim, "path": _STATE}
+    state = (
+        f"{_STATE}/{member_object(ensemble, member.name)}" if claim else f"{mount}/ensemble-state"
+    )
+    container["environment"] = {
+        **container.get("environment", {}),
+        "ENSEMBLE_STATE": state,
+        "ENSEMBLE_TOKEN_FILE": f"{_TOKEN}/token",
+        "ENSEMBLE_CA": f"{_TOKEN}/ca.crt",
+        "ENSEMBLE_PID": f"{mount}/ensemble.pid",
+    }
+    cycle = container.setdefault("lifeCycle", {})
+    cycle.setdefault("preStopExec", f"{mount}/ensemble-stop")
+    commands = container.setdefault("commands", {})
+    stop = f"cp {_ENTRY}/stop.sh {mount}/ensemble-stop && chmod 755 {mount}/ensemble-stop"
+    added = [stop, *_installed(ensemble, mount)]
+    commands["pre"] = "\n".join(filter(None, [commands.get("pre", "").rstrip(), *added]))
+
+
+def _installed(ensemble: Ensemble, mount: str) -> list[str]:
+    """Lines of the shell after which ``ensemble`` is on the PATH."""
+    method = ensemble.install["method"]
+    if method == "View":
+        return [
+            f"until [ -e {mount}/ensemble/ready ]; do sleep 0.2; done",
+            f"export PATH={mount}/ensemble/bin:$PATH",
+        ]
+    if method == "Pip":
+        lines = f"cat > {mount}/requirements.txt <<'END_OF_REQUIREMENTS'\n"
+        lines += f"{ensemble.install['requirements'].rstrip()}\nEND_OF_REQUIREMENTS"
+        pip = f"python3 -m pip install --require-hashes --target {mount}/ensemble"
+        return [
+            lines,
+            f"{pip} -r {mount}/requirements.txt",
+            f"export PATH={mount}/ensemble/bin:$PATH PYTHONPATH={mount}/ensemble:${{PYTHONPATH:-}}",
+        ]
+    return []
+
+
+def _view(member: Member, ensemble: Ensemble, settings: Settings) -> Object:
+    """A container that copies the program to the volume of the view, and is done."""
+    mount = _mount(member)
+    copied = (
+        f"rm -rf {mount}/ensemble {mount}/ensemble.new && "
+        f"cp -R /opt/ensemble {mount}/ensemble.new && touch {mount}/ensemble.new/ready && "
+        f"mv {mount}/ensemble.new {mount}/ensemble && exit 0 || exit 1"
+    )
+    given = member.minicluster["containers"][member.container]
+    found = {
+        "name": "ensemble-view",
+        "image": ensemble.install.get("image") or settings.view,
+        # Before anything else that the Flux Operator has it do.
+        "commands": {"init": copied},
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+    }
+    if "securityContext" in given:
+        found["securityContext"] = given["securityContext"]
+    return found
+
+
+def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) -> list[Object]:
+    """The run that steers all members from outside: its file, its claim and a Job."""
+    tag = run_tag(ensemble, RUNNER, digest)
+    where = ["--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
+    words = ["ensemble", "run", "--tag", tag, "--or-resume", "--no-progress"]
+    words += ["--executor", "remote", *where, "--name", ensemble.namespace]
+    files = config_map(ensemble, RUNNER, [*words, f"{_ENTRY}/ensemble.yaml"], text, digest)
+    claim = _claim_name(ensemble, RUNNER)
+    volume: Mapping[str, Any] = {"emptyDir": {"sizeLimit": "4Gi"}}
+    if claim:
+        volume = {"persistentVolumeClaim": {"claimName": claim}}
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "nodeSelector": ensemble.sidecar.node_selector,
+        "tolerations": list(ensemble.sidecar.tolerations) or None,
+        "imagePullSecrets": list(ensemble.sidecar.pull_secrets) or None,
+        "containers": [
+            {
+                "name": "run",
+                "image": ensemble.sidecar.image or settings.image,
+                "imagePullPolicy": ensemble.sidecar.pull_policy,
+                "command": ["/bin/sh", f"{_ENTRY}/start.sh"],
+                "env": [
+                    {"name": key, "value": value}
+                    for key, value in (
+                        ("ENSEMBLE_STATE", f"{_STATE}/{member_object(ensemble, RUNNER)}"),
+                        ("ENSEMBLE_TOKEN_FILE", f"{_TOKEN}/token"),
+                        ("ENSEMBLE_CA", f"{_TOKEN}/ca.crt"),
+                        ("ENSEMBLE_PID", "/tmp/ensemble.pid"),
+                    )
+                ],
+                "resources": {
+                    "requests": {"cpu": "250m", "memory": "256Mi"},
+                    "limits": {"cpu": "2", "memory": "2Gi"},
+                },
+                "securityContext": RESTRICTED,
+                "volumeMounts": [
+                    {"name": "files", "mountPath": _ENTRY, "readOnly": True},
+                    {"name": "token", "mountPath": _TOKEN, "readOnly": True},
+                    {"name": "state", "mountPath": _STATE},
+                    {"name": "tmp", "mountPath": "/tmp"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "files", "configMap": {"name": files["metadata"]["name"]}},
+            {
+                "name": "token",
+                "secret": {"secretName": token_secret(ensemble, RUNNER), "defaultMode": 0o440},
+            },
+            {"name": "state", **volume},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        ],
+    }
+    labels = {**mine(ensemble, "run"), "job-index": "none"}
+    spec = {
+        "backoffLimit": 6 if ensemble.restart_policy == "Resume" else 0,
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    job = child(ensemble, "Job", member_object(ensemble, RUNNER), "run", {"spec": spec})
+    job["metadata"]["annotations"] |= {FILE: digest, RUN: tag, TEMPLATE: content(spec)}
+    claims = [_claim(ensemble, RUNNER)] if "size" in ensemble.state else []
+    return [files, *claims, job]

@@ -1,0 +1,108 @@
+"""State of a member's run, as its MiniCluster (or Job) and its first pod show it.
+
+The Flux Operator does not tell when a MiniCluster has finished; pod 0 does: by the termination
+message of its container, which the script that starts the run writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["PodState", "first_pod", "pod_state", "trouble_of"]
+
+Object = Mapping[str, Any]
+
+#: How an indexed Job's pods say which they are.
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_SAID = re.compile(r"ensemble: exit (\d+)")
+_PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+
+
+@dataclass(frozen=True)
+class PodState:
+    """``waiting`` to run, ``running``, ``over`` with the run's exit code (``None`` where none was
+    told), or ``lost``: killed, evicted, gone with its node."""
+
+    phase: Literal["absent", "waiting", "running", "over", "lost"]
+    exit_code: int | None = None
+    message: str = ""
+    started: str = ""
+
+
+def first_pod(pods: Iterable[Object], job: str) -> Object | None:
+    """The newest pod of index 0 of a Job; one that is being deleted only if there is no other."""
+    mine = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get("job-name") == job
+        and (pod["metadata"].get("labels") or {}).get(_INDEX, "0") == "0"
+    ]
+    return max(
+        mine,
+        key=lambda pod: (
+            "deletionTimestamp" not in pod["metadata"],
+            pod["metadata"].get("creationTimestamp", ""),
+            pod["metadata"].get("uid", ""),
+        ),
+        default=None,
+    )
+
+
+def pod_state(pod: Object | None, container: str) -> PodState:
+    """What a pod says of the run in one of its containers."""
+    if pod is None:
+        return PodState("absent")
+    status = pod.get("status") or {}
+    started = status.get("startTime") or ""
+    found = list(status.get("containerStatuses") or ())
+    mine = next((each for each in found if each.get("name") == container), None)
+    state = (mine or {}).get("state") or {}
+    ended = state.get("terminated")
+    if ended is not None:
+        return _ended(ended, started)
+    if status.get("phase") in ("Failed", "Succeeded"):
+        why = status.get("message") or status.get("reason") or "the pod is gone"
+        return PodState("lost", message=why[:1000], started=started)
+    if "deletionTimestamp" in pod["metadata"]:
+        return PodState("lost", message="the pod is being deleted", started=started)
+    if "running" in state:
+        return PodState("running", started=started)
+    return PodState("waiting", message=trouble_of(pod)[1])
+
+
+def _ended(ended: Object, started: str) -> PodState:
+    said = _SAID.search(ended.get("message") or "")
+    code = int(ended.get("exitCode") or 0)
+    if said is not None:
+        return PodState("over", int(said[1]), started=started)
+    if code == 0:
+        why = "the container ended, and the ensemble never ran: did Flux start? Its log says"
+        return PodState("over", None, why, started)
+    if ended.get("reason") == "OOMKilled":
+        return PodState("lost", code, "the container was out of memory", started)
+    return PodState("lost", code, f"the container ended with exit code {code}", started)
+
+
+def trouble_of(pod: Object) -> tuple[str, str]:
+    """Why a pod does not run, as a condition's reason and in words; empty if nothing is wrong."""
+    status = pod.get("status") or {}
+    for each in (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        words = f"{reason}: {waiting.get('message', '')}".rstrip(": ")[:1000]
+        if reason in _PULLING:
+            return "ImagePull", words
+        if reason == "CrashLoopBackOff":
+            return "CrashLoop", words
+        if reason.startswith("Create"):
+            return "Starting", words
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return "Unschedulable", str(condition.get("message", ""))[:1000]
+    return "", ""

@@ -1,0 +1,152 @@
+"""Names, labels and content hashes of what the operator makes; the kinds of objects that it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .resource import Ensemble
+from .schema import GROUP, KIND, PLURAL, VERSION
+
+__all__ = [
+    "FILE",
+    "HASH",
+    "KINDS",
+    "LABEL",
+    "MANAGER",
+    "ORPHAN",
+    "RUN",
+    "TEMPLATE",
+    "Kind",
+    "Object",
+    "child",
+    "content",
+    "is_mine",
+    "member_object",
+    "mine",
+    "run_tag",
+    "without_nothing",
+]
+
+Object = dict[str, Any]
+
+MANAGER = "ensemble-operator"
+#: The label that says to which Ensemble something belongs, and annotations of what is made.
+LABEL = f"{GROUP}/ensemble"
+HASH, FILE, RUN, TEMPLATE = (f"{GROUP}/{word}" for word in ("hash", "file", "run", "template"))
+#: The finalizer of Ensembles whose children are to stay.
+ORPHAN = f"{GROUP}/orphan"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where objects of a kind are in the API; ``watched`` ones are known without being asked."""
+
+    group: str
+    version: str
+    plural: str
+    watched: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The path of an object, or of all of them in a namespace."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+
+
+_RBAC = "rbac.authorization.k8s.io"
+KINDS: Mapping[str, Kind] = {
+    KIND: Kind(GROUP, VERSION, PLURAL),
+    "MiniCluster": Kind("flux-framework.org", "v1alpha2", "miniclusters"),
+    "Deployment": Kind("apps", "v1", "deployments"),
+    "Job": Kind("batch", "v1", "jobs"),
+    "Pod": Kind("", "v1", "pods"),
+    "ConfigMap": Kind("", "v1", "configmaps"),
+    "Service": Kind("", "v1", "services"),
+    "ServiceAccount": Kind("", "v1", "serviceaccounts"),
+    "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
+    "Role": Kind(_RBAC, "v1", "roles"),
+    "RoleBinding": Kind(_RBAC, "v1", "rolebindings"),
+    "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies"),
+    "HorizontalPodAutoscaler": Kind("autoscaling", "v2", "horizontalpodautoscalers"),
+    "Secret": Kind("", "v1", "secrets", watched=False),
+    "Event": Kind("", "v1", "events", watched=False),
+    "Lease": Kind("coordination.k8s.io", "v1", "leases", watched=False),
+}
+
+
+def child(
+    ensemble: Ensemble, kind: str, name: str, component: str, body: Mapping[str, Any]
+) -> Object:
+    """An object of an Ensemble, with its labels, its owner and the hash of its content."""
+    found: Object = {
+        "apiVersion": KINDS[kind].api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": ensemble.namespace,
+            "labels": mine(ensemble, component),
+            "ownerReferences": [
+                {
+                    "apiVersion": f"{GROUP}/{VERSION}",
+                    "kind": KIND,
+                    "name": ensemble.name,
+                    "uid": ensemble.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        **body,
+    }
+    found["metadata"]["annotations"] = {HASH: content(found)}
+    return found
+
+
+def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
+    """Labels of what belongs to an Ensemble."""
+    return {
+        "app.kubernetes.io/name": f"ensemble-{component}",
+        "app.kubernetes.io/instance": ensemble.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "ensemble",
+        "app.kubernetes.io/managed-by": MANAGER,
+        LABEL: ensemble.name,
+    }
+
+
+def is_mine(ensemble: Ensemble, found: Mapping[str, Any]) -> bool:
+    """Whether an object was made for this Ensemble, and not for one of its name before it."""
+    owners = found["metadata"].get("ownerReferences", ())
+    return any(each.get("uid") == ensemble.uid and each.get("controller") for each in owners)
+
+
+def content(value: object) -> str:
+    """A short hash of anything that JSON can say."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def member_object(ensemble: Ensemble, member: str) -> str:
+    """What a member's MiniCluster is called; as a member it is that in its namespace."""
+    return f"{ensemble.name}-{member}"
+
+
+def run_tag(ensemble: Ensemble, member: str, digest: str) -> str:
+    """The tag of a run: of this Ensemble and no earlier one of its name, and of this file."""
+    return f"{ensemble.name}-{member}-{content([ensemble.uid, digest])[:10]}"
+
+
+def without_nothing(value: Any) -> Any:
+    """A body as it is created: without fields that are to be absent (``None``)."""
+    if isinstance(value, dict):
+        return {key: without_nothing(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [without_nothing(each) for each in value]
+    return value

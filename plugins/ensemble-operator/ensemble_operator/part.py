@@ -1,0 +1,282 @@
+"""Parts of an Ensemble that run in pods, its members and the run beside them: what is to be done
+about each, and what its entry in the status says. Called by ``plan``.
+
+Where a run has ended is written into the status before anything of it is deleted, and what the
+status says is over is never made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .changes import Change, Create, Delete, Figures, Note, Observed
+from .member_state import PodState, first_pod, pod_state
+from .names import FILE, RUN, TEMPLATE, Object, is_mine
+from .resource import Ensemble
+from .times import said
+
+__all__ = ["BEAT", "Part", "PartPlan", "plan_part"]
+
+#: Seconds without a beat after which a member is unreachable.
+BEAT = 60.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A member or the run: ``objects`` are what it is made of, the last of them what runs.
+
+    ``runs``: whether the ensemble runs in it. ``container`` is the name of its container."""
+
+    name: str
+    objects: tuple[Object, ...]
+    container: str
+    runs: bool = True
+
+    @property
+    def main(self) -> Object:
+        return self.objects[-1]
+
+    @property
+    def tag(self) -> str:
+        return str(self.main["metadata"]["annotations"][RUN])
+
+
+@dataclass
+class PartPlan:
+    """``waits`` is why it is not ready, as a condition's reason and in words; ``outdated`` how what
+    runs differs from what is wanted."""
+
+    entry: dict[str, Any]
+    changes: list[Change] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    over: bool = False
+    ready: bool = False
+    waits: tuple[str, str] = ("WaitingForPods", "")
+    outdated: str = ""
+    conflict: str = ""
+    #: Whether there is something of it in the cluster.
+    there: bool = False
+
+
+def plan_part(
+    ensemble: Ensemble,
+    part: Part,
+    observed: Observed,
+    now: float,
+    *,
+    may_begin: bool,
+    ended: bool,
+) -> PartPlan:
+    """What to do about a part. ``may_begin``: whether what it needs is there; ``ended``: whether
+    the whole is over, on record."""
+    kind, name = part.main["kind"], part.main["metadata"]["name"]
+    before = _before(ensemble, part.name)
+    found = observed.children.get((kind, name))
+    plan = PartPlan(
+        {"name": part.name, "minicluster": name} if kind == "MiniCluster" else {"name": part.name}
+    )
+    if found is not None and not is_mine(ensemble, found):
+        plan.conflict = f"{kind} {name}"
+        plan.entry |= _kept(before)
+        return plan
+    plan.there = found is not None
+    if part.runs and before.get("finishedAt") and before.get("run") == part.tag:
+        plan.over = True
+        plan.entry = dict(before)
+        if found is not None and before.get("result") == "Lost":
+            # Its Job would begin it again, from the beginning.
+            plan.changes.append(
+                _delete(found, Note("Pruned", f"removed {name}, whose run was lost"))
+            )
+        return plan
+    if not part.runs and ended:
+        plan.over = True
+        plan.entry = dict(before) | plan.entry
+        if found is not None:
+            plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: the run is over")))
+        return plan
+    if found is None:
+        _absent(ensemble, part, before, plan, now, may_begin=may_begin)
+        return plan
+    if "deletionTimestamp" in found["metadata"]:
+        plan.waits = ("WaitingForPods", f"{name} is being removed")
+        return plan
+    figures = observed.figures.get(f"{ensemble.namespace}/{name}", Figures())
+    _present(ensemble, part, before, plan, found, observed, figures, now)
+    return plan
+
+
+def _before(ensemble: Ensemble, name: str) -> Mapping[str, Any]:
+    entries = ensemble.status.get("members") or ()
+    return next((each for each in entries if each.get("name") == name), {})
+
+
+def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: before[key] for key in ("run", "file", "startedAt") if key in before}
+
+
+def _delete(found: Object, note: Note) -> Delete:
+    metadata = found["metadata"]
+    return Delete(found["kind"], metadata["name"], metadata["uid"], note)
+
+
+def _absent(
+    ensemble: Ensemble,
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    now: float,
+    *,
+    may_begin: bool,
+) -> None:
+    name = part.main["metadata"]["name"]
+    if ensemble.suspend:
+        plan.waits = ("Suspended", "")
+        return
+    begun = before.get("startedAt") and before.get("run") == part.tag
+    if begun and part.runs and ensemble.restart_policy == "Fail":
+        why = f"{name} was deleted while it ran, and nothing of its run is kept that could go on"
+        _finish(part, before, plan, None, "Lost", why, now)
+        return
+    plan.entry |= _kept(before) if begun else {}
+    if may_begin:
+        made = Note("Created", f"made {part.main['kind']} {name}")
+        plan.changes.append(Create(part.main, made))
+
+
+def _present(
+    ensemble: Ensemble,
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    found: Object,
+    observed: Observed,
+    figures: Figures,
+    now: float,
+) -> None:
+    metadata = found["metadata"]
+    noted = metadata.get("annotations") or {}
+    ended = before.get("finishedAt") and before.get("run") == noted.get(RUN)
+    if part.runs and ended:  # and another run is wanted, or this would not be asked
+        note = Note("Recreated", f"{metadata['name']} is made anew: its file has changed")
+        plan.changes.append(_delete(found, note))
+        return
+    plan.entry |= {"file": noted.get(FILE, ""), "run": noted.get(RUN, "")}
+    spec, name = found.get("spec") or {}, metadata["name"]
+    if found["kind"] == "MiniCluster":
+        plan.entry |= {"size": spec.get("size", 0), "maxSize": spec.get("maxSize", 0)}
+        if before.get("size") not in (None, plan.entry["size"]) and before.get("run"):
+            size = f"{before['size']} → {plan.entry['size']} nodes"
+            plan.notes.append(Note("Resized", f"{name}: {size}"))
+    state = pod_state(first_pod(observed.pods, name), part.container)
+    if part.runs and state.phase == "over":
+        good = state.exit_code == 0
+        _finish(part, before, plan, state.exit_code, "Succeeded" if good else "Failed",
+                state.message, now, state.started)  # fmt: skip
+        return
+    if ensemble.suspend:
+        stopped = Note("Updated", f"removed {name}: the Ensemble is suspended")
+        plan.changes.append(_delete(found, stopped))
+        plan.waits = ("Suspended", "")
+        return
+    if part.runs and _job_failed(observed.children.get(("Job", name))):
+        why = state.message or "its pods failed too often"
+        _finish(part, before, plan, state.exit_code, "Lost", why, now)
+        return
+    if part.runs and state.phase == "lost" and ensemble.restart_policy == "Fail":
+        _finish(part, before, plan, state.exit_code, "Lost", state.message, now)
+        return
+    plan.outdated = _outdated(part, noted, name)
+    if plan.outdated and ensemble.update_policy == "Recreate":
+        note = Note("Recreated", f"{plan.outdated}; it is made anew")
+        plan.changes.append(_delete(found, note))
+        return
+    if state.started or before.get("startedAt"):
+        plan.entry["startedAt"] = before.get("startedAt") or state.started
+    if state.message:
+        plan.entry["message"] = state.message
+    if state.phase == "lost" and before.get("message") != state.message:
+        plan.notes.append(Note("MemberLost", f"{name}: {state.message}", warning=True))
+    _beats(part, before, plan, state, figures, name, now)
+
+
+def _outdated(part: Part, noted: Mapping[str, str], name: str) -> str:
+    wanted = part.main["metadata"]["annotations"]
+    if noted.get(RUN) != wanted[RUN]:
+        return f"RunningOldFile: {name} runs the file as it was"
+    if noted.get(TEMPLATE) != wanted[TEMPLATE]:
+        return f"NeedsRecreate: {name} was made of what has changed since"
+    return ""
+
+
+def _job_failed(job: Object | None) -> bool:
+    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
+
+
+def _finish(
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    code: int | None,
+    result: str,
+    message: str,
+    now: float,
+    started: str = "",
+) -> None:
+    """Its run is over: that goes on record."""
+    entry = plan.entry
+    entry.setdefault("run", before.get("run", ""))
+    # Else it was a run of a file that has changed since.
+    plan.over = entry["run"] == part.tag
+    entry.setdefault("file", before.get("file", ""))
+    entry |= {key: before[key] for key in ("size", "maxSize", "groups") if key in before}
+    began = before.get("startedAt") or started
+    entry |= {"startedAt": began} if began else {}
+    entry |= {"finishedAt": said(now), "result": result}
+    if code is not None:
+        entry["exitCode"] = code
+    if message:
+        entry["message"] = message
+    ended = {"Succeeded": "ended with exit code 0", "Lost": f"was lost: {message}"}
+    words = ended.get(result, f"ended with exit code {code}" if code is not None else message)
+    reason = "Finished" if result == "Succeeded" else "Failed"
+    plan.notes.append(Note(reason, f"the run of {part.name} {words}", result != "Succeeded"))
+
+
+def _beats(
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    state: PodState,
+    figures: Figures,
+    name: str,
+    now: float,
+) -> None:
+    """Whether it is ready, and what its queue looks like."""
+    if part.main["kind"] != "MiniCluster":
+        plan.ready = state.phase == "running"
+        plan.waits = ("WaitingForPods", state.message or f"{name} has no pod that runs")
+        return
+    plan.ready = bool(figures.beat) and now - figures.beat <= BEAT and state.phase != "lost"
+    if state.phase in ("absent", "waiting", "lost"):
+        plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} does not run")
+    elif not figures.beat:
+        plan.waits = ("WaitingForFlux", f"the run in {name} has not told of itself")
+    else:
+        plan.waits = ("Unreachable", f"{name} was last heard of at {said(figures.beat)}")
+    if not figures.beat:
+        return
+    plan.entry["lastHeartbeat"] = said(figures.beat)
+    for key in ("nodes", "cores", "queue"):
+        values = {
+            path.partition(".")[2]: int(value)
+            for path, value in sorted(figures.gauges.items())
+            if path.partition(".")[0] == key and path.count(".") == 1
+        }
+        if values:
+            plan.entry[key] = values
+    if figures.groups:
+        plan.entry["groups"] = [dict(each) for each in figures.groups[:50]]

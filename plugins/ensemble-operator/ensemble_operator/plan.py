@@ -1,0 +1,362 @@
+"""Reconcile as one pure function: an Ensemble and what was seen, to what is to be changed.
+
+``plan`` is level-triggered and idempotent: it looks at how things are, never at how they came to be
+so, and asks for nothing where nothing is to be done. It knows neither a clock nor the API; ``loop``
+calls it with what there is and carries out what it says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .changes import (
+    Change,
+    Create,
+    Delete,
+    Disown,
+    Finalizer,
+    Forget,
+    Keys,
+    Note,
+    Observed,
+    Patch,
+    Plan,
+)
+from .holders import holders, value, wanted
+from .member_objects import RUNNER, member_objects, run_objects, token_secret
+from .names import HASH, ORPHAN, Object, content, is_mine, member_object
+from .part import BEAT, Part, PartPlan, plan_part
+from .resource import Ensemble, Reference, problems, read
+from .service_objects import address, service_objects, tls_secret
+from .settings import Settings
+from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
+from .times import said, seconds
+
+__all__ = ["files_of", "plan"]
+
+#: Seconds between two writes of the status for figures alone.
+_FIGURES = 30.0
+#: Kinds that are removed once nothing that is wanted needs them; claims have journals and stay.
+#: Kinds of which nothing may change, or nothing that matters here.
+_FIXED = ("ConfigMap", "PersistentVolumeClaim", "RoleBinding")
+_PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job")
+
+
+def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
+    """What to do about an Ensemble; ``now`` is in seconds since the epoch."""
+    wrong = problems(found)
+    if wrong:
+        verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
+        return _refused(_blank(found), verdict, now)
+    return _Planning(read(found), observed, settings, now).plan()
+
+
+def _refused(
+    ensemble: Ensemble, valid: Verdict, now: float, changes: tuple[Change, ...] = ()
+) -> Plan:
+    """An Ensemble that cannot be had as it is: what there is of it goes on as it was."""
+    verdicts: dict[str, Verdict] = {"Valid": valid, "Ready": valid}
+    before = ensemble.status
+    status: dict[str, Any] = {
+        **before,
+        "observedGeneration": ensemble.generation,
+        "conditions": conditions(ensemble, verdicts, now),
+    }
+    status["phase"] = before.get("phase") if before.get("members") else "Pending"
+    return Plan(changes, status, tuple(transitions(ensemble, verdicts)))
+
+
+def _blank(found: Object) -> Ensemble:
+    """As much of an Ensemble as there is where its spec cannot be read."""
+    empty: dict[str, Any] = {"metadata": found["metadata"], "spec": {"members": []}}
+    return read({**empty, "status": found.get("status")})
+
+
+def files_of(ensemble: Ensemble) -> dict[str, str | Reference | None]:
+    """The ensemble files: by member, and that of the run beside them."""
+    found: dict[str, str | Reference | None] = {m.name: m.file for m in ensemble.members}
+    return {RUNNER: ensemble.file} if ensemble.outside else found
+
+
+class _Planning:
+    """One call of :func:`plan`."""
+
+    def __init__(
+        self, ensemble: Ensemble, observed: Observed, settings: Settings, now: float
+    ) -> None:
+        self.ensemble, self.observed = ensemble, observed
+        self.settings, self.now = settings, now
+        self.changes: list[Change] = []
+        self.notes: list[Note] = []
+        self.conflicts: list[str] = []
+        self.parts = self._wanted_parts()
+
+    def plan(self) -> Plan:
+        ensemble = self.ensemble
+        if ensemble.deleting:
+            return self._deleting()
+        self._finalizer()
+        valid = self._valid()
+        if not valid[0]:
+            return _refused(ensemble, valid, self.now, tuple(self.changes))
+        finished = self._finished_before()
+        if finished and ensemble.ttl is not None and self._over_since() + ensemble.ttl <= self.now:
+            return Plan((*self.changes, Forget()), ensemble.status)
+        if wanted(ensemble, self.observed.secrets, self.now):
+            self.changes.append(Keys())
+        for body in service_objects(ensemble, self.settings, replicas=0 if finished else 1):
+            self._make(body)
+        ready = service_verdict(ensemble, self.observed, needed=not finished)
+        authority = value(self.observed.secrets.get(tls_secret(ensemble)), "ca.crt")
+        if ensemble.sidecar.tls_secret and not authority:
+            name = ensemble.sidecar.tls_secret
+            ready = (False, "NoSecret", f"the Secret {name} is not there, or has no ca.crt")
+        parts = self._parts(ready[0], finished)
+        self._prune(parts)
+        if self.conflicts:
+            named = ", ".join(dict.fromkeys(self.conflicts))
+            valid = (False, "Conflict", f"{named}: there already, and somebody else's")
+        return self._result(valid, [each for _, each in parts], ready)
+
+    # -- the Ensemble itself -----------------------------------------------------------------------
+
+    def _finalizer(self) -> None:
+        orphan = self.ensemble.on_delete == "Orphan"
+        if orphan != (ORPHAN in self.ensemble.finalizers):
+            self.changes.append(Finalizer(orphan))
+
+    def _deleting(self) -> Plan:
+        """What is to stay loses its owner; all else is collected by Kubernetes."""
+        ensemble = self.ensemble
+        if ORPHAN in ensemble.finalizers:
+            kept = [*self.observed.children.values(), *self.observed.secrets.values()]
+            mine = [each for each in kept if each is not None and is_mine(ensemble, each)]
+            self.changes += [Disown(each) for each in mine] or [Finalizer(False)]
+        return Plan(tuple(self.changes), {**ensemble.status, "phase": "Terminating"})
+
+    def _finished_before(self) -> bool:
+        """Whether it is on record that all of this is over."""
+        if not self.ensemble.status.get("finishedAt"):
+            return False
+        entries = {e["name"]: e for e in self.ensemble.status.get("members") or ()}
+        return all(
+            entries.get(part.name, {}).get("run") == part.tag
+            and bool(entries[part.name].get("finishedAt"))
+            for part in self.parts
+            if part.runs
+        )
+
+    def _over_since(self) -> float:
+        return seconds(self.ensemble.status.get("finishedAt"))
+
+    def _valid(self) -> Verdict:
+        if not self.observed.flux:
+            why = "MiniClusters are not known here: install the Flux Operator"
+            return False, "NoFluxOperator", why
+        wrong = []
+        for name, file in files_of(self.ensemble).items():
+            where = f"member {name}" if name != RUNNER else "the ensemble file"
+            text = self._text(file)
+            if text is None and isinstance(file, Reference):
+                wrong.append(f"{where}: there is no ConfigMap {file.name} with a key {file.key}")
+            errors = self.observed.errors.get(content(text), ()) if text is not None else ()
+            wrong += [f"{where}: {each}" for each in errors]
+        if wrong:
+            return False, "InvalidFile", "\n".join(wrong)
+        reserved = [m.name for m in self.ensemble.members if m.name == RUNNER]
+        if self.ensemble.outside and reserved:
+            return False, "InvalidMember", f"a member cannot be called {RUNNER!r}: the run is"
+        return True, "Sound", ""
+
+    def _text(self, file: str | Reference | None) -> str | None:
+        return self.observed.files.get(file) if isinstance(file, Reference) else file
+
+    # -- objects -----------------------------------------------------------------------------------
+
+    def _make(self, body: Object) -> bool:
+        """Have an object as it is wanted; whether it is there."""
+        kind, name = body["kind"], body["metadata"]["name"]
+        found = self.observed.children.get((kind, name))
+        if found is None:
+            note = Note("Created", f"made {kind} {name}") if kind == "Deployment" else None
+            self.changes.append(Create(body, note))
+            return False
+        if not is_mine(self.ensemble, found):
+            self.conflicts.append(f"{kind} {name}")
+            return False
+        if "deletionTimestamp" in found["metadata"]:
+            return False
+        wanted_hash = body["metadata"]["annotations"][HASH]
+        same = (found["metadata"].get("annotations") or {}).get(HASH) == wanted_hash
+        if not same and kind not in _FIXED:
+            note = Note("Updated", f"changed {kind} {name}") if kind == "Deployment" else None
+            self.changes.append(Patch(body, found, note))
+        return True
+
+    def _wanted_parts(self) -> list[Part]:
+        ensemble = self.ensemble
+        found: list[Part] = []
+        for member in ensemble.members:
+            text = "" if ensemble.outside else self._text(member.file) or ""
+            objects = member_objects(ensemble, member, self.settings, text, content(text))
+            name = member_object(ensemble, member.name)
+            found.append(Part(member.name, tuple(objects), name, runs=not ensemble.outside))
+        if ensemble.outside:
+            text = self._text(ensemble.file) or ""
+            objects = run_objects(ensemble, self.settings, text, content(text))
+            found.append(Part(RUNNER, tuple(objects), "run"))
+        return found
+
+    def _parts(self, ready: bool, finished: bool) -> list[tuple[Part, PartPlan]]:
+        done: list[tuple[Part, PartPlan]] = []
+        for part in self.parts:
+            name = part.main["metadata"]["name"]
+            there = (part.main["kind"], name) in self.observed.children
+            # The run wants all of its members there when it begins.
+            may_begin = ready and (part.name != RUNNER or all(each.ready for _, each in done))
+            each = plan_part(
+                self.ensemble, part, self.observed, self.now, may_begin=may_begin, ended=finished
+            )
+            if each.conflict:
+                self.conflicts.append(each.conflict)
+            elif not each.over and (there or each.changes):
+                for body in part.objects[:-1]:
+                    # Of one that runs with an older file, that file is kept.
+                    if not (there and body["kind"] == "ConfigMap" and each.outdated):
+                        self._make(body)
+            # What mounts it comes after a file.
+            self.changes += each.changes
+            self.notes += each.notes
+            done.append((part, each))
+        return done
+
+    def _prune(self, parts: list[tuple[Part, PartPlan]]) -> None:
+        """Remove what was made for members and files that are not wanted any more."""
+        named = {(b["kind"], b["metadata"]["name"]) for part, _ in parts for b in part.objects}
+        in_use = {
+            name
+            for (kind, _), found in self.observed.children.items()
+            if kind in ("MiniCluster", "Job") and is_mine(self.ensemble, found)
+            for name in _config_maps(found)
+        }
+        for (kind, name), found in sorted(self.observed.children.items()):
+            if kind not in _PRUNED or (kind, name) in named or not is_mine(self.ensemble, found):
+                continue
+            if "deletionTimestamp" in found["metadata"] or (kind == "ConfigMap" and name in in_use):
+                continue
+            note = None if kind == "ConfigMap" else Note("Pruned", f"removed {kind} {name}")
+            self.changes.append(Delete(kind, name, found["metadata"]["uid"], note))
+        known = {each.secret for each in holders(self.ensemble)}
+        for entry in self.ensemble.status.get("members") or ():
+            secret = token_secret(self.ensemble, entry["name"])
+            found_secret = self.observed.secrets.get(secret)
+            if secret not in known and found_secret and is_mine(self.ensemble, found_secret):
+                self.changes.append(Delete("Secret", secret, found_secret["metadata"]["uid"]))
+
+    # -- the status --------------------------------------------------------------------------------
+
+    def _result(self, valid: Verdict, parts: list[PartPlan], service: Verdict) -> Plan:
+        ensemble, before = self.ensemble, self.ensemble.status
+        ended = self._ended(parts)
+        over = bool(parts) and ended is not None
+        members = self._members_ready(parts)
+        verdicts: dict[str, Verdict] = {"Valid": valid, "ServiceReady": service}
+        verdicts["MembersReady"] = members
+        verdicts["Finished"] = ended or (False, "Running", "")
+        outdated = [each.outdated for each in parts if each.outdated]
+        reason, _, words = (outdated[0] if outdated else "").partition(": ")
+        verdicts["Updated"] = (not outdated, reason or "UpToDate", words)
+        first = next((v for v in (valid, service, members) if not v[0]), (True, "Ready", ""))
+        was_ready = _condition(before, "Ready") == "True"
+        verdicts["Ready"] = (True, "Finished", "") if over and valid[0] and was_ready else first
+        status: dict[str, Any] = {
+            "observedGeneration": ensemble.generation,
+            "phase": whole(ensemble, verdicts, any_there=any(each.there for each in parts)),
+            "conditions": conditions(ensemble, verdicts, self.now),
+        }
+        count = [each for each in parts if each.entry.get("minicluster")]
+        ready = sum(each.ready or each.over for each in count)
+        status["membersReady"] = f"{ready}/{len(count)}"
+        port = f":{ensemble.sidecar.port}"
+        status["service"] = {"address": address(ensemble) + port, "ready": service[0]}
+        status |= sums(parts)
+        codes = [str(e.entry["exitCode"]) for e in parts if "exitCode" in e.entry]
+        status |= {"exit": ",".join(codes)} if codes else {}
+        status["members"] = [each.entry for each in parts]
+        if over:
+            status["finishedAt"] = before.get("finishedAt") or said(self.now)
+        self._told(verdicts)
+        return self._sparing(status)
+
+    def _ended(self, parts: list[PartPlan]) -> Verdict | None:
+        """How everything ended; ``None`` while something has not."""
+        if not parts or not all(each.over or not self._runs(each) for each in parts):
+            return None
+        entries = [each.entry for each in parts if self._runs(each)]
+        if not all("finishedAt" in each for each in entries):
+            return None
+        told = [
+            f"{each['name']}: exit code {each['exitCode']}" if "exitCode" in each
+            else f"{each['name']}: {each.get('message', '')}"
+            for each in entries
+        ]  # fmt: skip
+        results = {each.get("result") for each in entries}
+        worst = "Lost" if "Lost" in results else "Failed" if "Failed" in results else "Succeeded"
+        return True, worst, "; ".join(told)
+
+    def _runs(self, part: PartPlan) -> bool:
+        return not self.ensemble.outside or part.entry["name"] == RUNNER
+
+    def _members_ready(self, parts: list[PartPlan]) -> Verdict:
+        waiting = [e for e in parts if not e.ready and not e.over and e.entry.get("minicluster")]
+        if not parts:
+            return False, "WaitingForPods", ""
+        if not waiting:
+            return True, "Ready", ""
+        reason, words = waiting[0].waits
+        return False, reason, words
+
+    def _told(self, verdicts: dict[str, Verdict]) -> None:
+        ensemble, before = self.ensemble, self.ensemble.status
+        self.notes += transitions(ensemble, verdicts)
+        if before.get("observedGeneration") == ensemble.generation:
+            return
+        if ensemble.sidecar.foreign:
+            why = "it is of upstream's operator, and has no service that members could speak with"
+            self.notes.append(
+                Note("Ignored", f"sidecar.image {ensemble.sidecar.foreign}: {why}", warning=True)
+            )
+        branches = [each.name for each in ensemble.members if each.branch]
+        if branches:
+            why = "nothing is installed from git"
+            named = ", ".join(branches)
+            self.notes.append(Note("Ignored", f"branch of {named}: {why}", warning=True))
+
+    def _sparing(self, status: dict[str, Any]) -> Plan:
+        """The plan, with the status as it was where nothing that matters has changed."""
+        before = self.ensemble.status
+        same, but_figures = not_new(status, before)
+        again: list[float] = []
+        if same or (but_figures and self.now - self.observed.written < _FIGURES):
+            if not same:
+                again.append(self.observed.written + _FIGURES)
+            status = dict(before)
+        beats = [each.beat + BEAT + 1 for each in self.observed.figures.values()]
+        again += [at for at in beats if at > self.now]
+        if self.ensemble.ttl is not None and status.get("finishedAt"):
+            again.append(seconds(status["finishedAt"]) + self.ensemble.ttl)
+        return Plan(tuple(self.changes), status, tuple(self.notes), min(again, default=None))
+
+
+def _condition(status: Any, kind: str) -> str:
+    known = [each["status"] for each in status.get("conditions") or () if each["type"] == kind]
+    return str(known[0]) if known else ""
+
+
+def _config_maps(found: Object) -> list[str]:
+    """ConfigMaps that a MiniCluster or a Job mounts."""
+    spec = found.get("spec") or {}
+    volumes = [v for c in spec.get("containers") or () for v in (c.get("volumes") or {}).values()]
+    pod = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or ()
+    named = [v.get("configMapName") for v in volumes]
+    return [n for n in [*named, *((v.get("configMap") or {}).get("name") for v in pod)] if n]

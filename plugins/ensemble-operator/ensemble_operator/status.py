@@ -1,0 +1,131 @@
+"""Status of an Ensemble: conditions, phase and sums, from what was found. Called by ``plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .changes import Note, Observed
+from .member_state import trouble_of
+from .names import is_mine
+from .part import PartPlan
+from .resource import Ensemble
+from .times import said
+
+__all__ = ["Verdict", "conditions", "not_new", "service_verdict", "sums", "transitions", "whole"]
+
+Object = Mapping[str, Any]
+#: A condition as it is now: its status, its reason and its message.
+Verdict = tuple[bool, str, str]
+
+#: Fields of the status that change with the queue, and are not worth a write of their own.
+_FIGURES = ("nodes", "cores", "queue", "running", "waiting")
+_MEMBER_FIGURES = ("nodes", "cores", "queue", "groups", "lastHeartbeat")
+_TOLD = {
+    ("Valid", False): None,
+    ("ServiceReady", True): "ServiceReady",
+    ("MembersReady", True): "MemberReady",
+}
+
+
+def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> Verdict:
+    """Whether the service is there, and what keeps it from being so."""
+    if not needed:
+        return True, "NotNeeded", "everything is over"
+    deployment = observed.children.get(("Deployment", ensemble.name)) or {"metadata": {}}
+    if (
+        is_mine(ensemble, deployment)
+        and ((deployment.get("status") or {}).get("availableReplicas") or 0) >= 1
+    ):
+        return True, "Available", ""
+    for pod in observed.pods:
+        labels = pod["metadata"].get("labels") or {}
+        if labels.get("app.kubernetes.io/component") == "service":
+            reason, words = trouble_of(pod)
+            if reason:
+                return False, reason, words
+    return False, "Starting", "the Deployment of the service is not available yet"
+
+
+def conditions(
+    ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float
+) -> list[dict[str, Any]]:
+    """All conditions: these, each since when it holds, and others as they were."""
+    before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
+    found = [each for kind, each in before.items() if kind not in verdicts]
+    for kind, (holds, reason, message) in verdicts.items():
+        status = "True" if holds else "False"
+        old = before.get(kind, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        found.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": message[:4096],
+                "lastTransitionTime": since or said(now),
+            }
+        )
+    return found
+
+
+def transitions(ensemble: Ensemble, verdicts: Mapping[str, Verdict]) -> list[Note]:
+    """Events of conditions that have changed."""
+    before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
+    notes = []
+    for kind, (holds, reason, message) in verdicts.items():
+        old = before.get(kind, {})
+        was = (old.get("status") == "True", old.get("reason"), old.get("message"))
+        if kind == "Valid" and not holds and was != (False, reason, message[:4096]):
+            notes.append(Note(reason, message[:1000], warning=True))
+        elif holds and not was[0] and (kind, True) in _TOLD:
+            notes.append(Note(str(_TOLD[(kind, True)]), message or f"{kind} now"))
+    return notes
+
+
+def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
+    """Figures of all members that are not over."""
+    found: dict[str, Any] = {}
+    for key in ("nodes", "cores", "queue"):
+        total: dict[str, int] = {}
+        for part in parts:
+            for name, value in part.entry.get(key, {}).items() if not part.over else ():
+                total[name] = total.get(name, 0) + value
+        if total:
+            found[key] = total
+    queue = found.get("queue", {})
+    if queue:
+        found["running"] = queue.get("run", 0) + queue.get("cleanup", 0)
+        found["waiting"] = sum(queue.get(each, 0) for each in ("depend", "priority", "sched"))
+    return found
+
+
+def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
+    """The phase, for people."""
+    if ensemble.deleting:
+        return "Terminating"
+    if verdicts.get("Finished", (False,))[0]:
+        return "Succeeded" if verdicts["Finished"][1] == "Succeeded" else "Failed"
+    if ensemble.suspend and not any_there:
+        return "Suspended"
+    if verdicts["Ready"][0]:
+        return "Running"
+    return "Starting" if verdicts["Valid"][0] else "Pending"
+
+
+def not_new(status: Object, before: Object) -> tuple[bool, bool]:
+    """Whether a status says the same as the one before, and whether it does but for its figures."""
+
+    def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:
+        found = {key: each for key, each in value.items() if key not in own}
+        entries = found.get("members") or ()
+        found["members"] = [
+            {key: each for key, each in entry.items() if key not in members} for entry in entries
+        ]
+        return found
+
+    beats = ("lastHeartbeat",)
+    same = bare(status, beats, ()) == bare(before, beats, ())
+    return same, same or bare(status, _MEMBER_FIGURES, _FIGURES) == bare(
+        before, _MEMBER_FIGURES, _FIGURES
+    )

@@ -1,0 +1,118 @@
+"""Certificates and tokens: made once, kept, and mended where one of their Secrets is gone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from ensemble_service import TokenFile
+
+sys.path.insert(0, str(Path(__file__).parent))  # for world
+
+from ensemble_operator.holders import renew_at, value, wanted
+from ensemble_operator.keys import made
+from ensemble_operator.names import Object
+from ensemble_operator.resource import Ensemble, read
+from world import FILE, ensemble, member
+
+NOW = 1_800_000_000.0
+
+
+def keys(found: Ensemble, secrets: dict[str, Object | None]) -> list[str]:
+    """Make what is to be made; the names of what was written."""
+    written = made(found, secrets, NOW)
+    secrets.update({each["metadata"]["name"]: each for each in written})
+    return [each["metadata"]["name"] for each in written]
+
+
+@pytest.fixture
+def study() -> Ensemble:
+    return read(ensemble(member(), member(name="b")))
+
+
+def test_they_are_made_once(study: Ensemble) -> None:
+    secrets: dict[str, Object | None] = {}
+    assert wanted(study, secrets, NOW)
+    assert keys(study, secrets) == ["study-tls", "study-tokens", "study-0-token", "study-b-token"]
+    assert not wanted(study, secrets, NOW)
+    assert keys(study, secrets) == []
+
+
+def test_the_service_knows_whose_each_token_is_and_no_token_by_itself(
+    study: Ensemble, tmp_path: Path
+) -> None:
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    file = tmp_path / "tokens.json"
+    file.write_text(value(secrets["study-tokens"], "tokens.json"))
+    file.chmod(0o600)
+    known = TokenFile(file)
+    for name, member_name in (
+        ("study-0-token", "default/study-0"),
+        ("study-b-token", "default/study-b"),
+    ):
+        text = value(secrets[name], "token")
+        assert known.identify(text).member == member_name
+        assert text not in file.read_text()
+    viewer = known.identify(value(secrets["study-tokens"], "viewer"))
+    assert (viewer.role, viewer.namespace) == ("viewer", "default")
+
+
+@pytest.mark.parametrize("name", ["study-tls", "study-tokens", "study-0-token"])
+def test_one_that_was_deleted_is_made_again_and_the_other_tokens_stay(
+    study: Ensemble, name: str
+) -> None:
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    before = {each: value(secrets[each], "token") for each in ("study-0-token", "study-b-token")}
+    secrets[name] = None
+    assert wanted(study, secrets, NOW)
+    assert name in keys(study, secrets)
+    assert not wanted(study, secrets, NOW)
+    for each, text in before.items():
+        assert (value(secrets[each], "token") == text) == (each != name)
+    lines = json.loads(value(secrets["study-tokens"], "tokens.json"))["tokens"]
+    assert len(lines) == 3
+
+
+def test_a_token_of_a_member_that_is_gone_counts_no_more(study: Ensemble) -> None:
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    fewer = read(ensemble(member(name="b")))
+    assert wanted(fewer, secrets, NOW)
+    keys(fewer, secrets)
+    lines = json.loads(value(secrets["study-tokens"], "tokens.json"))["tokens"]
+    assert {each["member"] for each in lines} == {None, "default/study-b"}
+
+
+def test_certificates_are_renewed_at_two_thirds_of_their_time_from_the_same_authority(
+    study: Ensemble,
+) -> None:
+    secrets: dict[str, Object | None] = {}
+    keys(study, secrets)
+    before = secrets["study-tls"]
+    at = renew_at(before)
+    assert NOW + 365 * 86400 * 0.6 < at < NOW + 365 * 86400 * 0.7
+    assert not wanted(study, secrets, at - 1)
+    assert wanted(study, secrets, at + 1)
+    written = {each["metadata"]["name"]: each for each in made(study, secrets, at + 1)}
+    assert list(written) == ["study-tls"]
+    assert value(written["study-tls"], "ca.crt") == value(before, "ca.crt")
+    assert value(written["study-tls"], "server.crt") != value(before, "server.crt")
+
+
+def test_with_certificates_of_the_users_only_tokens_are_made() -> None:
+    found = read(ensemble(sidecar={"tls": {"secretName": "mine"}}))
+    secrets: dict[str, Object | None] = {"mine": {"data": {}}}
+    assert keys(found, secrets) == ["study-tokens", "study-0-token"]
+
+
+def test_the_run_beside_the_members_steers_them_all() -> None:
+    shared = ensemble(member(), ensemble=FILE)
+    del shared["spec"]["members"][0]["ensemble"]
+    secrets: dict[str, Object | None] = {}
+    assert "study-run-token" in keys(read(shared), secrets)
+    lines = json.loads(value(secrets["study-tokens"], "tokens.json"))["tokens"]
+    assert {each["role"] for each in lines} == {"viewer", "member", "controller"}

@@ -1,0 +1,620 @@
+"""What becomes of an Ensemble: tables of what there is and what is done about it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for world
+
+from ensemble_operator.changes import Delete, Figures, Keys
+from ensemble_operator.names import content
+from ensemble_operator.resource import Reference
+from world import FILE, World, ensemble, member, running
+
+OTHER = FILE.replace("'true'", "'false'")
+
+
+def kinds(world: World) -> set[str]:
+    return {kind for kind, _ in world.children}
+
+
+def minicluster(world: World, name: str = "study-0") -> dict[str, Any]:
+    found: dict[str, Any] = world.children[("MiniCluster", name)]["spec"]
+    return found
+
+
+def told(world: World) -> list[str]:
+    return [each.reason for each in world.events]
+
+
+# -- what is made ------------------------------------------------------------------------------------
+
+
+def test_an_ensemble_becomes_a_service_and_then_a_minicluster() -> None:
+    world = World(ensemble())
+    world.step()
+    assert kinds(world) == {
+        "ServiceAccount",
+        "Role",
+        "RoleBinding",
+        "Deployment",
+        "Service",
+        "NetworkPolicy",
+    }
+    assert isinstance(world.done[0], Keys), "the Secrets come before what mounts them"
+    world.kubernetes()
+    world.step()
+    assert {"MiniCluster", "ConfigMap"} <= kinds(world)
+    assert list(world.children)[-2][0] == "ConfigMap", "a file comes before what mounts it"
+    world.settle()
+    assert world.condition("ServiceReady")[0] == "True"
+    assert world.condition("MembersReady") == ("False", "WaitingForPods")
+    assert world.status["phase"] == "Starting"
+    assert told(world).count("Created") == 2
+
+
+def test_it_is_ready_once_its_members_tell_of_themselves() -> None:
+    world = running()
+    assert world.condition("Ready")[0] == "True"
+    assert (world.status["phase"], world.status["membersReady"]) == ("Running", "1/1")
+    assert world.status["nodes"] == {"up": 1, "free": 1}
+    assert world.status["running"] == 1
+    assert world.entry()["groups"] == [{"name": "a", "success": 1}]
+    assert world.status["service"]["address"] == "study-grpc.default.svc:50051"
+
+
+def test_everything_belongs_to_the_ensemble_and_says_so() -> None:
+    world = running()
+    for found in [*world.children.values(), *world.secrets.values()]:
+        assert found is not None
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (
+            "uid-e",
+            True,
+            True,
+        )
+        assert found["metadata"]["labels"]["ensemble.flux-framework.org/ensemble"] == "study"
+
+
+def test_the_members_size_is_one_unless_said_and_no_larger_than_it_began() -> None:
+    spec = minicluster(running())
+    assert (spec["size"], spec["minSize"], spec["maxSize"]) == (1, 1, 1)
+    spec = minicluster(running(ensemble(member(3))))
+    assert (spec["size"], spec["minSize"], spec["maxSize"]) == (3, 1, 3)
+
+
+def test_what_the_user_gave_of_a_minicluster_is_added_to_and_never_replaced() -> None:
+    given = {
+        "containers": [
+            {
+                "image": "a",
+                "environment": {"OMP_NUM_THREADS": "2"},
+                "commands": {"pre": "module load x"},
+                "volumes": {"data": {"claimName": "data", "path": "/data"}},
+            },
+            {"image": "b", "name": "log", "command": "tail -f /x"},
+        ],
+        "pod": {"tolerations": [{"key": "gpu"}], "labels": {"team": "x"}},
+        "flux": {"environment": {"A": "b"}},
+        "network": {"disableAffinity": True},
+        "unheardOf": {"by": "us"},
+    }
+    spec = minicluster(running(ensemble(member(spec=given))))
+    first = spec["containers"][0]
+    assert first["environment"]["OMP_NUM_THREADS"] == "2"
+    assert first["commands"]["pre"].startswith("module load x\n")
+    assert first["volumes"]["data"] == {"claimName": "data", "path": "/data"}
+    assert spec["containers"][1] == given["containers"][1]  # type: ignore[index]
+    assert spec["pod"]["tolerations"] == [{"key": "gpu"}]
+    assert spec["pod"]["labels"]["team"] == "x"
+    assert spec["flux"]["environment"] == {"A": "b"}
+    assert spec["network"]["disableAffinity"] is True
+    assert spec["unheardOf"] == {"by": "us"}
+
+
+def test_nothing_is_installed_when_a_pod_starts() -> None:
+    spec = minicluster(running())
+    text = str(spec)
+    assert not any(word in text for word in ("apt-get", "yum ", "pip install"))
+    assert [each["name"] for each in spec["containers"][1:]] == ["ensemble-view"]
+    image = minicluster(running(ensemble(install={"method": "Image"})))
+    assert len(image["containers"]) == 1
+    pip = minicluster(running(ensemble(install={"method": "Pip", "requirements": "a==1 --hash=x"})))
+    assert "pip install --require-hashes" in pip["containers"][0]["commands"]["pre"]
+
+
+def test_members_reach_the_service_by_name_with_a_token_and_an_authority_of_their_own() -> None:
+    world = running(ensemble(member(), member()))
+    files = {n: f for (kind, n), f in world.children.items() if kind == "ConfigMap"}
+    for name, found in files.items():
+        script = found["data"]["start.sh"]
+        assert "--host study-grpc.default.svc --port 50051" in script
+        assert "--or-resume" in script
+        assert found["immutable"] is True
+        assert name.startswith("study-")
+    assert len(files) == 2
+    for index in range(2):
+        container = minicluster(world, f"study-{index}")["containers"][0]
+        assert container["volumes"]["ensemble-member"]["secretName"] == f"study-{index}-token"
+        assert container["environment"]["ENSEMBLE_CA"].endswith("ca.crt")
+
+
+def test_the_service_may_resize_its_own_members_and_nothing_else() -> None:
+    world = running(ensemble(member(), member(name="b")))
+    rules = world.children[("Role", "study")]["rules"]
+    assert all(rule["resourceNames"] == ["study-0", "study-b"] for rule in rules)
+    done = {(verb, what) for rule in rules for verb in rule["verbs"] for what in rule["resources"]}
+    assert done == {("get", "miniclusters"), ("patch", "miniclusters/scale"), ("get", "jobs")}
+
+
+def test_the_image_of_upstream_is_ignored_and_that_is_said() -> None:
+    image = "ghcr.io/converged-computing/ensemble-python:latest"
+    world = running(ensemble(sidecar={"image": image, "pullAlways": True}))
+    (container,) = world.children[("Deployment", "study")]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "ensemble:1.0.0"
+    assert container["imagePullPolicy"] == "Always"
+    assert told(world).count("Ignored") == 1
+
+
+def test_pods_of_ours_are_left_alone_by_the_flux_operator() -> None:
+    world = running()
+    template = world.children[("Deployment", "study")]["spec"]["template"]
+    assert template["metadata"]["labels"]["job-index"] == "none"
+
+
+def test_a_pod_is_not_started_again_because_jobs_failed() -> None:
+    spec = minicluster(running())
+    assert spec["pod"]["restartPolicy"] == "Never"
+    assert spec["backoffLimit"] == 1
+    kept = minicluster(running(ensemble(state={"size": "1Gi"})))
+    assert kept["backoffLimit"] == 6
+
+
+def test_journals_are_in_a_claim_of_each_member_where_that_is_wanted() -> None:
+    world = running(ensemble(member(), member(), state={"size": "2Gi", "storageClassName": "fast"}))
+    for name in ("study-0", "study-1"):
+        claim = world.children[("PersistentVolumeClaim", name)]["spec"]
+        assert claim["resources"]["requests"]["storage"] == "2Gi"
+        container = minicluster(world, name)["containers"][0]
+        assert container["volumes"]["ensemble-state"]["claimName"] == name
+        assert container["environment"]["ENSEMBLE_STATE"] == f"/var/lib/ensemble/{name}"
+    mine = running(ensemble(member(), state={"claim": "mine"}))
+    assert "PersistentVolumeClaim" not in kinds(mine)
+    assert minicluster(mine)["containers"][0]["volumes"]["ensemble-state"]["claimName"] == "mine"
+
+
+def test_an_autoscaler_is_made_where_it_is_asked_for_and_rules_are_kept_from_the_size() -> None:
+    scaled = member(1, resize="HPA", autoscaling={"metrics": []}, spec={"maxSize": 4})
+    world = running(ensemble(scaled, member()))
+    spec = world.children[("HorizontalPodAutoscaler", "study-0")]["spec"]
+    assert spec["scaleTargetRef"]["name"] == "study-0"
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
+    deployment = world.children[("Deployment", "study")]["spec"]["template"]["spec"]
+    assert '--option=fixed=["default/study-0"]' in deployment["containers"][0]["args"]
+
+
+# -- a change ----------------------------------------------------------------------------------------
+
+
+def test_a_changed_image_of_the_service_is_taken_at_once() -> None:
+    world = running()
+    world.edit(lambda spec: spec.update(sidecar={"image": "mine:2"}))
+    world.settle()
+    pod = world.children[("Deployment", "study")]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "mine:2"
+    assert "Updated" in told(world)
+
+
+@pytest.mark.parametrize("change", ["file", "minicluster"])
+def test_what_runs_goes_on_as_it_was_until_it_is_over(change: str) -> None:
+    world = running()
+    before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
+
+    def edit(spec: Any) -> None:
+        if change == "file":
+            spec["members"][0]["ensemble"] = OTHER
+        else:
+            spec["members"][0]["minicluster"]["spec"]["containers"][0]["image"] = "lammps:2"
+
+    world.edit(edit)
+    world.settle()
+    assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] == before
+    reason = "RunningOldFile" if change == "file" else "NeedsRecreate"
+    assert world.condition("Updated") == ("False", reason)
+    assert len([n for k, n in world.children if k == "ConfigMap"]) == 1, (
+        "no file of what is to come"
+    )
+    world.ends("study-0")
+    world.settle()
+    again = ("MiniCluster", "study-0")
+    if change == "file":  # a new file is a new run
+        assert world.children[again]["metadata"]["uid"] != before
+    else:
+        assert world.condition("Finished") == ("True", "Succeeded")
+    assert world.condition("Updated")[0] == "True"
+
+
+def test_with_recreate_a_change_is_taken_at_once() -> None:
+    world = running(ensemble(updatePolicy="Recreate"))
+    before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
+    world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
+    world.settle()
+    assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] != before
+    (files,) = [f for (k, _), f in world.children.items() if k == "ConfigMap"]
+    assert files["data"]["ensemble.yaml"] == OTHER
+    assert "Recreated" in told(world)
+
+
+def test_a_size_that_others_changed_is_never_put_back() -> None:
+    world = running(ensemble(member(2, spec={"maxSize": 8})))
+    world.children[("MiniCluster", "study-0")]["spec"]["size"] = 5
+    world.settle()
+    assert minicluster(world)["size"] == 5
+    assert world.entry()["size"] == 5
+    assert "Resized" in told(world)
+
+
+def test_a_removed_member_goes_and_the_others_stay_as_they_are() -> None:
+    world = running(ensemble(member(name="a"), member(name="b")))
+    before = world.children[("MiniCluster", "study-b")]["metadata"]["uid"]
+    world.edit(lambda spec: spec["members"].pop(0))
+    world.settle()
+    assert [n for k, n in world.children if k == "MiniCluster"] == ["study-b"]
+    assert world.children[("MiniCluster", "study-b")]["metadata"]["uid"] == before
+    assert world.secrets["study-a-token"] is None
+    assert world.children[("Role", "study")]["rules"][0]["resourceNames"] == ["study-b"]
+    assert "Pruned" in told(world)
+
+
+def test_a_changed_configmap_is_a_changed_file() -> None:
+    reference = Reference("files", "ensemble.yaml")
+    found = ensemble({**member(), "ensembleFrom": {"configMapKeyRef": {"name": "files"}}})
+    del found["spec"]["members"][0]["ensemble"]
+    world = running(found, files={reference: FILE})
+    world.more["files"] = {reference: OTHER}
+    world.settle()
+    assert world.condition("Updated") == ("False", "RunningOldFile")
+    world.more["files"] = {reference: None}
+    world.settle()
+    assert world.condition("Valid") == ("False", "InvalidFile")
+    assert ("MiniCluster", "study-0") in world.children
+
+
+# -- the end -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "result"), [(0, "Succeeded"), (1, "Failed"), (3, "Failed")])
+def test_an_end_is_told_and_nothing_is_made_anew(code: int, result: str) -> None:
+    world = running()
+    world.ends("study-0", code)
+    world.settle()
+    assert world.condition("Finished") == ("True", result)
+    assert (world.status["phase"], world.status["exit"]) == (result, str(code))
+    assert world.entry()["exitCode"] == code
+    assert world.condition("Ready")[0] == "True", "kept while finished"
+    assert world.children[("Deployment", "study")]["spec"]["replicas"] == 0
+    assert ("MiniCluster", "study-0") in world.children, "its pods have the logs"
+    world.delete("MiniCluster", "study-0")
+    world.settle()
+    assert ("MiniCluster", "study-0") not in world.children
+
+
+def test_a_pod_that_ends_well_although_nothing_ran_is_a_failure() -> None:
+    world = running()
+    world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
+    world.settle()
+    assert world.condition("Finished") == ("True", "Failed")
+    assert "did Flux start" in world.entry()["message"]
+
+
+def test_that_it_is_over_is_on_record_before_anything_is_deleted() -> None:
+    world = running()
+    world.killed("study-0")
+    first = world.plan()
+    assert not any(isinstance(each, Delete) for each in first.changes)
+    assert first.status["members"][0]["result"] == "Lost"
+    world.found["status"] = dict(first.status)
+    assert any(isinstance(each, Delete) for each in world.plan().changes)
+
+
+def test_a_lost_pod_is_the_end_without_a_claim_and_its_job_is_stopped() -> None:
+    world = running()
+    world.killed("study-0")
+    world.settle()
+    assert world.condition("Finished") == ("True", "Lost")
+    assert ("MiniCluster", "study-0") not in world.children
+    assert "Failed" in told(world)
+
+
+def test_a_lost_pod_is_resumed_where_there_is_a_claim() -> None:
+    world = running(ensemble(state={"claim": "c"}))
+    world.killed("study-0")
+    world.settle()
+    assert world.condition("Finished")[0] == "False"
+    assert world.condition("MembersReady") == ("False", "WaitingForPods")
+    assert told(world).count("MemberLost") == 1
+    world.now += 10
+    world.runs("study-0")
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
+    world.children[("Job", "study-0")] = {
+        "kind": "Job",
+        "metadata": {"name": "study-0", "uid": "j", "ownerReferences": []},
+        "status": {"conditions": [{"type": "Failed", "status": "True"}]},
+    }
+    world.killed("study-0")
+    world.settle()
+    assert world.condition("Finished") == ("True", "Lost")
+
+
+@pytest.mark.parametrize(("state", "ends"), [({}, True), ({"claim": "c"}, False)])
+def test_a_member_deleted_by_hand_is_resumed_if_its_journal_is_kept(state: Any, ends: bool) -> None:
+    world = running(ensemble(state=state))
+    world.delete("MiniCluster", "study-0")
+    world.settle()
+    assert (world.condition("Finished")[0] == "True") == ends
+    assert (("MiniCluster", "study-0") in world.children) != ends
+
+
+def test_an_ensemble_is_deleted_when_its_time_after_the_end_is_over() -> None:
+    world = running(ensemble(ttlSecondsAfterFinished=100))
+    world.ends("study-0")
+    world.settle()
+    again = world.plan().again
+    assert again is not None
+    assert again <= world.now + 100
+    assert not world.gone
+    world.now += 101
+    world.step()
+    assert world.gone
+
+
+def test_one_that_is_over_and_one_that_runs_are_not_finished() -> None:
+    world = running(ensemble(member(), member()))
+    world.ends("study-0")
+    world.settle()
+    assert world.condition("Finished")[0] == "False"
+    assert world.condition("Ready")[0] == "True"
+    world.ends("study-1", 2)
+    world.settle()
+    assert world.condition("Finished") == ("True", "Failed")
+    assert world.status["exit"] == "0,2"
+
+
+# -- suspended ---------------------------------------------------------------------------------------
+
+
+def test_suspended_there_are_no_members_and_the_service_stays() -> None:
+    world = running(ensemble(state={"claim": "c"}))
+    tag = world.entry()["run"]
+    world.edit(lambda spec: spec.update(suspend=True))
+    world.settle()
+    assert "MiniCluster" not in kinds(world)
+    assert world.children[("Deployment", "study")]["spec"]["replicas"] == 1
+    assert world.status["phase"] == "Suspended"
+    world.edit(lambda spec: spec.update(suspend=False))
+    world.settle()
+    world.runs("study-0")
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
+    assert world.entry()["run"] == tag, "the same run goes on"
+
+
+# -- one file for all --------------------------------------------------------------------------------
+
+
+def shared(**spec: Any) -> dict[str, Any]:
+    found = ensemble(member(name="a"), member(name="b"), ensemble=FILE, **spec)
+    for each in found["spec"]["members"]:
+        del each["ensemble"]
+    return found
+
+
+def test_a_shared_file_runs_outside_once_all_members_are_there() -> None:
+    world = World(shared())
+    world.settle()
+    assert {n for k, n in world.children if k == "MiniCluster"} == {"study-a", "study-b"}
+    assert ("Job", "study-run") not in world.children
+    for name in ("study-a", "study-b"):
+        world.runs(name)
+    world.settle()
+    job = world.children[("Job", "study-run")]["spec"]
+    assert job["backoffLimit"] == 0
+    assert job["template"]["metadata"]["labels"]["job-index"] == "none"
+    scripts = {n: f["data"]["start.sh"] for (k, n), f in world.children.items() if k == "ConfigMap"}
+    assert sum("ensemble member start" in each for each in scripts.values()) == 2
+    assert sum("--executor remote" in each for each in scripts.values()) == 1
+
+
+def test_members_of_a_shared_file_go_when_its_run_is_over() -> None:
+    world = running(shared())
+    world.ends("study-run")
+    world.pods["study-run-0"]["status"]["containerStatuses"][0]["name"] = "run"
+    world.settle()
+    assert world.condition("Finished") == ("True", "Succeeded")
+    assert "MiniCluster" not in kinds(world)
+    assert ("Job", "study-run") in world.children
+
+
+# -- what is wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"members": []},
+        {"members": [{"ensemble": FILE}]},
+        {"members": [{"ensemble": FILE, "minicluster": {}}]},
+        {"members": [member(spec={"containers": []})]},
+        {"members": [member(spec={"cleanup": True})]},
+        {},
+    ],
+)
+def test_a_wrong_spec_is_a_condition_and_nothing_is_made(spec: Any) -> None:
+    world = World({**ensemble(), "spec": spec})
+    made = world.step()
+    assert made.changes == ()
+    assert world.condition("Valid") == ("False", "InvalidMember")
+    assert world.status["phase"] == "Pending"
+    assert told(world) == ["InvalidMember"]
+    assert world.plan().status == world.status
+
+
+def test_a_wrong_file_is_a_condition_with_places_and_nothing_is_made() -> None:
+    wrong = ["ensemble.yaml:2:54: there is no job group 'b'; did you mean 'a'?"]
+    world = World(ensemble(), errors={content(FILE): wrong})
+    assert world.step().changes == ()
+    found = world.status["conditions"][0]
+    assert (found["type"], found["status"], found["reason"]) == ("Valid", "False", "InvalidFile")
+    assert "ensemble.yaml:2:54" in found["message"]
+    world.more = {}
+    world.settle()
+    assert ("MiniCluster", "study-0") in world.children
+
+
+def test_what_runs_goes_on_when_its_file_is_changed_to_a_wrong_one() -> None:
+    world = running()
+    world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
+    world.more = {"errors": {content(OTHER): ["wrong"]}}
+    world.settle()
+    assert world.condition("Valid") == ("False", "InvalidFile")
+    assert world.status["phase"] == "Running"
+    assert ("MiniCluster", "study-0") in world.children
+
+
+def test_without_the_flux_operator_that_is_said() -> None:
+    world = World(ensemble(), flux=False)
+    assert world.step().changes == ()
+    assert world.condition("Valid") == ("False", "NoFluxOperator")
+
+
+@pytest.mark.parametrize("kind", ["MiniCluster", "Deployment", "Service", "ConfigMap"])
+def test_what_is_somebody_elses_is_never_adopted(kind: str) -> None:
+    probe = running()
+    name = next(n for k, n in probe.children if k == kind)
+    foreign = {"kind": kind, "metadata": {"name": name, "uid": "theirs"}, "spec": {"size": 3}}
+    world = World(ensemble())
+    world.children[(kind, name)] = foreign
+    world.settle()
+    assert world.children[(kind, name)]["metadata"]["uid"] == "theirs"
+    assert world.condition("Valid") == ("False", "Conflict")
+    assert world.condition("Ready")[0] == "False"
+    assert told(world).count("Conflict") == 1
+
+
+def test_an_object_of_an_earlier_ensemble_of_that_name_is_somebody_elses() -> None:
+    world = running()
+    world.found["metadata"]["uid"] = "uid-new"
+    world.found.pop("status")
+    made = world.plan()
+    assert not any(isinstance(each, Delete) for each in made.changes)
+    assert {c["reason"] for c in made.status["conditions"] if c["type"] == "Valid"} == {"Conflict"}
+
+
+def test_a_secret_deleted_by_hand_is_made_again() -> None:
+    for name in ("study-tls", "study-tokens", "study-0-token"):
+        world = running()
+        world.secrets[name] = None
+        world.settle()
+        assert world.secrets[name] is not None
+
+
+def test_certificates_are_renewed_in_time() -> None:
+    world = running()
+    world.now += 1.1e7
+    assert any(isinstance(each, Keys) for each in world.plan().changes)
+
+
+def test_a_secret_of_the_users_that_is_missing_is_said() -> None:
+    world = World(ensemble(sidecar={"tls": {"secretName": "mine"}}))
+    world.secrets["mine"] = None
+    world.step()
+    assert world.condition("ServiceReady") == ("False", "NoSecret")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("ImagePull", {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}),
+        (
+            "CrashLoop",
+            {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+        ),
+        ("Unschedulable", {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}),
+        ("Starting", {}),
+    ],
+)
+def test_why_the_service_is_not_there_is_told(reason: str, status: Any) -> None:
+    world = World(ensemble())
+    world.step()
+    labels = {"app.kubernetes.io/component": "service", "job-name": ""}
+    world.pods["s"] = {"metadata": {"name": "s", "labels": labels}, "status": status}
+    world.step()
+    assert world.condition("ServiceReady") == ("False", reason)
+
+
+def test_why_a_member_is_not_ready_is_told() -> None:
+    world = running()
+    world.now += 61
+    world.step()
+    assert world.condition("MembersReady") == ("False", "Unreachable")
+    world.figures = {}
+    world.step()
+    assert world.condition("MembersReady") == ("False", "WaitingForFlux")
+
+
+# -- the status is written sparingly -----------------------------------------------------------------
+
+
+def test_a_heartbeat_alone_writes_nothing_and_figures_at_most_every_30_seconds() -> None:
+    world = running()
+    world.now += 40
+    world.figures["default/study-0"] = Figures(
+        world.now, world.figures["default/study-0"].gauges, world.figures["default/study-0"].groups
+    )
+    assert world.plan().status == world.status
+    world.runs("study-0", **{"queue.run": 7})
+    world.step()
+    assert world.status["running"] == 7
+    world.now += 10
+    world.runs("study-0", **{"queue.run": 8})
+    made = world.plan()
+    assert made.status == world.status
+    assert made.again == world.written + 30
+    world.now += 20
+    world.step()
+    assert world.status["running"] == 8
+
+
+# -- deletion ----------------------------------------------------------------------------------------
+
+
+def test_deletion_is_kubernetes_business_unless_children_are_to_stay() -> None:
+    world = running()
+    world.found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    assert world.plan().changes == ()
+    assert world.plan().status["phase"] == "Terminating"
+    assert not world.found["metadata"].get("finalizers")
+
+
+def test_with_orphan_children_lose_their_owner_and_stay() -> None:
+    world = running(ensemble(onDelete="Orphan"))
+    assert world.found["metadata"]["finalizers"] == ["ensemble.flux-framework.org/orphan"]
+    world.found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    for _ in range(3):
+        world.step()
+    assert world.gone
+    kept = [*world.children.values(), *filter(None, world.secrets.values())]
+    assert kept
+    assert not any("ownerReferences" in each["metadata"] for each in kept)
+
+
+def test_the_finalizer_goes_when_it_is_not_asked_for_any_more() -> None:
+    world = running(ensemble(onDelete="Orphan"))
+    world.edit(lambda spec: spec.update(onDelete="Cancel"))
+    world.settle()
+    assert world.found["metadata"]["finalizers"] == []

@@ -1,0 +1,147 @@
+"""What would be made, without a cluster; and what the Flux Operator makes of it, by its model."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+from ensemble_minicluster.testing import definition, job_of, pod_errors
+from ensemble_minicluster.testing.kinds import of_definition
+from ensemble_minicluster.testing.schema import complete, errors
+from ensemble_operator.main import main
+from ensemble_service.commands.member import member as member_command
+from ensemble_service.commands.server import main as server_command
+
+from ensemble_core.cli.main import main as ensemble_command
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
+Object = dict[str, Any]
+
+
+def rendered(file: Path) -> list[Object]:
+    done = CliRunner().invoke(main, ["render", str(file)], standalone_mode=False)
+    assert done.exception is None, done.exception
+    return list(yaml.safe_load_all(done.output))
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
+def test_a_minicluster_is_accepted_and_its_pods_can_be_created(file: Path) -> None:
+    kind = of_definition(yaml.safe_load(definition().read_text(encoding="utf-8")))
+    assert kind.schema is not None
+    for found in of_kind(rendered(file), "MiniCluster"):
+        whole = complete(found, dict(kind.schema))
+        assert errors({**whole, "metadata": {}}, dict(kind.schema)) == []
+        job = job_of({**found, **whole, "metadata": found["metadata"]})
+        assert pod_errors(job["spec"]["template"]["spec"]) == []
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
+def test_every_command_takes_the_words_that_it_is_given(file: Path) -> None:
+    objects = rendered(file)
+    scripts = [each["data"]["start.sh"] for each in of_kind(objects, "ConfigMap")]
+    assert scripts
+    for script in scripts:
+        program, *words = shlex.split(script.splitlines()[1].removesuffix(" &"))
+        assert program == "ensemble"
+        command: Any = ensemble_command
+        if words[0] == "member":
+            command, words = member_command, words[1:]
+        name, words = words[0], words[1:]
+        context = click.Context(command)
+        chosen = command.get_command(context, name)
+        parsed = chosen.make_context(name, list(words)).params
+        assert parsed
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    start = server_command.commands["start"]
+    parsed = start.make_context("start", list(container["args"])).params
+    assert parsed["kubernetes"] is True
+    assert parsed["insecure"] is False
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
+def test_pods_of_ours_run_without_privileges(file: Path) -> None:
+    for kind in ("Deployment", "Job"):
+        for found in of_kind(rendered(file), kind):
+            pod = found["spec"]["template"]["spec"]
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            for container in pod["containers"]:
+                security = container["securityContext"]
+                assert security["capabilities"] == {"drop": ["ALL"]}
+                assert security["allowPrivilegeEscalation"] is False
+                assert security["readOnlyRootFilesystem"] is True
+                mounts = {each["name"] for each in container["volumeMounts"]}
+                assert mounts == {each["name"] for each in pod["volumes"]}
+
+
+def test_the_program_is_copied_to_a_volume_that_both_containers_mount() -> None:
+    """Of the kinds of volume that there are, the Flux Operator mounts every emptyDir at /dev/shm."""
+    (found,) = of_kind(rendered(EXAMPLES[-1].parent / "hello-world.yaml"), "MiniCluster")
+    kind = of_definition(yaml.safe_load(definition().read_text(encoding="utf-8")))
+    whole = complete(found, dict(kind.schema or {}))
+    pod = job_of({**found, **whole, "metadata": found["metadata"]})["spec"]["template"]["spec"]
+    runs, view = pod["containers"]
+    shared = {m["name"] for m in runs["volumeMounts"] if m["mountPath"] == "/mnt/flux"}
+    assert shared == {m["name"] for m in view["volumeMounts"] if m["mountPath"] == "/mnt/flux"}
+    assert len(shared) == 1
+    init = found["spec"]["containers"][1]["commands"]["init"]
+    assert "/mnt/flux/ensemble" in init
+    assert (
+        "until [ -e /mnt/flux/ensemble/ready ]" in found["spec"]["containers"][0]["commands"]["pre"]
+    )
+
+
+# -- the scripts, run by a shell ---------------------------------------------------------------------
+
+
+def script(tmp_path: Path, command: str) -> tuple[Path, Path]:
+    from ensemble_operator import member_objects
+
+    told = tmp_path / "termination-log"
+    text = member_objects._START.format(command=command).replace("/dev/termination-log", str(told))
+    (tmp_path / "start.sh").write_text(text)
+    (tmp_path / "stop.sh").write_text(member_objects._STOP)
+    return tmp_path / "start.sh", told
+
+
+@pytest.mark.parametrize("code", [0, 1, 70])
+def test_how_a_run_ended_is_told_and_its_pod_ends_well(tmp_path: Path, code: int) -> None:
+    start, told = script(tmp_path, f"sh -c 'exit {code}'")
+    env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    done = subprocess.run(["/bin/sh", start], env=env, timeout=60, check=False)
+    assert done.returncode == 0
+    assert told.read_text() == f"ensemble: exit {code}\n"
+
+
+def test_a_run_that_was_killed_says_nothing_and_its_pod_fails(tmp_path: Path) -> None:
+    start, told = script(tmp_path, "sh -c 'kill -9 $$'")
+    env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    done = subprocess.run(["/bin/sh", start], env=env, timeout=60, check=False)
+    assert done.returncode == 137
+    assert not told.exists()
+
+
+def test_a_pod_that_is_deleted_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
+    mark = tmp_path / "stopped"
+    body = f"trap 'touch {mark}; exit 3' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
+    start, told = script(tmp_path, shlex.join(["sh", "-c", body]))
+    env = {"PATH": "/usr/bin:/bin", "ENSEMBLE_PID": str(tmp_path / "pid")}
+    with subprocess.Popen(["/bin/sh", start], env=env) as running:
+        from ensemble_core.testing import wait_until
+
+        wait_until((tmp_path / "up").exists)
+        subprocess.run(["/bin/sh", tmp_path / "stop.sh"], env=env, timeout=60, check=True)
+        assert mark.exists()
+        assert running.wait(60) == 0
+    assert told.read_text() == "ensemble: exit 3\n"

@@ -1,0 +1,290 @@
+"""A namespace in memory for tests of ``plan``: objects, a Flux Operator that makes pods, and time.
+
+What a plan says is carried out at once, as an API server would.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ensemble_operator.changes import (
+    Change,
+    Create,
+    Delete,
+    Disown,
+    Figures,
+    Finalizer,
+    Forget,
+    Keys,
+    Note,
+    Observed,
+    Patch,
+    Plan,
+)
+from ensemble_operator.holders import FILES, RENEW, VIEWER, holders, lines_of, value
+from ensemble_operator.names import HASH, ORPHAN, child, content, without_nothing
+from ensemble_operator.plan import files_of, plan
+from ensemble_operator.resource import Ensemble, Reference, problems, read
+from ensemble_operator.schema import SPEC
+from ensemble_operator.service_objects import tls_secret, tokens_secret
+from ensemble_operator.settings import Settings
+
+Object = dict[str, Any]
+FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
+SETTINGS = Settings()
+
+
+def member(size: int | None = None, **more: Any) -> Object:
+    spec: Object = {"containers": [{"image": "lammps"}]} | ({} if size is None else {"size": size})
+    spec |= more.pop("spec", {})
+    return {"minicluster": {"spec": spec}, "ensemble": FILE, **more}
+
+
+def ensemble(*members: Object, name: str = "study", **spec: Any) -> Object:
+    return {
+        "apiVersion": "ensemble.flux-framework.org/v1alpha1",
+        "kind": "Ensemble",
+        "metadata": {"name": name, "namespace": "default", "uid": "uid-e", "generation": 1},
+        "spec": {"members": list(members or (member(),)), **spec},
+    }
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+class World:
+    """One Ensemble and what there is of it."""
+
+    def __init__(self, found: Object, **observed: Any) -> None:
+        self.found = found
+        self.now = 1_800_000_000.0
+        self.children: dict[tuple[str, str], Object] = {}
+        self.secrets: dict[str, Object | None] = {}
+        self.pods: dict[str, Object] = {}
+        self.figures: dict[str, Figures] = {}
+        self.events: list[Note] = []
+        self.done: list[Change] = []
+        self.more = observed
+        self.gone = False
+        self.written = 0.0
+        self._count = 0
+
+    @property
+    def ensemble(self) -> Ensemble:
+        return read(self.found)
+
+    @property
+    def status(self) -> Object:
+        return dict(self.found.get("status", {}))
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        found = next(each for each in self.status["conditions"] if each["type"] == kind)
+        return found["status"], found["reason"]
+
+    def entry(self, name: str = "0") -> Object:
+        return next(each for each in self.status["members"] if each["name"] == name)
+
+    def uid(self) -> str:
+        self._count += 1
+        return f"uid-{self._count}"
+
+    # -- what the operator does ------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        return Observed(
+            **{
+                "children": copy.deepcopy(self.children),
+                "pods": tuple(self.pods.values()),
+                "secrets": dict(self.secrets),
+                "figures": dict(self.figures),
+                "written": self.written,
+                **self.more,
+            }
+        )
+
+    def plan(self) -> Plan:
+        return plan(copy.deepcopy(self.found), self.observed(), SETTINGS, self.now)
+
+    def step(self) -> Plan:
+        """One reconcile: the status first, then the changes."""
+        made = self.plan()
+        if made.status != self.status:
+            self.found["status"] = dict(made.status)
+            self.written = self.now
+            self.events += made.events
+        for change in made.changes:
+            self.carry_out(change)
+        return made
+
+    def settle(self, most: int = 12) -> None:
+        """Reconcile until there is nothing to do."""
+        for _ in range(most):
+            made = self.plan()
+            if not made.changes and made.status == self.status:
+                return
+            self.step()
+            self.kubernetes()
+        raise AssertionError(f"it goes on for ever: {self.plan().changes}")
+
+    def carry_out(self, change: Change) -> None:
+        self.done.append(change)
+        if change.note:
+            self.events.append(change.note)
+        if isinstance(change, Create):
+            body = without_nothing(copy.deepcopy(change.body))
+            key = (body["kind"], body["metadata"]["name"])
+            assert key not in self.children, f"{key} is there"
+            body["metadata"]["uid"] = self.uid()
+            self.children[key] = body
+        elif isinstance(change, Patch):
+            key = (change.body["kind"], change.body["metadata"]["name"])
+            old = self.children[key]
+            assert old["metadata"]["uid"] == change.found["metadata"]["uid"]
+            body = without_nothing(copy.deepcopy(change.body))
+            body["metadata"]["uid"] = old["metadata"]["uid"]
+            self.children[key] = {**body, **({"status": old["status"]} if "status" in old else {})}
+        elif isinstance(change, Delete):
+            self.delete(change.kind, change.name, change.uid)
+        elif isinstance(change, Keys):
+            for each in quick_keys(self.ensemble, self.secrets, self.now):
+                name = each["metadata"]["name"]
+                each["metadata"]["uid"] = self.uid()
+                self.secrets[name] = each
+        elif isinstance(change, Disown):
+            change.found["metadata"].pop("ownerReferences")
+            name = change.found["metadata"]["name"]
+            if change.found.get("kind") == "Secret":
+                self.secrets[name] = change.found
+            else:
+                self.children[(change.found["kind"], name)] = change.found
+        elif isinstance(change, Finalizer):
+            others = set(self.found["metadata"].get("finalizers", ())) - {ORPHAN}
+            wanted = others | ({ORPHAN} if change.wanted else set())
+            self.found["metadata"]["finalizers"] = sorted(wanted)
+            if "deletionTimestamp" in self.found["metadata"] and not wanted:
+                self.gone = True
+        elif isinstance(change, Forget):
+            self.gone = True
+
+    def delete(self, kind: str, name: str, uid: str | None = None) -> None:
+        if kind == "Secret":
+            self.secrets[name] = None
+            return
+        found = self.children[(kind, name)]
+        assert uid in (None, found["metadata"]["uid"]), "that is another"
+        del self.children[(kind, name)]
+        if kind in ("MiniCluster", "Job"):
+            self.children.pop(("Job", name), None)
+            self.pods = {
+                n: p
+                for n, p in self.pods.items()
+                if p["metadata"]["labels"].get("job-name") != name
+            }
+
+    # -- what others do --------------------------------------------------------------------------
+
+    def kubernetes(self) -> None:
+        """Deployments become available, MiniClusters and Jobs get a pod 0 that waits."""
+        for (kind, name), found in list(self.children.items()):
+            if kind == "Deployment":
+                found["status"] = {"availableReplicas": found["spec"].get("replicas", 1)}
+            if kind in ("MiniCluster", "Job") and not any(
+                pod["metadata"]["labels"]["job-name"] == name for pod in self.pods.values()
+            ):
+                self.pod(name, {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
+
+    def pod(self, job: str, state: Object, phase: str = "Running", container: str = "") -> None:
+        """Pod 0 of a MiniCluster, with its container in this state."""
+        named = container or ("run" if ("MiniCluster", job) not in self.children else job)
+        self.pods[f"{job}-0"] = {
+            "metadata": {
+                "name": f"{job}-0-x",
+                "uid": self.uid(),
+                "labels": {"job-name": job, "batch.kubernetes.io/job-completion-index": "0"},
+            },
+            "status": {
+                "phase": phase,
+                "startTime": "2027-01-15T08:00:00Z",
+                "containerStatuses": [{"name": named, "state": state}],
+            },
+        }
+
+    def runs(self, job: str, **gauges: float) -> None:
+        """Its ensemble runs, and tells of itself."""
+        self.pod(job, {"running": {}})
+        known = {"nodes.up": 1, "nodes.free": 1, "queue.run": 1, **gauges}
+        self.figures[f"default/{job}"] = Figures(self.now, known, ({"name": "a", "success": 1},))
+
+    def ends(self, job: str, code: int = 0) -> None:
+        said = {"exitCode": 0, "message": f"ensemble: exit {code}\n"}
+        self.pod(job, {"terminated": said}, phase="Succeeded")
+
+    def killed(self, job: str, code: int = 137) -> None:
+        self.pod(job, {"terminated": {"exitCode": code, "reason": "Error"}}, phase="Failed")
+
+    def edit(self, change: Callable[[Object], object]) -> None:
+        change(self.found["spec"])
+        self.found["metadata"]["generation"] += 1
+
+
+def running(found: Object | None = None, **observed: Any) -> World:
+    """A world in which everything runs."""
+    world = World(found or ensemble(), **observed)
+    world.settle()
+    for kind, name in list(world.children):
+        if kind == "MiniCluster":
+            world.runs(name)
+    world.settle()
+    for kind, name in list(world.children):
+        if kind == "Job":
+            world.pod(name, {"running": {}}, container="run")
+    world.settle()
+    return world
+
+
+def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float) -> list[Object]:
+    """Secrets as ``keys`` makes them, without any cryptography."""
+
+    def secret(name: str, data: Object) -> Object:
+        texts = {key: encoded(text) for key, text in data.items()}
+        return child(ensemble, "Secret", name, "keys", {"data": texts})
+
+    found = []
+    tls = secrets.get(tls_secret(ensemble))
+    if not ensemble.sidecar.tls_secret:
+        tls = secret(tls_secret(ensemble), dict.fromkeys(FILES, "certificate"))
+        tls["metadata"]["annotations"][RENEW] = str(now + 1e7)
+        found.append(tls)
+    lines, texts = [], []
+    for index, each in enumerate(holders(ensemble)):
+        texts.append(f"ensemble-{index:08x}-{'x' * 43}")
+        lines.append(
+            {
+                "id": f"{index:08x}",
+                "role": each.role,
+                "member": each.name if each.role == "member" else None,
+                "namespace": each.name.partition("/")[0],
+            }
+        )
+    ca = value(tls, "ca.crt")
+    document = json.dumps({"version": 1, "tokens": lines})
+    found.append(
+        secret(tokens_secret(ensemble), {"tokens.json": document, VIEWER: texts[0], "ca.crt": ca})
+    )
+    found += [
+        secret(each.secret, {"token": text, "ca.crt": ca})
+        for each, text in list(zip(holders(ensemble), texts, strict=True))[1:]
+    ]
+    assert lines_of(secrets, ensemble) is not None
+    return found
+
+
+__all__ = [
+    "FILE", "HASH", "SETTINGS", "SPEC", "Reference", "World", "content", "ensemble", "files_of",
+    "member", "problems", "running",
+]  # fmt: skip
