@@ -30,6 +30,12 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Members whose MiniCluster is not called as they are: "
             '{"NAMESPACE/NAME": "MINICLUSTER"}, as an object or as JSON.',
         },
+        "fixed": {
+            "type": ["array", "string"],
+            "items": {"type": "string", "minLength": 1},
+            "description": "Members whose size others set, and that are not resized here: "
+            '["NAMESPACE/NAME"], as a list or as JSON.',
+        },
         "kubeconfig": {
             "description": "The file that says how to reach the cluster; default: $KUBECONFIG, "
             "else the pod's service account, else ~/.kube/config.",

@@ -9,17 +9,16 @@ it was carried out can be seen.
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from ensemble_core import EnsembleError, Resized, Resizer, UsageError
+from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_minicluster.api import Fault, connect
 from ensemble_minicluster.naming import member_name
+from ensemble_minicluster.resizer_options import check_namespace, fixed_of, names_of
 from ensemble_minicluster.sizes import Plan, Sizes, Unsized, read
 
 __all__ = ["KubernetesResizer", "build"]
@@ -35,8 +34,6 @@ _LAST_TRY = 1.0
 #: many its Job is asked, for what it writes to the status may be lost for good.
 _CONFIRM, _STALE = 3.0, 1.0
 _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
-
-_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class Objects(Protocol):
@@ -88,6 +85,8 @@ class KubernetesResizer(Resizer):
         MiniClusters that are not called as their member is, by the member's name.
     ceiling:
         Most nodes that are given, whatever a MiniCluster allows.
+    fixed:
+        Members that are not resized here, by their full names: somebody else sets their size.
     timeout:
         Seconds that a whole request may take.
     """
@@ -99,6 +98,7 @@ class KubernetesResizer(Resizer):
         namespace: str | None = None,
         names: Mapping[str, str] | None = None,
         ceiling: int | None = None,
+        fixed: Collection[str] = (),
         timeout: float = 8.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -108,6 +108,7 @@ class KubernetesResizer(Resizer):
         self._namespace = namespace
         self._names = dict(names or {})
         self._ceiling = ceiling
+        self._fixed = frozenset(fixed)
         self._timeout = timeout
         self._clock = clock
         self._sleep = sleep
@@ -122,6 +123,8 @@ class KubernetesResizer(Resizer):
         request: _Request | None = None
         try:
             namespace, name = self._object(member)
+            if member_name(member) in self._fixed:
+                raise Fault("not-ours", f"the size of {member} is not its rules': others set it")
             until = self._clock() + self._timeout
             request = _Request(namespace, name, delta, until, member)
             return self._resize(request)
@@ -376,55 +379,13 @@ def build(options: Mapping[str, Any]) -> KubernetesResizer:
     """The resizer that these options describe. Raises :class:`EnsembleError` with a hint."""
     namespace = options.get("namespace")
     if namespace is not None:
-        _namespace(namespace)
-    names = _names(options.get("map"), namespace)
+        check_namespace(namespace)
+    names = names_of(options.get("map"), namespace)
     return KubernetesResizer(
         connect(options.get("kubeconfig"), options.get("context")),
         namespace=namespace,
         names=names,
         ceiling=options.get("max_size"),
+        fixed=fixed_of(options.get("fixed")),
         timeout=float(options.get("timeout", 8.0)),
     )
-
-
-def _namespace(text: str) -> None:
-    try:
-        member_name(f"{text}/x")
-    except UsageError as error:
-        raise UsageError(
-            f"{text!r} is not the name of a namespace", cause=error.cause, code="bad-option"
-        ) from None
-
-
-def _names(given: object, namespace: str | None) -> dict[str, str]:
-    """The option ``map``: MiniClusters by the full names of their members."""
-    hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
-    if given is None:
-        return {}
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise UsageError(
-                "the option map is no JSON", cause=str(error), hint=hint, code="bad-option"
-            ) from None
-    if not isinstance(given, Mapping):
-        raise UsageError("the option map is no object", hint=hint, code="bad-option")
-    names: dict[str, str] = {}
-    for member, name in given.items():
-        full = member_name(member)
-        if not isinstance(name, str) or not _OBJECT.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is not the name of a MiniCluster (of {member} in the option map)",
-                hint=hint,
-                code="bad-option",
-            )
-        if namespace is not None and not full.startswith(f"{namespace}/"):
-            raise UsageError(
-                f"{member} in the option map is not in namespace {namespace}, the only one allowed",
-                code="bad-option",
-            )
-        if full in names:
-            raise UsageError(f"the option map has {full} twice", code="bad-option")
-        names[full] = name
-    return names

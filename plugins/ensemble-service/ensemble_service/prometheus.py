@@ -162,6 +162,15 @@ class _Collector:
         yield GaugeMetricFamily(
             "ensemble_service_members_known", "Members that were ever connected", len(states)
         )
+        gauges = GaugeMetricFamily(
+            "ensemble_member_gauge",
+            "What a connected member's queue tells, by its path",
+            labels=("member", "path"),
+        )
+        for state in states:
+            for path, value in state.gauges.items() if state.alive else ():
+                gauges.add_metric((state.name, path), value)
+        yield gauges
         yield GaugeMetricFamily(
             "ensemble_service_runs", "Runs that are connected", len(self._router.runs)
         )

@@ -669,6 +669,26 @@ def test_metrics_count_what_happened(tmp_path: Path, certificates: Path) -> None
         assert urllib.request.urlopen(f"{where}/healthz", timeout=60).status == 200
 
 
+def test_gauges_of_a_member_are_metrics_while_it_is_connected(
+    tmp_path: Path, certificates: Path
+) -> None:
+    pytest.importorskip("prometheus_client")
+    with world_of(tmp_path, certificates, metrics_port=0) as world:
+        member = world.member("lab/one")
+        member.say(beat=pb.Beat(gauges={"queue.sched": 7, "waiting.nodes": 3}))
+        where = f"http://127.0.0.1:{world.service.metrics_port}/metrics"
+
+        def text() -> str:
+            told: str = urllib.request.urlopen(where, timeout=60).read().decode()
+            return told
+
+        line = 'ensemble_member_gauge{member="lab/one",path="queue.sched"} 7.0'
+        wait_until(lambda: line in text())
+        assert 'ensemble_member_gauge{member="lab/one",path="waiting.nodes"} 3.0' in text()
+        member.leave()
+        wait_until(lambda: line not in text())
+
+
 def test_a_service_that_stops_tells_its_streams_and_finishes_what_is_under_way(
     tmp_path: Path, certificates: Path
 ) -> None:

@@ -11,6 +11,8 @@ from ensemble_minicluster.testing import Cluster, Operator
 from ensemble_minicluster.testing.kinds import FLUX
 from looks import MEMBER, Build, Make, on_record, patches, seen, sizes, touch
 
+from ensemble_core import UsageError
+
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
 
@@ -262,3 +264,21 @@ def test_what_names_no_member_reaches_no_api_server(
     answer = build().resize(member, 1)
     assert (answer.outcome, answer.code) == ("denied", "bad-member")
     assert cluster.log == []
+
+
+def test_a_member_whose_size_others_set_is_not_resized(
+    cluster: Cluster, build: Build, minicluster: Make, operator: Operator
+) -> None:
+    minicluster(size=2, maxSize=8)
+    minicluster("other", size=2, maxSize=8)
+    resizer = build(fixed='["ensemble"]')
+    assert sizes(resizer.resize(MEMBER, 1))[-1] == "not-ours"
+    assert resizer.size(MEMBER) == on_record(cluster) == 2
+    assert patches(cluster) == []
+    assert resizer.resize("default/other", 1).granted == 3
+
+
+def test_members_that_are_not_resized_are_named_as_a_list(build: Build) -> None:
+    for wrong in ("[", "{}", "[1]"):
+        with pytest.raises(UsageError):
+            build(fixed=wrong)

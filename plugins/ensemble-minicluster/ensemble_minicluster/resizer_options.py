@@ -1,0 +1,75 @@
+"""Options of the resizer ``kubernetes``, read: what the schema cannot check of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from ensemble_core import UsageError
+from ensemble_minicluster.naming import member_name
+
+__all__ = ["check_namespace", "fixed_of", "names_of"]
+
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+def check_namespace(text: str) -> None:
+    """Raise :class:`UsageError` for what cannot be a namespace."""
+    try:
+        member_name(f"{text}/x")
+    except UsageError as error:
+        raise UsageError(
+            f"{text!r} is not the name of a namespace", cause=error.cause, code="bad-option"
+        ) from None
+
+
+def names_of(given: object, namespace: str | None) -> dict[str, str]:
+    """The option ``map``: MiniClusters by the full names of their members."""
+    hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise UsageError(
+                "the option map is no JSON", cause=str(error), hint=hint, code="bad-option"
+            ) from None
+    if not isinstance(given, Mapping):
+        raise UsageError("the option map is no object", hint=hint, code="bad-option")
+    names: dict[str, str] = {}
+    for member, name in given.items():
+        full = member_name(member)
+        if not isinstance(name, str) or not _OBJECT.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not the name of a MiniCluster (of {member} in the option map)",
+                hint=hint,
+                code="bad-option",
+            )
+        if namespace is not None and not full.startswith(f"{namespace}/"):
+            raise UsageError(
+                f"{member} in the option map is not in namespace {namespace}, the only one allowed",
+                code="bad-option",
+            )
+        if full in names:
+            raise UsageError(f"the option map has {full} twice", code="bad-option")
+        names[full] = name
+    return names
+
+
+def fixed_of(given: object) -> frozenset[str]:
+    """The option ``fixed``: the full names of members that are not to be resized."""
+    hint = """write it as '["NAMESPACE/NAME"]'"""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise UsageError(
+                "the option fixed is no JSON", cause=str(error), hint=hint, code="bad-option"
+            ) from None
+    if given is None:
+        return frozenset()
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise UsageError("the option fixed is no list of names", hint=hint, code="bad-option")
+    return frozenset(map(member_name, given))
