@@ -17,7 +17,7 @@ from ensemble_core.journal.run_store import LEAVE, LOCK, STOP
 __all__ = ["is_run", "remove"]
 
 #: Output of a job, as executors name it in the run's own folder.
-_OUTPUT = re.compile(r".+\.\d+\.(out|err)")
+_OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm")
 _NOTES = (PERFORMED, LOCK, STOP, LEAVE)
 #: The first bytes of a journal; and where, in them, is whose file it is.

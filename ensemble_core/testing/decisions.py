@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -59,6 +60,27 @@ rules:
      action: {name: submit, label: next}}
   - {id: all, trigger: metric, name: count.next.success, when: 2,
      action: {name: submit, label: next, with: {count: 1, environment: {LAST: "1"}}}}
+""",
+    "attempts": """
+jobs:
+  - name: flaky
+    command: [sh, -c, 'test "$ENSEMBLE_ATTEMPT" = 2 || exit 75']
+    count: 2
+  - name: slow
+    command: [sh, -c, 'test "$ENSEMBLE_JOB_ID $ENSEMBLE_INDEX" = "slow.0-1 0" || exec sleep 600']
+    duration: 1
+rules:
+  - id: begin
+    trigger: start
+    action: [{name: submit, label: flaky}, {name: submit, label: slow}]
+  - {id: again, trigger: job-fail, name: flaky, each: job, when: exit_code == 75, repetitions: 3,
+     action: {name: retry}}
+  - {id: longer, trigger: job-fail, name: slow, each: job, when: cause == "timeout",
+     action: {name: retry, with: {duration: "= 120 * limit"}}}
+  - {id: done, trigger: job-done, each: job, repetitions: 1,
+     action: {name: log, message: "done: {job}"}}
+  - {id: lost, trigger: job-lost, action: {name: terminate, exit_code: 3}}
+  - {id: over, trigger: idle, action: {name: log, message: "over"}}
 """,
     "cancel": """
 jobs:
@@ -227,9 +249,10 @@ class DecisionSuite:
             assert self.executor in errors
             assert "resize" in errors or "grow" in errors
             return
+        tag = ("--tag", f"same-{secrets.token_hex(6)}")  # {run} is the same in both
         with (
-            self.running("local", file, here, "--slots", "8") as local,
-            self.running(self.executor, file, there, *self.options) as other,
+            self.running("local", file, here, "--slots", "8", *tag) as local,
+            self.running(self.executor, file, there, *self.options, *tag) as other,
         ):
             expected, found = self.decisions(local, here), self.decisions(other, there)
         assert found.exit_code == expected.exit_code

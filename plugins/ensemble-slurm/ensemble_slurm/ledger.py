@@ -89,8 +89,8 @@ class Ledger:
         try:
             kind, *rest = json.loads(line)
             if kind == "b":
-                key, attempt, group, indices, at, extra = rest
-                batch = Batch(self._tag, key, group, tuple(indices), attempt)
+                key, attempt, group, indices, at, extra, *retry = rest
+                batch = Batch(self._tag, key, group, tuple(indices), attempt, *retry)
                 self._kept.sent[key] = Sent(batch, at, extra)
             elif kind == "a":
                 self._kept.sent[rest[0]].id = rest[1]
@@ -214,4 +214,5 @@ def _line(*words: object) -> str:
 
 def _batch(sent: Sent) -> tuple[object, ...]:
     batch = sent.batch
-    return "b", batch.key, batch.attempt, batch.group, batch.indices, sent.at, sent.extra
+    said = ("b", batch.key, batch.attempt, batch.group, batch.indices, sent.at, sent.extra)
+    return (*said, batch.retry) if batch.retry else said

@@ -2,8 +2,8 @@
 
 A batch is one ``sbatch``: a job array, or a single job. Its name begins with what a person looks
 for in ``squeue`` and ends with a mark of the run (``sim.0-99@3f9c2a11``); accounting keeps it, also
-where it keeps no comment. Its comment says all: run, batch, attempt, and our indices by the order
-of the array's tasks. Pure; used by whoever submits or looks for jobs.
+where it keeps no comment. Jobs that are tried again have their attempt behind that (``sim.7+1@3f9c2a11``). Its
+comment says all: run, batch, attempt, our indices by the order of the array's tasks. Pure; used by whoever submits or looks for jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ __all__ = [
 COMMENT_LIMIT = 900
 
 _WORD = "ensemble"
-_NAME = re.compile(r"(?P<group>.+)\.(?P<indices>[0-9,-]+)@(?P<mark>[0-9a-f]{8})")
+_NAME = re.compile(
+    r"(?P<group>.+)\.(?P<indices>[0-9,-]+)(?:\+(?P<retry>[0-9]+))?@(?P<mark>[0-9a-f]{8})"
+)
 
 
 def mark_of(tag: str) -> str:
@@ -80,7 +82,7 @@ def queue_id(job: str, task: int | None) -> str:
 class Batch:
     """One ``sbatch``: jobs of ``group`` with these ascending indices, the ``attempt``-th time.
 
-    ``key`` names the batch within its run.
+    ``key`` names the batch within its run. ``retry`` is the attempt of the run's jobs, from 0.
     """
 
     tag: str
@@ -88,6 +90,7 @@ class Batch:
     group: str
     indices: tuple[int, ...]
     attempt: int = 1
+    retry: int = 0
 
     @property
     def name(self) -> str:
@@ -95,15 +98,17 @@ class Batch:
         shown = format_indices(self.indices)
         if len(shown) > 24:
             shown = f"{self.indices[0]}-{self.indices[-1]}"
-        return f"{self.group}.{shown}@{mark_of(self.tag)}"
+        retry = f"+{self.retry}" if self.retry else ""
+        return f"{self.group}.{shown}{retry}@{mark_of(self.tag)}"
 
     @property
     def comment(self) -> str:
         """Slurm's comment of the job; :meth:`from_comment` reads it."""
-        return (
+        said = (
             f"{_WORD} {quote(self.tag)} {self.key} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"
         )
+        return f"{said} {self.retry}" if self.retry else said
 
     @property
     def array(self) -> bool:
@@ -112,24 +117,28 @@ class Batch:
 
     def jobs(self) -> list[str]:
         """Our ids, in the order of the array's tasks."""
-        return [f"{self.group}.{index}" for index in self.indices]
+        return [self._id(index) for index in self.indices]
 
     def job(self, task: int | None) -> str | None:
         """Our id of one task; ``None`` where there is no such task."""
         place = 0 if task is None else task
         if not 0 <= place < len(self.indices):
             return None
-        return f"{self.group}.{self.indices[place]}"
+        return self._id(self.indices[place])
+
+    def _id(self, index: int) -> str:
+        return f"{self.group}.{index}-{self.retry}" if self.retry else f"{self.group}.{index}"
 
     @classmethod
     def from_comment(cls, comment: str, tag: str) -> Batch | None:
         """The batch of this run that a comment speaks of, if it does."""
         words = comment.split()
-        if len(words) != 6 or words[0] != _WORD or unquote(words[1]) != tag:
+        if len(words) not in (6, 7) or words[0] != _WORD or unquote(words[1]) != tag:
             return None
         try:
             indices = tuple(parse_indices(words[5]))
-            return cls(tag, words[2], unquote(words[4]), indices, int(words[3]))
+            retry = int(words[6]) if len(words) > 6 else 0
+            return cls(tag, words[2], unquote(words[4]), indices, int(words[3]), retry)
         except ValueError:
             return None
 
@@ -144,7 +153,7 @@ class Batch:
             indices = tuple(parse_indices(match["indices"]))
         except ValueError:
             return None
-        return cls(tag, "", match["group"], indices)
+        return cls(tag, "", match["group"], indices, retry=int(match["retry"] or 0))
 
 
 def fits(tag: str, key: str, group: str, indices: Iterable[int]) -> bool:

@@ -19,7 +19,7 @@ __all__ = ["LONGEST", "Report", "read_report", "status_of"]
 LONGEST = 4096
 
 _WORD = "ensemble1"
-_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.\d+")
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.\d+(-\d+)?")
 _ID = re.compile(r"\d+(_\d+)?")
 
 

@@ -69,6 +69,7 @@ def shape_of(job: Job) -> tuple[object, ...]:
     options = job.options.get("slurm", {})
     return (
         job.group,
+        job.attempt,
         job.nodes,
         job.tasks,
         job.cores_per_task,
@@ -170,7 +171,9 @@ class Scripts:
         lines += [
             'export ENSEMBLE_JOB_ID="$_ens_job"',
             f"export ENSEMBLE_GROUP={quote(first.group)}",
-            'export ENSEMBLE_INDEX="${_ens_job##*.}"',
+            # Behind the group's name: "7", or "7-1" for another attempt.
+            "_ens_index=${_ens_job##*.}",
+            'export ENSEMBLE_INDEX="${_ens_index%%-*}"',
             f"export ENSEMBLE_RUN={quote(self.tag)}",
         ]
         text = "\n".join(lines) + "\n" + _wrapper()

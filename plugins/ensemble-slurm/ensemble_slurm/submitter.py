@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ensemble_core import Job
@@ -132,6 +132,7 @@ class Submitter:
             secrets.token_hex(4),
             chosen[0].group,
             tuple(job.index for job in chosen),
+            retry=chosen[0].attempt,
         )
         self._send(_Going(batch, orders))
 
@@ -220,7 +221,7 @@ class Submitter:
         waited = self._owner.now() - going.since
         if going.voided:
             batch = going.batch
-            again = Batch(batch.tag, batch.key, batch.group, batch.indices, batch.attempt + 1)
+            again = replace(batch, attempt=batch.attempt + 1)
             self._going = None
             if refusal(going.why) is Refusal.FULL:
                 self._full(_Going(again, going.orders), going.why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import jsonschema_rs
 import pytest
 from ensemble_slurm.batches import SCRIPT_LIMIT, batches
 from ensemble_slurm.commands import job_environment, query_environment, run
+from ensemble_slurm.ledger import Ledger, Sent
 from ensemble_slurm.names import COMMENT_LIMIT, Batch, format_indices, parse_indices
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.script import Address, Place, Scripts
@@ -52,6 +54,23 @@ def test_a_contiguous_batch_is_known_from_its_name_too() -> None:
     assert found.jobs() == batch.jobs()
     assert Batch.from_name(batch.name, "another") is None
     assert Batch.from_name("bash", "r") is None
+
+
+def test_jobs_that_are_tried_again_are_known_by_comment_name_and_ledger(tmp_path: Path) -> None:
+    batch = Batch("r", "k", "sim-a", (5, 6, 7), 2, retry=3)
+    assert batch.jobs() == ["sim-a.5-3", "sim-a.6-3", "sim-a.7-3"]
+    assert batch.name.startswith("sim-a.5-7+3@")
+    assert Batch.from_comment(batch.comment, "r") == batch
+    by_name = Batch.from_name(batch.name, "r")
+    assert by_name is not None
+    assert by_name.jobs() == batch.jobs()
+    Ledger(str(tmp_path), "r").send(Sent(batch, 1.0, {job: {} for job in batch.jobs()}))
+    assert Ledger(str(tmp_path), "r").sent()["k"].batch == batch
+
+
+def test_another_attempt_is_no_task_of_the_array_of_the_first() -> None:
+    found = batches([job(0), replace(job(1), id="sim.1-1", attempt=1)], "r", largest=1001)
+    assert [[each.id for each in batch] for batch in found] == [["sim.0"], ["sim.1-1"]]
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 9], list(range(0, 50, 2))])
