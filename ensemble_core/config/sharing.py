@@ -39,7 +39,7 @@ def shared_files(
                 yield (
                     f"{one.id} and {other.id} would both write {file}, which "
                     f"the observer {name!r} reads: give each job a folder of its own, "
-                    "'workdir: runs/{group}/{index}'"
+                    "'workdir: runs/{run}/{group}/{index}'"
                 )
 
 

@@ -2,8 +2,9 @@
 
 A batch is one ``sbatch``: a job array, or a single job. Its name begins with what a person looks
 for in ``squeue`` and ends with a mark of the run (``sim.0-99@3f9c2a11``); accounting keeps it, also
-where it keeps no comment. Jobs that are tried again have their attempt behind that (``sim.7+1@3f9c2a11``). Its
-comment says all: run, batch, attempt, our indices by the order of the array's tasks. Pure; used by whoever submits or looks for jobs.
+where it keeps no comment. Jobs that are tried again have their attempt behind the indices
+(``sim.7+1@3f9c2a11``). Its comment says all: run, batch, attempt, and our indices by the order of
+the array's tasks. Pure; used by whoever submits or looks for jobs.
 """
 
 from __future__ import annotations
