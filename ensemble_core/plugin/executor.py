@@ -54,30 +54,65 @@ class Run:
 class Executor(ABC):
     """The adapter to one queue: performs decisions, emits events.
 
-    The contract:
+    ``ensemble_core.testing.ExecutorContract`` tests each sentence here.
 
-    - Methods are called from one thread of the run, never from the engine's, and never two at
-      once. They may block for the time of a remote call, not for the life of a job.
-    - ``submit`` takes jobs in bulk. *Returned* means that news of each job will arrive as events,
-      and that the last of them is ``clean``. *Raised* means that nothing was submitted and that no
-      event will come.
+    **Calls.** Methods are called never from the engine's thread and never two at once, though not
+    always from the same thread. They may block for the time of a remote call, not for the life of
+    a job, and ``submit`` takes jobs in bulk: its cost is that of a bulk, not of each job.
+
+    - ``submit``: *returned* means that news of each job will arrive as events, and that the last of
+      them is ``clean``. *Raised* means that nothing was submitted and that no event will come.
+    - ``submit`` and ``cancel`` may raise an :class:`ExecutorError` that is ``transient``: the run
+      asks again, after a growing pause, for some minutes. Any other is final: the jobs have failed,
+      cause ``submit``, or could not be cancelled.
     - What goes wrong with one job (a missing command, a rejected jobspec) is that job's
       ``exception`` event with ``severity`` 0, followed by ``clean``: never an error of ``submit``.
-    - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
-      ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
-      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest;
-      of several fatal exceptions the first says why the job ended. ``finish`` has ``status``, a
-      wait status.
     - ``cancel`` of a job that is already over, or unknown, does nothing. Cancelling leaves no
       process of the job behind.
     - ``resize`` answers with one ``ResizeOutcome`` for the request.
+    - ``resources`` may raise: the run then goes on without the gauges, and says so.
     - ``close`` is called once, after which nothing is emitted. It gives back what ``open`` took. It
-      does not cancel jobs: the run does that first, if it wants to.
+      does not cancel jobs: the run does that first, if it wants to. One that does not return is
+      left behind after two minutes.
+    - What a method raises that is no :class:`EnsembleError`, and what ends a thread of the
+      executor, is told as a defect of it. The latter ends the run, for nobody would hear of its
+      jobs any more.
 
-    ``capabilities`` says what this executor can do, of ``submit``, ``cancel``, ``resize``,
-    ``reattach``, and ``detach`` (its jobs may outlive the run; where they cannot, a run that ends
-    with ``cancel: false`` waits for them). Rules that need what is not there are refused when the
-    file is checked.
+    **Events.** ``emit`` may be called from any thread, also from within a method, with one event or
+    many. It never blocks and never raises. Of one job, events count in the order in which they were
+    emitted; those of different jobs may be mixed as they come. A sequence is one bulk for speed,
+    and nothing more.
+
+    - Times (seconds since the epoch) are when something happened, as the queue knows it: they may
+      lie in the past. Of one job each is later than the one before, by a microsecond at least, and
+      not in the future of ``Run.clock``. Told again after a crash, an event has the same time.
+    - Each job emits, in order, ``submit``, then what the queue knows of ``validate``, ``depend``,
+      ``priority``, ``alloc``, then ``start`` and ``finish`` if it ran, and in any case ``clean``,
+      exactly once. A job that is cancelled emits ``exception`` of type ``cancel`` before the rest;
+      of several fatal exceptions the first says why the job ended.
+    - The context of ``submit`` may have ``queue_id``, that of ``start`` ``workdir``, ``stdout`` and
+      ``stderr`` (absolute paths, for observers), that of ``finish`` has ``status``, a wait status.
+      A ``finish`` without one counts as a failure of cause ``unknown``.
+    - ``ExecutorLost`` says that the queue is gone for good: the run ends with exit code 1, cancels
+      nothing, and may be resumed. A queue that is merely away is a ``Problem``, told once.
+
+    **Fields of a job.** ``command``, ``workdir``, ``environment``, ``stdout``, ``stderr``,
+    ``duration``, ``nodes``, ``tasks``, ``cores_per_task`` and ``gpus_per_task`` are honoured, or
+    the job is refused: an ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` with a note
+    that says what to do. None is passed over. ``urgency`` (0 to 31) orders jobs as well as the
+    queue can; 0 holds one until it is cancelled. ``options[NAME]`` are this executor's, checked
+    against ``job_options``; what else a job has is for others. The executor makes a ``workdir`` and
+    the folders of ``stdout`` and ``stderr`` that are missing, where the job runs. A named file is
+    emptied when the run first uses it and appended to after that; both may be the same one. Output
+    that no file is named for goes to ``Run.folder``, as ``JOB.out`` and ``JOB.err``. ``id`` is the
+    job's name everywhere: ``GROUP.INDEX``, or ``GROUP.INDEX-ATTEMPT``.
+
+    **Capabilities**, of the class and of the plugin's record: ``submit``, ``cancel``, ``resize``,
+    ``reattach`` (a later controller can find jobs again, also after this one was killed), and
+    ``detach`` (jobs may outlive the run; where they cannot, a run that ends with ``cancel: false``
+    waits for them). Rules that need what is not there are refused when the file is checked.
+    ``shared``: others use the queue as well, so that a gauge may move without us, and a run that
+    waits for one does not end for want of events.
     """
 
     #: What the executor can do: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
@@ -118,7 +153,7 @@ class Executor(ABC):
         raise ExecutorError("this executor cannot resize", code="cannot-resize")
 
     def resources(self) -> Mapping[str, float]:
-        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …)."""
+        """The queue's gauges now, by metric path (``nodes.up``, ``cores.free`` …). May raise."""
         return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:

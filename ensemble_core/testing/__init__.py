@@ -23,8 +23,12 @@ pytest.register_assert_rewrite(
             "crash",
             "decisions",
             "executor",
+            "executor_fields",
+            "executor_knobs",
+            "executor_leaving",
             "observer",
             "options",
+            "session",
             "statistic",
             "story",
             "trigger",
@@ -35,9 +39,10 @@ pytest.register_assert_rewrite(
 from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
 from ensemble_core.testing.crash import CrashSuite  # noqa: E402
 from ensemble_core.testing.decisions import DecisionSuite  # noqa: E402
-from ensemble_core.testing.executor import ExecutorContract, wait_until  # noqa: E402
+from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite  # noqa: E402
 from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
 from ensemble_core.testing.observer import ObserverContract  # noqa: E402
+from ensemble_core.testing.session import Session, wait_until  # noqa: E402
 from ensemble_core.testing.statistic import StatisticContract  # noqa: E402
 from ensemble_core.testing.story import Story  # noqa: E402
 from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
@@ -47,9 +52,11 @@ __all__ = [
     "CrashSuite",
     "DecisionSuite",
     "ExecutorContract",
+    "ExecutorSuite",
     "FakeExecutor",
     "FakeFiring",
     "ObserverContract",
+    "Session",
     "StatisticContract",
     "Story",
     "TriggerContract",

@@ -2,273 +2,142 @@
 
 An author's own test file::
 
-    from ensemble_core.testing.executor import ExecutorContract
+    from ensemble_core.testing import ExecutorContract
 
     class TestMyExecutor(ExecutorContract):
+        plugin = my_record
+
         def make_executor(self):
             return MyExecutor()
 
-Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`. The
-class attributes say what a job's command may be in the queue under test. :class:`Session` is also
-of use on its own: it opens an executor and remembers what it emits.
+Each test is one sentence of the contract in :class:`ensemble_core.plugin.executor.Executor`. What
+the queue under test can do is said by attributes: :class:`ExecutorKnobs` describes them. With the
+executor's name, :class:`ExecutorSuite` has all there is: this contract, runs whose controllers are
+killed, and decisions that are compared with those on this machine.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
+import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from ensemble_core.config.schema import defaults
 from ensemble_core.errors import ExecutorError
-from ensemble_core.model.causes import CAUSES, Cause, cause_of, said_cause
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
-from ensemble_core.model.jobs import RFC21_EVENTS, Job
-from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.model.causes import CAUSES, Cause
+from ensemble_core.model.events import ResizeOutcome
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Executor
+from ensemble_core.plugin.validation import CAPABILITIES, check_record, plain
+from ensemble_core.testing.crash import CrashSuite
+from ensemble_core.testing.decisions import DecisionSuite
+from ensemble_core.testing.executor_fields import JobFieldsContract
+from ensemble_core.testing.executor_knobs import ExecutorKnobs
+from ensemble_core.testing.executor_leaving import LeavingContract
+from ensemble_core.testing.session import Session, alive, wait_until, within
 
-__all__ = ["ExecutorContract", "Session", "wait_until"]
-
-#: The order of a job's life; events that are not here (``exception``, ``memo`` …) may come anywhere
-#: before ``clean``.
-_ORDER = (
-    "submit",
-    "validate",
-    "depend",
-    "priority",
-    "alloc",
-    "start",
-    "finish",
-    "release",
-    "free",
-    "clean",
-)
+__all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wait_until"]
 
 
-class Session:
-    """An open executor and everything it has emitted. Use it with ``with``.
+@dataclass
+class _Cost:
+    """What a thread has begun: processes and connections, and how long it wished to sleep."""
 
-    ``timeout`` (seconds) is how long each wait may last before the test fails with what did come.
-    With ``tidy``, jobs that are not over are cancelled before the executor is closed: where jobs
-    outlive it, a test would leave them running.
-    """
+    calls: int = 0
+    slept: float = 0.0
 
-    def __init__(
-        self, executor: Executor, folder: Path, timeout: float = 60.0, *, tidy: bool = False
-    ) -> None:
-        self.executor = executor
-        self.folder = folder
-        self.timeout = timeout
-        self.tidy = tidy
-        self.tag = f"contract-{uuid.uuid4().hex[:12]}"
-        self.events: list[Event] = []
-        self.batches: list[int] = []
-        self._news = threading.Condition()
-        self._numbers = itertools.count()
-        self._last = 0.0
-        self._submitted: dict[str, None] = {}
 
-    def _clock(self) -> float:
-        self._last = max(self._last, time.time())
-        return self._last
+#: What audit events count as a call (``sys.addaudithook``), and the threads that are counted.
+_CALLS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.system", "socket.connect"})
+_counted: dict[int, _Cost] = {}
 
-    def _emit(self, events: Sequence[Event]) -> None:
-        with self._news:
-            self.batches.append(len(events))
-            self.events.extend(events)
-            self._news.notify_all()
 
-    def __enter__(self) -> Session:
-        state = self.folder / "state" / self.tag
-        self.executor.open(Run(self.tag, self.folder, self._clock, state), self._emit)
-        return self
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _CALLS and _counted:
+        cost = _counted.get(threading.get_ident())
+        if cost is not None:
+            cost.calls += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+
+@contextmanager
+def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
+    """Count what this thread does in here."""
+    if not getattr(_audit, "installed", False):
+        sys.addaudithook(_audit)
+        _audit.installed = True  # type: ignore[attr-defined]  # a hook cannot be taken away again
+    cost, thread, sleep = _Cost(), threading.get_ident(), time.sleep
+
+    def counted(seconds: float) -> None:
+        if threading.get_ident() == thread:
+            cost.slept += seconds
+        sleep(seconds)
+
+    with patch.context() as patched:
+        patched.setattr(time, "sleep", counted)
+        _counted[thread] = cost
         try:
-            if self.tidy:
-                self._cancel_all()
+            yield cost
         finally:
-            self.executor.close()
-
-    def _cancel_all(self) -> None:
-        names = {event.job: event.name for event in self.events if isinstance(event, JobEvent)}
-        left = [name for name in self._submitted if names.get(name) != "clean"]
-        if left and not any(isinstance(event, ExecutorLost) for event in self.events):
-            self.executor.cancel(left)
-            self.wait_clean(*left)
-
-    def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
-        """A job with an id of its own; ``fields`` are those of :class:`Job`."""
-        number = next(self._numbers)
-        return Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
-
-    def submit(self, *jobs: Job) -> None:
-        self.executor.submit(jobs)
-        self._submitted.update(dict.fromkeys(job.id for job in jobs))
-
-    def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Wait until ``done()``; asked again after each emission. Fails after ``timeout``."""
-        with self._news:
-            if not self._news.wait_for(done, self.timeout):
-                came = "\n".join(str(event) for event in self.events[-30:])
-                pytest.fail(
-                    f"{what} did not come within {self.timeout:g} s; what came last:\n{came}"
-                )
-
-    def of(self, job: Job | str) -> list[JobEvent]:
-        """The events of one job so far."""
-        name = job if isinstance(job, str) else job.id
-        return [e for e in list(self.events) if isinstance(e, JobEvent) and e.job == name]
-
-    def names(self, job: Job | str) -> list[str]:
-        """The names of the events of one job so far."""
-        return [event.name for event in self.of(job)]
-
-    def context(self, job: Job | str, name: str) -> Mapping[str, Any]:
-        """The context of the first event of this name; fails if there is none."""
-        for event in self.of(job):
-            if event.name == name:
-                return event.context
-        pytest.fail(f"{job} has no {name} event: {self.names(job)}")
-
-    def queue_id(self, job: Job) -> str:
-        """What the queue calls the job."""
-        return str(self.context(job, "submit")["queue_id"])
-
-    def exception(self, job: Job) -> str:
-        """The type of the job's first exception."""
-        return str(self.context(job, "exception")["type"])
-
-    def cause(self, job: Job) -> Cause:
-        """Why the job ended, as rules hear it."""
-        exception = finish = None
-        for event in self.of(job):
-            if event.name == "finish":
-                finish = event.context
-                break
-            if event.name == "exception" and event.context.get("severity", 0) == 0:
-                exception = exception or event.context
-        said = said_cause((finish or {}) if exception is None else exception)
-        kind = None if exception is None else str(exception["type"])
-        return said or cause_of(kind, None if finish is None else finish["status"])
-
-    def problems(self) -> list[str]:
-        """What the executor warned of so far."""
-        return [event.message for event in list(self.events) if isinstance(event, Problem)]
-
-    def check_ended_once(self) -> None:
-        """Each job of which there was any event is over, and that was told once."""
-        for job in {event.job for event in self.events if isinstance(event, JobEvent)}:
-            assert self.names(job).count("clean") == 1, self.names(job)
-
-    def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
-        """Wait for a job's event; its context."""
-        self.wait(lambda: name in self.names(job), f"{name} of {job.id}")
-        return self.context(job, name)
-
-    def run(self, *jobs: Job) -> None:
-        """Submit jobs and wait until each is over."""
-        self.submit(*jobs)
-        self.wait_clean(*jobs)
-
-    def wait_clean(self, *jobs: Job | str) -> None:
-        """Wait until each of these jobs is over."""
-        left = {job if isinstance(job, str) else job.id for job in jobs}
-        seen = 0
-
-        def done() -> bool:
-            nonlocal seen
-            for event in self.events[seen:]:
-                if isinstance(event, JobEvent) and event.name == "clean":
-                    left.discard(event.job)
-            seen = len(self.events)
-            return not left
-
-        self.wait(done, f"clean of {', '.join(sorted(left)[:5])}")
+            del _counted[thread]
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process is there and not merely waiting to be reaped."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
-
-
-class ExecutorContract:
+class ExecutorContract(JobFieldsContract, LeavingContract):
     """Tests of the contract. Override :meth:`make_executor`; adjust the attributes if need be."""
 
-    #: A command that succeeds, one that fails with ``failing_code``, one that a signal ends, one
-    #: that takes very long, and one that cannot be found.
-    succeeding: ClassVar[tuple[str, ...]] = ("true",)
-    failing: ClassVar[tuple[str, ...]] = ("sh", "-c", "exit 3")
-    failing_code: ClassVar[int] = 3
-    killing: ClassVar[tuple[str, ...]] = ("sh", "-c", "kill -SEGV $$")
-    lasting: ClassVar[tuple[str, ...]] = ("sleep", "1000")
-    missing: ClassVar[tuple[str, ...]] = ("there-is-no-such-command",)
-    #: Whether jobs run on this machine, as this user, so that their processes can be looked for.
-    same_machine: ClassVar[bool] = True
-    #: Whether the queue finds also those processes of a job that have left its session.
-    contains: ClassVar[bool] = True
-    #: More jobs than can run at once, each of which needs one core.
-    many: ClassVar[int] = 50
-    #: Seconds that any one thing may take.
-    timeout: ClassVar[float] = 60.0
+    def test_record_says_what_the_executor_can_do(self) -> None:
+        record = self.plugin
+        if record is None:
+            pytest.skip("the suite's attribute 'plugin' names no record")
+        check_record(record)
+        schema = plain(record.options)
+        for name, option in (schema.get("properties") or {}).items():
+            assert option.get("description"), f"option {name!r} has no description"
+        import jsonschema_rs
 
-    def make_executor(self) -> Executor:
-        """A new executor, not yet open. To be overridden."""
-        raise NotImplementedError("override make_executor()")
+        given = defaults(schema, {})
+        if schema:
+            assert jsonschema_rs.validator_for(schema).is_valid(given), "its defaults are refused"
+        made = self.make_executor()
+        assert record.capabilities == made.capabilities
+        assert record.shared == made.shared
+        if not schema.get("required"):
+            built: object = record.build(given)
+            assert isinstance(built, Executor)
+            assert built.capabilities == made.capabilities
 
-    @pytest.fixture
-    def session(self, tmp_path: Path) -> Iterator[Session]:
-        """An open executor; closed after the test."""
-        with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
-            yield session
+    def test_the_cost_of_a_submit_does_not_grow_with_its_jobs(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In bulk: no sleep, no process and no connection for each job."""
+        jobs = [session.job(*self.succeeding) for _ in range(1 + self.many)]
+        costs: list[_Cost] = []
 
-    def check_order(self, session: Session, job: Job) -> None:
-        """The job's events are RFC 21's, in order, begin with submit, and end with one clean."""
-        names = session.names(job)
-        assert names[0] == "submit", names
-        assert names[-1] == "clean", names
-        assert names.count("clean") == 1, names
-        assert set(names) <= set(RFC21_EVENTS), names
-        placed = [_ORDER.index(name) for name in names if name in _ORDER]
-        assert placed == sorted(set(placed)), names
-        times = [event.timestamp for event in session.of(job)]
-        assert times == sorted(times), times
+        def submit(jobs: Sequence[Job]) -> None:
+            with _costs(monkeypatch) as cost:
+                costs.append(cost)
+                session.executor.submit(jobs)
 
-    def fatal(self, session: Session, job: Job) -> list[str]:
-        """The types of the job's fatal exceptions."""
-        return [
-            str(event.context.get("type"))
-            for event in session.of(job)
-            if event.name == "exception" and event.context.get("severity") == 0
-        ]
-
-    def check_end(self, session: Session, job: Job, kind: str) -> None:
-        """The job's first fatal exception, which says why it ended, is of this type, and no other
-        is. A queue may add what befell it on the way: Flux's shell says "start failed" (``exec``)
-        of a task that a cancellation met while it was being started."""
-        types = self.fatal(session, job)
-        assert types[:1] == [kind], types
-        assert types.count(kind) == 1, types
+        for some in (jobs[:1], jobs[1:]):
+            within(self.timeout, "submit", partial(submit, some))
+        one, bulk = costs
+        session.wait_clean(*jobs)
+        assert bulk.slept <= self.sleep_allowed, f"submit sleeps for {bulk.slept:g} s"
+        assert bulk.calls <= one.calls + self.calls_allowed, (
+            f"{bulk.calls} processes and connections for {self.many} jobs, {one.calls} for one"
+        )
 
     def test_it_says_what_it_can_do(self) -> None:
-        known = {"submit", "cancel", "resize", "reattach", "detach"}
-        assert self.make_executor().capabilities <= known
+        assert self.make_executor().capabilities <= CAPABILITIES
 
     def test_a_job_that_succeeds_passes_through_its_life_in_order(self, session: Session) -> None:
         job = session.job(*self.succeeding)
@@ -299,7 +168,7 @@ class ExecutorContract:
         job = session.job(*self.lasting)
         session.submit(job)
         session.wait_for(job, "start")
-        session.executor.cancel([job.id])
+        session.cancel(job)
         session.wait_clean(job)
         context = session.context(job, "exception")
         assert isinstance(context["type"], str)
@@ -311,12 +180,14 @@ class ExecutorContract:
         session.run(*jobs)
         for job in jobs:
             self.check_order(session, job)
+            assert {"start", "finish"} <= set(session.names(job)), session.names(job)
+            assert session.context(job, "finish")["status"] == 0
 
     def test_cancelling_a_running_job_ends_it(self, session: Session) -> None:
         job = session.job(*self.lasting)
         session.submit(job)
         session.wait_for(job, "start")
-        session.executor.cancel([job.id])
+        session.cancel(job)
         session.wait_clean(job)
         self.check_order(session, job)
         self.check_end(session, job, "cancel")
@@ -327,7 +198,7 @@ class ExecutorContract:
     def test_cancelling_waiting_jobs_ends_them_without_a_start(self, session: Session) -> None:
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
-        session.executor.cancel([job.id for job in jobs])
+        session.cancel(*jobs)
         session.wait_clean(*jobs)
         for job in jobs:
             self.check_order(session, job)
@@ -343,8 +214,8 @@ class ExecutorContract:
         lasting = session.job(*self.lasting)
         session.submit(lasting)
         session.wait_for(lasting, "start")
-        session.executor.cancel([over.id, "nobody.7", lasting.id])
-        session.executor.cancel([lasting.id, over.id])
+        session.cancel(over, "nobody.7", lasting)
+        session.cancel(lasting, over)
         session.wait_clean(lasting)
         assert session.names(over) == before
         assert not session.of("nobody.7")
@@ -390,7 +261,7 @@ class ExecutorContract:
         jobs = [session.job(*self.lasting) for _ in range(self.many)]
         session.submit(*jobs)
         session.wait_for(jobs[0], "start")
-        session.executor.cancel([job.id for job in jobs])
+        session.cancel(*jobs)
         session.wait_clean(*jobs)
         (cause,) = {session.cause(job) for job in jobs}
         return cause
@@ -414,13 +285,13 @@ class ExecutorContract:
         three = tmp_path / "three"
         wait_until(lambda: three.exists() and three.read_text() != "", self.timeout)
         pids = [int((tmp_path / name).read_text()) for name in ("one", "two", "three")]
-        assert all(_alive(pid) for pid in pids)
-        session.executor.cancel([job.id])
+        assert all(alive(pid) for pid in pids)
+        session.cancel(job)
         session.wait_clean(job)
         try:
-            assert [pid for pid in pids if _alive(pid)] == []
+            assert [pid for pid in pids if alive(pid)] == []
         finally:
-            for pid in filter(_alive, pids):
+            for pid in filter(alive, pids):
                 os.kill(pid, signal.SIGKILL)
 
     def test_a_resize_is_answered_once(self, session: Session) -> None:
@@ -471,139 +342,8 @@ class ExecutorContract:
             if f"{what}.up" in gauges:
                 assert 0 <= gauges[f"{what}.free"] <= gauges[f"{what}.up"]
 
-    def test_nothing_is_emitted_after_close(self, tmp_path: Path) -> None:
-        session = Session(self.make_executor(), tmp_path, self.timeout)
-        with session:
-            job = session.job(*self.succeeding)
-            session.run(job)
-        before = len(session.events)
-        assert before
-        time.sleep(0.2)  # long enough for a thread that was forgotten to speak
-        assert len(session.events) == before
-        assert not any(isinstance(event, ExecutorLost) for event in session.events)
 
-    def test_close_gives_back_threads_and_descriptors(self, tmp_path: Path) -> None:
-        if not Path("/proc/self/fd").exists():
-            pytest.skip("no /proc on this system")
-        for count in range(3):
-            if count == 1:  # the first may have loaded what stays
-                threads = threading.active_count()
-                descriptors = len(os.listdir("/proc/self/fd"))
-            with Session(self.make_executor(), tmp_path, self.timeout) as session:
-                session.run(session.job(*self.succeeding), session.job(*self.missing))
-        assert threading.active_count() <= threads
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
-
-    def test_jobs_are_found_again_after_the_executor_was_closed(self, tmp_path: Path) -> None:
-        if "reattach" not in self.make_executor().capabilities:
-            opened = Session(self.make_executor(), tmp_path, self.timeout)
-            with opened as session, pytest.raises(ExecutorError):
-                session.executor.reattach({"t.0": 0.0})
-            return
-        first = Session(self.make_executor(), tmp_path, self.timeout)
-        over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
-        soon = first.job("sleep", "2")
-        waiting = [first.job(*self.lasting) for _ in range(self.many)]
-        ids = [job.id for job in waiting]
-        with first:
-            first.run(over)
-            first.submit(lasting, soon)
-            first.wait_for(lasting, "start")
-            first.wait_for(soon, "start")
-            first.submit(*waiting)
-            first.wait_for(waiting[-1], "priority")
-        second = Session(self.make_executor(), tmp_path, self.timeout)
-        second.tag = first.tag
-        with second:
-            time.sleep(3)  # one of them ends before it is asked for
-            newest = first.of(lasting)[-1].timestamp
-            found = second.executor.reattach(
-                {over.id: 0.0, lasting.id: newest, soon.id: 0.0, "t.99999": 0.0}
-                | dict.fromkeys(ids, 0.0)
-            )
-            assert found == {over.id: True, lasting.id: True, soon.id: True, "t.99999": False} | (
-                dict.fromkeys(ids, True)
-            )
-            second.wait_clean(over, soon)
-            for job in (over, soon):
-                self.check_order(second, job)
-            assert self.times(second, over) == self.times(first, over)
-            assert self.times(first, soon).items() <= self.times(second, soon).items()
-            assert "submit" not in second.names(lasting)
-            second.executor.cancel([lasting.id, *ids])
-            second.wait_clean(lasting, *waiting)
-            self.check_end(second, lasting, "cancel")
-            for job in waiting:
-                self.check_order(second, job)
-                self.check_end(second, job, "cancel")
-
-    def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
-        """Who asks for what is newer than an event gets all that came after it."""
-        if "reattach" not in session.executor.capabilities:
-            pytest.skip("times are asked for by reattach only")
-        jobs = [session.job(*self.succeeding) for _ in range(self.many)]
-        session.run(*jobs)
-        for job in jobs:
-            times = [event.timestamp for event in session.of(job)]
-            assert all(earlier < later for earlier, later in itertools.pairwise(times)), times
-
-    def times(self, session: Session, job: Job) -> dict[str, float]:
-        """When each step of a job's life was."""
-        return {e.name: e.timestamp for e in session.of(job) if e.name in _ORDER}
-
-    def test_an_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
-            assert session.executor is not None
-
-    def test_the_environment_and_folder_of_a_job_are_as_asked(
-        self, session: Session, tmp_path: Path
-    ) -> None:
-        if not self.same_machine:
-            pytest.skip("the jobs' files are on another machine")
-        folder = tmp_path / "made" / "when missing"
-        job = session.job(
-            "sh",
-            "-c",
-            'printf "%s %s" "$GREETING" "$(pwd)"',
-            workdir=str(folder),
-            stdout="out/text.txt",
-            environment={"GREETING": "hello"},
-        )
-        session.run(job)
-        assert session.context(job, "finish")["status"] == 0
-        assert (folder / "out" / "text.txt").read_text() == f"hello {folder}"
-
-    def test_a_job_does_not_inherit_the_token_of_the_service(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What jobs start from is ``ensemble_core.job_environment()``."""
-        if not self.same_machine:
-            pytest.skip("the jobs' files are on another machine")
-        monkeypatch.setenv("ENSEMBLE_TOKEN", "secret")
-        script = 'echo "token: ${ENSEMBLE_TOKEN-none}"'
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
-            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
-            session.run(job)
-        assert (tmp_path / "told.txt").read_text() == "token: none\n"
-
-    def test_a_job_inherits_the_environment_that_the_run_was_started_in(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """So a secret need not stand in the ensemble file (``environment_from``)."""
-        if not self.same_machine:
-            pytest.skip("the jobs' files are on another machine")
-        monkeypatch.setenv("DB_PASSWORD", "s3cret")
-        with Session(self.make_executor(), tmp_path, self.timeout) as session:
-            script = 'echo "password: $DB_PASSWORD"'
-            job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
-            session.run(job)
-        assert (tmp_path / "told.txt").read_text() == "password: s3cret\n"
-
-
-def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
-    """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
-    end = time.monotonic() + timeout
-    while not done():
-        if time.monotonic() > end:
-            pytest.fail(f"not so within {timeout:g} s", pytrace=True)
-        time.sleep(0.005)
+class ExecutorSuite(ExecutorContract, CrashSuite, DecisionSuite):
+    """All that there is for an executor: its contract, :class:`CrashSuite` and
+    :class:`DecisionSuite`, whose attributes ``executor`` and ``options`` name it for the command
+    line."""

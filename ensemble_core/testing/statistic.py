@@ -72,7 +72,8 @@ class StatisticContract(RecordContract):
 
     def test_gives_what_is_expected(self) -> None:
         for values, expected in self.expected:
-            said = self._feed(self._build(), values)[-1]
+            statistic = self._build()
+            said = [self._get(statistic, 0), *self._feed(statistic, values)][-1]
             if expected is None or said is None:
                 assert said == expected, f"after {values!r}"
             else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.executor import LocalExecutor, ensemble_executors
 from ensemble_core.model.causes import Cause
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.testing.executor import ExecutorContract, Session, wait_until
@@ -86,6 +86,8 @@ class LocalContract(ExecutorContract):
 
 
 class TestLocalExecutor(LocalContract):
+    (plugin,) = ensemble_executors()
+
     def make_executor(self) -> Executor:
         return LocalExecutor(slots=2, grace=0.3)
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ensemble_flux import ensemble_executors
 from ensemble_flux.executor import FluxExecutor
 
 from ensemble_core import Cause, Executor, ExecutorError, Run
@@ -15,6 +16,7 @@ from ensemble_core.testing.executor import ExecutorContract, Session
 
 
 class FluxContract(ExecutorContract):
+    (plugin,) = ensemble_executors()
     contains = False  # without cgroups, Flux signals a job's process groups
 
     @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from ensemble_slurm import ensemble_executors
 from ensemble_slurm.executor import SlurmExecutor
 
 from ensemble_core import Cause, Executor, Job, Problem
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.usefixtures("cluster")
 class TestSlurm(ExecutorContract):
+    (plugin,) = ensemble_executors()
     contains = False  # without cgroups, Slurm follows parents
     many: ClassVar[int] = 20
 

@@ -1,0 +1,228 @@
+"""Session: an open executor and everything that it has emitted, for tests of executors.
+
+Used by the contract suite, and by an author's own tests::
+
+    with Session(MyExecutor(), tmp_path) as session:
+        job = session.job("true")
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from ensemble_core.model.causes import Cause, cause_of, said_cause
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Executor, Run
+
+__all__ = ["Session", "alive", "wait_until", "within"]
+
+
+class Session:
+    """An open executor and everything it has emitted. Use it with ``with``.
+
+    ``timeout`` (seconds) is how long each wait, and each call of the executor, may last before the
+    test fails with what did come. With ``tidy``, jobs that are not over are cancelled before the
+    executor is closed: where jobs outlive it, a test would leave them running. With ``kept`` false
+    the run has no state folder, as with ``--no-journal``.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        folder: Path,
+        timeout: float = 60.0,
+        *,
+        tidy: bool = False,
+        kept: bool = True,
+    ) -> None:
+        self.executor = executor
+        self.folder = folder
+        self.timeout = timeout
+        self.tidy = tidy
+        self.kept = kept
+        self.tag = f"contract-{uuid.uuid4().hex[:12]}"
+        self.events: list[Event] = []
+        self.batches: list[int] = []
+        self._news = threading.Condition()
+        self._numbers = itertools.count()
+        self._last = 0.0
+        self._submitted: dict[str, None] = {}
+
+    def _clock(self) -> float:
+        self._last = max(self._last, time.time())
+        return self._last
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        with self._news:
+            self.batches.append(len(events))
+            self.events.extend(events)
+            self._news.notify_all()
+
+    def __enter__(self) -> Session:
+        state = self.folder / "state" / self.tag if self.kept else None
+        self.executor.open(Run(self.tag, self.folder, self._clock, state), self._emit)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self.tidy:
+                self._cancel_all()
+        finally:
+            self.executor.close()
+
+    def _cancel_all(self) -> None:
+        names = {event.job: event.name for event in self.events if isinstance(event, JobEvent)}
+        left = [name for name in self._submitted if names.get(name) != "clean"]
+        if left and not any(isinstance(event, ExecutorLost) for event in self.events):
+            self.cancel(*left)
+            self.wait_clean(*left)
+
+    def job(self, *command: str, group: str = "t", **fields: Any) -> Job:
+        """A job with an id of its own; ``fields`` are those of :class:`Job`."""
+        number = next(self._numbers)
+        return Job(id=f"{group}.{number}", group=group, index=number, command=command, **fields)
+
+    def submit(self, *jobs: Job) -> None:
+        """Submit jobs. Fails where that blocks."""
+        within(self.timeout, "submit", lambda: self.executor.submit(jobs))
+        self._submitted.update(dict.fromkeys(job.id for job in jobs))
+
+    def cancel(self, *jobs: Job | str) -> None:
+        """Cancel jobs. Fails where that blocks."""
+        names = [job if isinstance(job, str) else job.id for job in jobs]
+        within(self.timeout, "cancel", lambda: self.executor.cancel(names))
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Wait until ``done()``; asked again after each emission. Fails after ``timeout``."""
+        with self._news:
+            if not self._news.wait_for(done, self.timeout):
+                came = "\n".join(str(event) for event in self.events[-30:])
+                pytest.fail(
+                    f"{what} did not come within {self.timeout:g} s; what came last:\n{came}"
+                )
+
+    def of(self, job: Job | str) -> list[JobEvent]:
+        """The events of one job so far."""
+        name = job if isinstance(job, str) else job.id
+        return [e for e in list(self.events) if isinstance(e, JobEvent) and e.job == name]
+
+    def names(self, job: Job | str) -> list[str]:
+        """The names of the events of one job so far."""
+        return [event.name for event in self.of(job)]
+
+    def context(self, job: Job | str, name: str) -> Mapping[str, Any]:
+        """The context of the first event of this name; fails if there is none."""
+        for event in self.of(job):
+            if event.name == name:
+                return event.context
+        pytest.fail(f"{job} has no {name} event: {self.names(job)}")
+
+    def queue_id(self, job: Job) -> str:
+        """What the queue calls the job."""
+        return str(self.context(job, "submit")["queue_id"])
+
+    def exception(self, job: Job) -> str:
+        """The type of the job's first exception."""
+        return str(self.context(job, "exception")["type"])
+
+    def cause(self, job: Job) -> Cause:
+        """Why the job ended, as rules hear it."""
+        exception = finish = None
+        for event in self.of(job):
+            if event.name == "finish":
+                finish = event.context
+                break
+            if event.name == "exception" and event.context.get("severity", 0) == 0:
+                exception = exception or event.context
+        said = said_cause((finish or {}) if exception is None else exception)
+        kind = None if exception is None else str(exception["type"])
+        return said or cause_of(kind, None if finish is None else finish["status"])
+
+    def problems(self) -> list[str]:
+        """What the executor warned of so far."""
+        return [event.message for event in list(self.events) if isinstance(event, Problem)]
+
+    def check_ended_once(self) -> None:
+        """Each job of which there was any event is over, and that was told once."""
+        for job in {event.job for event in self.events if isinstance(event, JobEvent)}:
+            assert self.names(job).count("clean") == 1, self.names(job)
+
+    def wait_for(self, job: Job, name: str) -> Mapping[str, Any]:
+        """Wait for a job's event; its context."""
+        self.wait(lambda: name in self.names(job), f"{name} of {job.id}")
+        return self.context(job, name)
+
+    def run(self, *jobs: Job) -> None:
+        """Submit jobs and wait until each is over."""
+        self.submit(*jobs)
+        self.wait_clean(*jobs)
+
+    def wait_clean(self, *jobs: Job | str) -> None:
+        """Wait until each of these jobs is over."""
+        left = {job if isinstance(job, str) else job.id for job in jobs}
+        seen = 0
+
+        def done() -> bool:
+            nonlocal seen
+            for event in self.events[seen:]:
+                if isinstance(event, JobEvent) and event.name == "clean":
+                    left.discard(event.job)
+            seen = len(self.events)
+            return not left
+
+        self.wait(done, f"clean of {', '.join(sorted(left)[:5])}")
+
+
+def within(seconds: float, what: str, call: Callable[[], object]) -> None:
+    """Call something that is not to block; fails, and does not hang, where it does so for so many
+    seconds. What it raises is raised here."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # whatever it is: it is raised where the test can see it
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name=what, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        pytest.fail(f"{what} did not return within {seconds:g} s: is it waiting for a job?")
+    if raised:
+        raise raised[0]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not merely waiting to be reaped."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
+
+
+def wait_until(done: Callable[[], object], timeout: float = 60.0) -> None:
+    """Wait for something that no event tells of. Fails after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not done():
+        if time.monotonic() > end:
+            pytest.fail(f"not so within {timeout:g} s", pytrace=True)
+        time.sleep(0.005)
