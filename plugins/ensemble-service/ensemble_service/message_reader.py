@@ -21,7 +21,7 @@ from ensemble_service.refusal import Refused
 __all__ = ["MessageReader", "Messages", "NoMessage", "next_message"]
 
 #: Messages that are read at once: of one credential, and of all callers that have none.
-_AT_ONCE, _NAMELESS_AT_ONCE = 4, 16
+_AT_ONCE, _NAMELESS_AT_ONCE = 4, 8
 #: Requests of one credential that are read or wait for their turn: each holds a stream's window.
 _IN_LINE = 128
 #: Credentials whose turns are remembered.

@@ -12,3 +12,8 @@ class Refused(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+    def anew(self) -> Refused:
+        """The same without the frames that this one was raised through. What one of those keeps it
+        by is kept by them in turn, with all that they have of the call."""
+        return Refused(self.code, self.message)

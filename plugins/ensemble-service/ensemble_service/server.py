@@ -41,6 +41,7 @@ from ensemble_service.settings import (
     give_memory_back,
     grpc_options,
     raise_file_limit,
+    trim_memory,
 )
 from ensemble_service.tls import has_certificates, server_credentials
 from ensemble_service.tokens import TokenFile
@@ -214,6 +215,7 @@ class Service:
             try:
                 self.router.sweep(self._clock())
                 self._guard.end_streams_of_removed()
+                trim_memory()
             except Exception as error:  # a fault here must not end the looking
                 tell("fault", "error", why=f"{type(error).__name__}: {error}")
 

@@ -8,7 +8,14 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MAX_REQUEST", "Settings", "give_memory_back", "grpc_options", "raise_file_limit"]
+__all__ = [
+    "MAX_REQUEST",
+    "Settings",
+    "give_memory_back",
+    "grpc_options",
+    "raise_file_limit",
+    "trim_memory",
+]
 
 #: Bytes of a message that is read: a little more than members and runs put into one
 #: (``wire.MOST_BYTES``), for as much may be held of each that does not end.
@@ -82,6 +89,13 @@ def give_memory_back() -> None:
             mallopt(number, value)
 
 
+def trim_memory() -> None:
+    """Give what is free between what is used back to the system as well (glibc), some milliseconds
+    after a flood: of itself only the end of the heap goes."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def grpc_options(settings: Settings) -> list[tuple[str, int]]:
     """The gRPC options of the server."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -93,10 +107,10 @@ def grpc_options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.absolute_max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", 128),
-        # Requests that have come and were not begun with: from so many on some are cancelled, from
-        # so many all. Clients ask again.
-        ("grpc.server.max_pending_requests", 500),
-        ("grpc.server.max_pending_requests_hard_limit", 1_500),
+        # Requests that have come and were not begun with, each with what a stream may be sent: from
+        # so many on some are cancelled, from so many all. Clients ask again.
+        ("grpc.server.max_pending_requests", 128),
+        ("grpc.server.max_pending_requests_hard_limit", 256),
         # What is sent before it is read waits in memory, for each connection: not the megabytes
         # that gRPC makes room for where a connection is fast, and no frame of as many.
         ("grpc.http2.lookahead_bytes", _AHEAD),

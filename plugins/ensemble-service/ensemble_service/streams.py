@@ -117,6 +117,6 @@ async def _until_over(send_queue: SendQueue[_M], reading: Awaitable[None]) -> No
     try:
         await reading
     except Refused as refused:
-        send_queue.close(refused)
+        send_queue.close(refused.anew())
     finally:
         send_queue.close()
