@@ -20,6 +20,7 @@ from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import Feed
 from ensemble_core.cli.text_style import TextStyle
 from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.requests import Desk
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Executor
@@ -134,7 +135,9 @@ class Task:
         try:
             with kept if kept is not None else contextlib.nullcontext(), self._output:
                 try:
-                    with Interrupts(asked, kept.folder if kept is not None else None):
+                    folder = kept.folder if kept is not None else None
+                    desk = Desk(folder, self.runtime.request) if folder is not None else None
+                    with Interrupts(asked, folder, desk):
                         self.outcome = self.runtime.run()
                 finally:
                     problem = kept.end(self.outcome) if kept is not None else None

@@ -37,6 +37,7 @@ from ensemble_core.model.events import (
     CallReturned,
     Event,
     JobEvent,
+    Requested,
     ResizeOutcome,
     TimerElapsed,
 )
@@ -65,7 +66,7 @@ def interesting(event: Event) -> bool:
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):
         return event.timer == "pace"
-    return isinstance(event, (CallReturned, CallFailed, ResizeOutcome))
+    return isinstance(event, (CallReturned, CallFailed, Requested, ResizeOutcome))
 
 
 def describe_status(status: object) -> str:
@@ -153,6 +154,9 @@ class Narrator:
         if isinstance(item, JobEvent):
             if item.ours:
                 yield from self._job_event(item)
+        elif isinstance(item, Requested):
+            asked = f"{item.by} asked for {item.action.get('name')}"
+            yield OutputLine(self._out.paint(f" => {printable(asked)}", "trigger"))
         elif isinstance(item, CallFailed):
             yield from self._call_failed(item)
         elif isinstance(item, ResizeOutcome):

@@ -41,12 +41,18 @@ class Interrupts:
     ``ensemble cancel`` leaves in the run's ``folder``, if it has one.
 
     ``stop`` is given the reason, the exit code and whether this is the second time; it is called
-    on a thread of this object.
+    on a thread of this object, and so is ``desk``, now and then: it answers what users ask.
     """
 
-    def __init__(self, stop: Callable[[str, int, bool], None], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        stop: Callable[[str, int, bool], None],
+        folder: Path | None = None,
+        desk: Callable[[], None] | None = None,
+    ) -> None:
         self._stop = stop
         self._folder = folder
+        self._desk = desk
         self._cancelled_by: str | None = None
         self._first: float | None = None
         self._woken_before: int | None = None
@@ -91,6 +97,8 @@ class Interrupts:
                     self._heard(signal.Signals(number))
             if self._folder is not None:
                 self._look(self._folder)
+            if self._desk is not None:
+                self._desk()
 
     def _look(self, folder: Path) -> None:
         """Stop when somebody asks for it; again, where it is not to wait for what cannot be

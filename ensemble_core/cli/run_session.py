@@ -26,6 +26,7 @@ from ensemble_core.cli.summary import summary
 from ensemble_core.cli.text_style import count_of, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
+from ensemble_core.journal.requests import Desk
 from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent
@@ -149,7 +150,9 @@ class RunSession:
             self._begin(output, tag, kept, engine)
             outcome = None
             try:
-                with Interrupts(stop, kept.folder if kept is not None else None):
+                folder_of_run = kept.folder if kept is not None else None
+                desk = Desk(kept.folder, runtime.request) if kept is not None else None
+                with Interrupts(stop, folder_of_run, desk):
                     if self._block is not None:
                         self._block.begin()
                     outcome = runtime.run()

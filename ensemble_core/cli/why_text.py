@@ -66,7 +66,7 @@ class Story:
     """What came of one rule over a whole run.
 
     ``totals`` has all verdicts of a kind as one span, ``latest`` is the last of any. ``switched``:
-    how the rule was last enabled or disabled (event, by which rule). ``ended``: when the run ended
+    how the rule was last enabled or disabled (event, by whom). ``ended``: when the run ended
     and why.
     """
 
@@ -204,7 +204,7 @@ def _how(switched: tuple[int, str] | None) -> str:
     if switched is None:
         return "the file says so, and no rule enabled it"
     seq, by = switched
-    return f"rule {by} did that at event {seq}" if by else f"that was at event {seq}"
+    return f"{by} did that at event {seq}" if by else f"that was at event {seq}"
 
 
 def _waiting(rule: BoundRule, story: Story) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ensemble_core.config.context import Context
-from ensemble_core.engine.budget import amount
 from ensemble_core.metrics.store import RESOURCES
-from ensemble_core.model.ensemble import Limits
+from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["bind_limits", "hours_of"]

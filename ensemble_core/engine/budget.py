@@ -14,25 +14,16 @@ from collections.abc import Iterable, Sequence
 from operator import add
 
 from ensemble_core.metrics.store import RESOURCES, MetricStore
-from ensemble_core.model.ensemble import Limits
+from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import Job
 
-__all__ = ["JOBS", "Budget", "Claim", "Usage", "amount"]
+__all__ = ["JOBS", "Budget", "Claim", "Usage"]
 
 #: The limit on submissions, as ``limits`` names it; the others are named as ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0
 #: A limit is passed by more than this share of it: sums of fractions are not exact.
 _SLACK = 1e-9
-
-
-def amount(number: float) -> str:
-    """A number of jobs or hours as people read it.
-
-    >>> amount(12), amount(0.04321), amount(1234.5678)
-    ('12', '0.0432', '1234.57')
-    """
-    return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
 
 
 def _weights(job: Job) -> tuple[int, int, int]:

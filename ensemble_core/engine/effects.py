@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from ensemble_core.engine.budget import amount
 from ensemble_core.engine.occasion import Origin, Pending
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
@@ -25,6 +24,7 @@ from ensemble_core.model.decisions import (
     Submit,
     Terminate,
 )
+from ensemble_core.model.ensemble import amount
 
 __all__ = ["Effects"]
 

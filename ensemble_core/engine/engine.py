@@ -54,6 +54,7 @@ from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.occasion import Occasion, Pending
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
+from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.state import State
 from ensemble_core.engine.table_rows import Tables
@@ -70,6 +71,7 @@ from ensemble_core.model.events import (
     Observed,
     PluginEvent,
     Problem,
+    Requested,
     ResizeOutcome,
     Resources,
     Resumed,
@@ -121,6 +123,7 @@ class Engine:
             ExecutorLost: self._on_lost,
             PluginEvent: self._on_plugin,
             Problem: self._on_problem,
+            Requested: self._on_requested,
         }
 
     def observe(self, observer: RuleObserver) -> None:
@@ -447,6 +450,12 @@ class Engine:
             state.out.append(Log(message=event.message, level="warning"))
         if event.lasts and len(state.warnings) < _MOST_WARNINGS:
             state.warnings.append(event.message)
+
+    def _on_requested(self, event: Requested) -> None:
+        if self.state.ended is None:
+            carry_out(self._effects, event)
+            self._rules.settle(event)
+        self.state.look_for_end = True
 
     def _on_plugin(self, event: PluginEvent) -> None:
         record = self.state.table.records.get(event.job) if event.job is not None else None

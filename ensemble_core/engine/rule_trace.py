@@ -15,7 +15,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
 from ensemble_core.engine.rule_index import Asleep, RuleState, Watch, comparison
 from ensemble_core.model.decisions import Log
-from ensemble_core.model.events import Event, JobEvent, TimerElapsed
+from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
 __all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words"]
 
@@ -49,6 +49,8 @@ def event_words(event: Event) -> str:
         return f"{event.name} of {event.job}" + ("" if event.ours else " (not ours)")
     if isinstance(event, TimerElapsed):
         return event.timer
+    if isinstance(event, Requested):
+        return f"{event.action.get('name')} asked for by {event.by}"
     job = getattr(event, "job", None)
     name = getattr(event, "name", event.type)
     return f"{name} of {job}" if job else str(name)

@@ -12,7 +12,16 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["Binder", "Ensemble", "Limits"]
+__all__ = ["Binder", "Ensemble", "Limits", "amount"]
+
+
+def amount(number: float) -> str:
+    """A number of jobs or hours as people read it.
+
+    >>> amount(12), amount(0.04321), amount(1234.5678)
+    ('12', '0.0432', '1234.57')
+    """
+    return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

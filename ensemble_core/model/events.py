@@ -23,6 +23,7 @@ __all__ = [
     "Observed",
     "PluginEvent",
     "Problem",
+    "Requested",
     "ResizeOutcome",
     "Resources",
     "Resumed",
@@ -166,6 +167,17 @@ class StopRequested(Event):
     type: ClassVar[str] = "stop"
     reason: str = "interrupted"
     exit_code: int = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Requested(Event):
+    """A user asks the run for an action beside its rules, from a shell or a program: ``action`` is
+    one of ``submit``, ``cancel``, ``set``, ``enable``, ``disable`` as a rule of the file has it;
+    parameters that a submit gives are merged over the group's. ``by`` says who asks."""
+
+    type: ClassVar[str] = "request"
+    by: str
+    action: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

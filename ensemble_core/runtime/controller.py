@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
-from ensemble_core.errors import ExecutorError
+from ensemble_core.engine.requests import refusal
+from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.snapshot import dump
@@ -34,6 +35,7 @@ from ensemble_core.model.events import (
     JobEvent,
     Observed,
     Problem,
+    Requested,
     Resumed,
     Started,
     StopRequested,
@@ -48,6 +50,9 @@ from ensemble_core.runtime.event_check import usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Outcome", "Runtime", "Watcher"]
 
@@ -260,6 +265,42 @@ class Runtime:
         if raised:
             raise raised[0]
         return found[0]
+
+    def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
+        """Ask the run under way for an action beside its rules (see :class:`Requested`); what it
+        decided, in time, or :class:`UsageError` where that cannot be asked. Safe from any thread.
+
+        ``runtime.request({"name": "submit", "label": "sim"}, "alice").result()``
+        """
+        from concurrent.futures import Future
+
+        found: Future[tuple[Decision, ...]] = Future()
+
+        def asked() -> None:
+            try:
+                found.set_result(self._carry_out(action, by))
+            except BaseException as error:  # the asker's, who is to have it
+                found.set_exception(error)
+
+        with self._lock:
+            if not self._free:
+                self._looks.put(asked)
+                self._inbox.put(())
+                return found
+        found.set_exception(self._not_under_way())
+        return found
+
+    def _carry_out(self, action: Mapping[str, Any], by: str) -> tuple[Decision, ...]:
+        if self.engine.state.ended is not None:
+            raise self._not_under_way()
+        refused = refusal(self.engine.state, action)
+        if refused is not None:
+            raise refused
+        return tuple(self._handle(Requested(self.clock(), by, dict(action))))
+
+    def _not_under_way(self) -> UsageError:
+        hint = "'ensemble run' starts it anew, 'ensemble resume' goes on with one that is not over"
+        return UsageError(f"run {self.tag} is not under way", hint=hint, code="not-under-way")
 
     def _answer(self, *, last: bool = False) -> None:
         """Let those look who asked."""
@@ -483,13 +524,14 @@ class Runtime:
             return True
         return False
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event) -> Sequence[Decision]:
+        """Hand an event to the engine and its decisions on; these."""
         if not self.engine.concerns(event):
-            return
+            return ()
         if type(event) is Observed and not usual(event):  # what a plugin's observer read
             row = self._admitted(event)
             if row is None:
-                return
+                return ()
             event = row
         for watcher in self._watchers:
             watcher.event(event)
@@ -506,6 +548,7 @@ class Runtime:
             self._since_snapshot += 1
             if self._since_snapshot >= self._next_snapshot:
                 self._snapshot_in_time(journal)
+        return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
         """What carries these decisions out, once they are on record."""

@@ -26,6 +26,7 @@ from ensemble_core.config.source import read
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
+from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, is_own, state_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
@@ -91,6 +92,7 @@ def take_up(
         for asked in (STOP, LEAVE):
             with contextlib.suppress(OSError):
                 (folder / asked).unlink()
+        forget_requests(folder)
         if not (folder / NAME).exists():
             check_not_lost(folder)
         migrate(folder / NAME)

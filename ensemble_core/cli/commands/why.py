@@ -26,6 +26,7 @@ from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, event_words
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.decisions import DisableRule, EnableRule
+from ensemble_core.model.events import Requested
 from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
@@ -112,7 +113,9 @@ class _Answer:
                     if isinstance(decision, (DisableRule, EnableRule)) and (
                         self.rule in decision.rules
                     ):
-                        story.switched = (row.seq, decision.rule or "")
+                        by = f"rule {decision.rule}" if decision.rule else ""
+                        by = event.by if isinstance(event, Requested) else by
+                        story.switched = (row.seq, by)
                 known = state.rules.states.get(self.rule, known)
                 if state.ended is None:
                     story.ended = None  # also where a resume took the end back

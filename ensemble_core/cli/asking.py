@@ -1,0 +1,89 @@
+"""What commands ask a run under way for, beside its rules: submit, set, enable, disable.
+
+The run is asked through its folder, as by ``ensemble cancel``: its controller may be on another
+machine.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from ensemble_core.cli.error_format import errors_as_json
+from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.text_style import printable
+from ensemble_core.errors import Location, UsageError
+
+__all__ = ["given_values", "request", "switch_rules"]
+
+
+def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
+    """Ask the run for an action and show what it decided; 1 where that was nothing."""
+    from ensemble_core.journal.requests import ask
+    from ensemble_core.journal.run_store import find, state_folder
+
+    with errors_as_json(as_json):
+        folder = find(state_folder(state), run)
+        decided = ask(folder, action, f"{_user()} on {socket.gethostname()}")
+    if as_json:
+        click.echo(to_json({"tag": folder.name, "decided": decided}))
+    else:
+        for line in map(_said, decided):
+            click.echo(printable(line))
+        if not decided:
+            click.echo("nothing was done")
+    return 0 if any(one["type"] != "log" for one in decided) else 1
+
+
+def _said(decision: Mapping[str, Any]) -> str:
+    kind = decision["type"]
+    if kind == "submit":
+        jobs = [job["id"] for job in decision["jobs"]]
+        shown = ", ".join(jobs if len(jobs) <= 6 else [*jobs[:5], f"... ({len(jobs)} jobs)"])
+        return f"submitted {shown or 'nothing yet: the jobs wait for their turn'}"
+    if kind == "set-group":
+        fields = ", ".join(f"{key}={value}" for key, value in decision["fields"].items())
+        return f"{decision['group']}: {fields}, for jobs that are submitted from now on"
+    if kind in ("enable-rule", "disable-rule"):
+        return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"
+    if kind == "fired":
+        return f"rule {decision['rule']} fired on that"
+    return str(decision.get("message") or kind)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"
+
+
+def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
+    """The values of ``NAME=VALUE``, read as in a file; ``origin`` is the option that has them.
+    Raises :class:`UsageError`."""
+    from ensemble_core.config.reader import read_value
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        where = f"{origin} {text}".strip()
+        if not equals or not name.strip():
+            raise UsageError(
+                f"{text!r} is not NAME=VALUE",
+                where=Location(where),
+                hint=f"write for example {example}",
+                code="bad-override",
+            )
+        found[name.strip()], _ = read_value(value, where)
+    return found
+
+
+def switch_rules(
+    word: str, run: str, rules: Sequence[str], state: str | None, as_json: bool
+) -> int:
+    """``enable`` or ``disable`` these rules."""
+    return request(run, state, as_json, {"name": word, "rules": list(rules)})

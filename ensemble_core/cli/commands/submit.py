@@ -1,0 +1,47 @@
+"""``ensemble submit RUN GROUP``: submits jobs of a run under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ensemble_core.cli.asking import given_values, request
+from ensemble_core.cli.options import json_option, run_argument, state_option
+
+__all__ = ["submit"]
+
+
+@click.command()
+@run_argument
+@click.argument("group", metavar="GROUP")
+@click.option(
+    "--set",
+    "values",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A value for a parameter, or a list of them: T=2.5, T=[2.5,2.6]. May be repeated.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="How many jobs of each combination.")
+@state_option
+@json_option
+def submit(
+    run: str,
+    group: str,
+    values: tuple[str, ...],
+    count: int | None,
+    state: str | None,
+    as_json: bool,
+) -> int:
+    """Submit jobs of a run under way, beside what its rules do.
+
+    As many as the file says; a parameter that is given with --set has these values alone. Limits
+    hold as for any job. The run's journal keeps who asked for it.
+    """
+    fields: dict[str, Any] = {}
+    if values:
+        fields["parameters"] = given_values(values, "T=2.5", "--set")
+    if count is not None:
+        fields["count"] = count
+    action = {"name": "submit", "label": group}
+    return request(run, state, as_json, {**action, "with": fields} if fields else action)

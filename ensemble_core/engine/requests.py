@@ -1,0 +1,121 @@
+"""Requests: actions that a user asks a run under way for, beside its rules.
+
+They are bound and carried out as a rule's own are, but belong to no rule and no firing. Called by
+the engine; whoever hands requests on asks ``refusal`` before, so that a slip is told to whoever
+made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ensemble_core.engine.effects import Effects
+from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.occasion import Occasion, Origin
+from ensemble_core.engine.state import State
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.model.decisions import Log
+from ensemble_core.model.events import Requested
+from ensemble_core.model.jobs import JobGroup
+
+__all__ = ["ACTIONS", "carry_out", "refusal"]
+
+#: What may be asked for.
+ACTIONS = ("submit", "cancel", "set", "enable", "disable")
+
+
+@dataclass(slots=True, eq=False)
+class _Asked(Origin):
+    """What a request's decisions come from: no rule, and no firing."""
+
+    by: str
+
+    @property
+    def rule(self) -> str:
+        return f"request of {self.by}"
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        return {}
+
+
+def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
+    """Why this cannot be asked of a run that stands so; ``None`` if it can be."""
+    name = action.get("name")
+    if name not in ACTIONS:
+        return UsageError(
+            f"a run under way cannot be asked for {name!r}",
+            hint=f"ask for one of {', '.join(ACTIONS)}",
+            code="bad-action",
+        )
+    label, rules = action.get("label"), action.get("rules", ())
+    if label is not None and label not in state.table.groups:
+        return _no_such(
+            "the run has no job group", label, list(state.table.groups), "no-such-group"
+        )
+    for rule in (rules,) if isinstance(rules, str) else rules:
+        if rule not in state.rules.states:
+            return _no_such("the run has no rule", rule, list(state.rules.states), "no-such-rule")
+    try:
+        state.ensemble.binder.action(_merged(state, action))
+    except EnsembleError as error:
+        return UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
+    return None
+
+
+def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError:
+    near = [each for each in known if each.lower() == str(name).lower()]
+    near = near or get_close_matches(str(name), known, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+    return UsageError(f"{what} {name!r}", hint=hint, code=code)
+
+
+def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
+    """The action with the parameters that a submit gives merged over those of its group. Raises
+    :class:`EnsembleError`."""
+    given = (action.get("with") or {}).get("parameters")
+    standing = state.table.groups.get(str(action.get("label")))
+    if action.get("name") != "submit" or not given or standing is None:
+        return dict(action)
+    group = standing.group
+    _check(group, given)
+    own = {name: list(values) for name, values in group.parameters.items()}
+    return {**action, "with": {**action["with"], "parameters": {**own, **given}}}
+
+
+def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
+    for name in given:
+        if name in group.points:
+            raise UsageError(
+                f"the parameter {name!r} of {group.name!r} comes from its points",
+                hint="its values stand side by side with others: vary them in the file",
+                code="bad-value",
+            )
+        if name not in group.parameters:
+            what = f"the job group {group.name!r} has no parameter"
+            raise _no_such(what, name, [*group.parameters], "no-such-parameter")
+
+
+def carry_out(effects: Effects, event: Requested) -> None:
+    """Do what was asked for, as far as it can be."""
+    state = effects.state
+    link = state.extend(f"request of {event.by}", None)
+    # It is of no rule: what is kept of firings for later, calls and resizes, is not among ACTIONS.
+    origin = _Asked(None, 0, link, Occasion(event), {}, event.by)  # type: ignore[arg-type]
+    state.link = state.deepest = link
+    refused = refusal(state, event.action)
+    try:
+        if refused is not None:
+            raise refused
+        action = state.ensemble.binder.action(_merged(state, event.action))
+        for decision in EngineFiring(state, origin).perform(action):
+            effects.apply(origin, decision)
+            if state.ended is not None:
+                return
+    except EnsembleError as error:
+        # No error of the run: whoever asked is told.
+        message = f"{event.by} asked for {event.action.get('name')!r}: {error}"
+        state.out.append(Log(message=message, level="warning"))

@@ -1,0 +1,150 @@
+"""``ensemble submit``, ``set``, ``enable`` and ``disable`` beside a run under way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from click.testing import CliRunner, Result
+
+import ensemble_core
+from ensemble_core.api.handle import EnsembleRun
+from ensemble_core.cli.main import main
+from ensemble_core.testing import wait_until
+
+FILE = """
+jobs:
+  - {name: wait, command: "sh -c 'while [ ! -e {cwd}/go ]; do sleep 0.05; done'"}
+  - {name: b, command: 'echo {T} {U}', parameters: {T: [1], U: [5, 6]}}
+rules:
+  - {trigger: start, action: {name: submit, label: wait}}
+  - {id: other, trigger: job-success, name: b, repetitions: 0x10, action: {name: log, message: b}}
+"""
+
+
+class Under:
+    """A run under way, which ends when ``go`` is called."""
+
+    def __init__(self, folder: Path, run: EnsembleRun) -> None:
+        self.folder, self.run = folder, run
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+        self.run.wait(120)
+
+    def ensemble(self, command: str, *args: str) -> Result:
+        result = CliRunner().invoke(main, [command, self.run.tag, *args])
+        assert "Traceback" not in result.output
+        return result
+
+
+@pytest.fixture
+def under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Under]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    (tmp_path / "e.yaml").write_text(FILE.replace("0x10", "16"))
+    run = ensemble_core.run("e.yaml", executor="local", wait=False)
+    found = Under(tmp_path, run)
+    wait_until(lambda: run.state == "running")
+    yield found
+    found.go()
+
+
+def test_jobs_are_submitted_and_it_is_shown_who_asked(under: Under) -> None:
+    done = under.ensemble("submit", "b", "--set", "T=2.5", "--count", "2")
+    assert done.exit_code == 0, done.output
+    assert "submitted b.0, b.1, b.2, b.3" in done.output
+    assert under.ensemble("set", "b", "nodes=1", "duration=10m").exit_code == 0
+    assert under.ensemble("disable", "other").output == "disabled other\n"
+    under.go()
+    told = under.ensemble("events").output
+    assert "asked for submit" in told
+    assert '"parameters": {"T": 2.5}' in told
+    assert "asked for set" in told
+    assert under.run.metric("count.b.success") == 4
+    why = under.ensemble("why", "other").output
+    assert "it is disabled:" in why
+    assert "did that at event" in why
+    assert under.ensemble("replay").exit_code == 0
+
+
+def test_json_has_the_decisions(under: Under) -> None:
+    done = under.ensemble("submit", "b", "--json")
+    (decided,) = json.loads(done.output)["decided"]
+    assert [job["id"] for job in decided["jobs"]] == ["b.0", "b.1"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["submit", "bb"], "did you mean 'b'?"),
+        (["submit", "b", "--set", "t=1"], "did you mean 'T'?"),
+        (["submit", "b", "--set", "T"], "write for example T=2.5"),
+        (["enable", "othre"], "did you mean 'other'?"),
+        (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
+        (["set", "b", "nodes"], "write for example nodes=4"),
+    ],
+)
+def test_a_slip_is_told_with_the_nearest_word_and_nothing_is_done(
+    under: Under, args: list[str], said: str
+) -> None:
+    done = under.ensemble(*args)
+    assert done.exit_code == 2
+    assert said in done.output
+    under.go()
+    assert "asked for" not in under.ensemble("events").output
+
+
+def test_a_run_that_is_over_is_asked_for_nothing(under: Under) -> None:
+    under.go()
+    done = under.ensemble("submit", "b")
+    assert done.exit_code == 2
+    assert "has ended, with exit code 0" in done.output
+
+
+def test_what_nobody_can_read_is_answered_and_the_run_goes_on(under: Under) -> None:
+    assert under.run.folder is not None
+    folder = under.run.folder / "requests"
+    folder.mkdir(exist_ok=True)
+    for number, text in enumerate(["{", "[]", '{"action": 3, "by": "x"}', '{"by": "x"}']):
+        (folder / f"{number}.json").write_text(text)
+    wait_until(lambda: len(list(folder.glob("*.answer"))) == 4)
+    assert "it cannot be read" in (folder / "0.answer").read_text()
+    assert under.ensemble("submit", "b").exit_code == 0
+
+
+def test_several_who_ask_at_once_are_all_answered(under: Under) -> None:
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda: codes.append(_ask(under.run.tag))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [2] * 5
+    under.go()
+    assert under.run.metric("count.b.submitted") == 10
+
+
+def _ask(tag: str) -> int:
+    from ensemble_core.journal.requests import ask
+    from ensemble_core.journal.run_store import find, state_folder
+
+    (decided,) = ask(find(state_folder(None), tag), {"name": "submit", "label": "b"}, "someone")
+    return len(decided["jobs"])
+
+
+def test_a_request_to_a_controller_that_is_gone_is_not_done_by_a_later_one(tmp_path: Path) -> None:
+    from ensemble_core.journal.requests import Desk, forget_requests
+
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "1.json").write_text('{"by": "x", "action": {"name": "submit"}}')
+    forget_requests(tmp_path)
+    Desk(tmp_path, _nobody)()
+
+
+def _nobody(action: object, by: str) -> NoReturn:
+    raise AssertionError(f"{by} asks a later controller for {action}")

@@ -1,0 +1,123 @@
+"""Requests of a user to a run under way: done as a rule's actions are, of no rule, replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.requests import refusal
+from ensemble_core.journal.codec import decisions_text
+from ensemble_core.model.decisions import Cancel, DisableRule, EnableRule, Log, SetGroup, Submit
+from ensemble_core.model.events import Event, Requested
+from ensemble_core.testing import Story
+
+FILE = """
+limits: {jobs: 6}
+jobs:
+  - {name: a, command: 'x {T} {U}', parameters: {T: [1, 2], U: [5]}}
+  - {name: b, command: x, count: 2}
+rules:
+  - {trigger: start, action: {name: submit, label: b}}
+  - {id: next, trigger: job-success, name: b, repetitions: 9, action: {name: log, message: b}}
+  - {id: second, trigger: job-success, enabled: false, repetitions: 9, action: {name: log, message: x}}
+  - {id: many, trigger: metric, name: count.a.submitted, when: ">= 2", action: {name: log, message: m}}
+"""
+
+
+def ask(told: Story, name: str, **options: Any) -> list[Any]:
+    return told.tell(Requested(told.now, "alice", {"name": name, **options}))
+
+
+def test_a_user_submits_jobs_and_rules_hear_of_what_that_counted() -> None:
+    told = Story(FILE)
+    told.start()
+    decided = ask(told, "submit", label="a")
+    (submit,) = (one for one in decided if isinstance(one, Submit))
+    assert [job.id for job in submit.jobs] == ["a.0", "a.1"]
+    assert (submit.rule, submit.firing) == (None, 0)
+    assert told.fired(decided) == ["many"]
+
+
+def test_parameters_that_a_user_gives_stand_beside_the_groups_own() -> None:
+    told = Story(FILE)
+    told.start()
+    parameters = {"T": 2.5}
+    submit = ask(told, "submit", label="a", **{"with": {"parameters": parameters, "count": 2}})[0]
+    assert [dict(job.parameters) for job in submit.jobs] == [{"T": 2.5, "U": 5}] * 2
+
+
+def test_a_user_may_set_a_group_switch_rules_and_cancel() -> None:
+    told = Story(FILE)
+    told.start()
+    (change,) = ask(told, "set", label="b", **{"with": {"nodes": 3}})
+    assert isinstance(change, SetGroup)
+    (submit,) = ask(told, "submit", label="b")
+    assert submit.jobs[0].nodes == 3
+    (on,) = ask(told, "enable", rules="second")
+    (off,) = ask(told, "disable", rules=["next"])
+    assert isinstance(on, EnableRule)
+    assert isinstance(off, DisableRule)
+    assert told.fired(told.play("b.0")) == ["second"]
+    (cancel,) = ask(told, "cancel", label="b")
+    assert isinstance(cancel, Cancel)
+    assert cancel.jobs == ("b.1", "b.2", "b.3")
+
+
+def test_limits_hold_what_a_user_asks_for_as_well() -> None:
+    told = Story(FILE)
+    told.start()
+    decided = ask(told, "submit", label="a", **{"with": {"count": 3}})
+    assert len(told.submitted(decided)) == 4
+    assert any("2 of 6 jobs are held" in one.message for one in decided if isinstance(one, Log))
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ({"name": "submit", "label": "aa"}, "did you mean 'a'?"),
+        ({"name": "enable", "rules": "nxet"}, "did you mean 'next'?"),
+        ({"name": "submit", "label": "a", "with": {"parameters": {"t": 1}}}, "did you mean 'T'?"),
+        ({"name": "submit", "label": "a", "with": {"nodse": 1}}, "did you mean 'nodes'?"),
+        ({"name": "set", "label": "a"}, "no 'with'"),
+        ({"name": "terminate"}, "ask for one of submit"),
+        ({}, "ask for one of submit"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_and_does_not_turn_the_exit_code(
+    action: dict[str, Any], said: str
+) -> None:
+    told = Story(FILE)
+    told.start()
+    refused = refusal(told.engine.state, action)
+    assert refused is not None
+    assert said in str(refused)
+    (log,) = told.tell(Requested(told.now, "alice", action))
+    assert isinstance(log, Log)
+    assert log.level == "warning"
+    assert "alice asked for" in log.message
+    for job in ("b.0", "b.1"):
+        told.play(job)
+    assert told.exit_code == 0
+
+
+def test_after_the_end_nothing_is_done() -> None:
+    told = Story(FILE)
+    told.start()
+    for job in ("b.0", "b.1"):
+        told.play(job)
+    assert told.exit_code == 0
+    assert ask(told, "submit", label="a") == []
+
+
+def test_requests_are_replayed_to_the_byte() -> None:
+    told = Story(FILE)
+    told.start()
+    ask(told, "submit", label="a", **{"with": {"parameters": {"T": [3, 4]}}})
+    ask(told, "submit", label="nobody")
+    ask(told, "disable", rules=["next"])
+    again = Engine(told.ensemble)
+    texts = [decisions_text(again.handle(Event.from_dict(each.to_dict()))) for each in told.events]
+    once = Engine(told.ensemble)
+    assert texts == [decisions_text(once.handle(each)) for each in told.events]
