@@ -1,4 +1,4 @@
-"""What commands ask a run under way for, beside its rules: submit, set, enable, disable.
+"""Requests that commands make of a run under way: submit, set, enable, disable.
 
 The run is asked through its folder, as by ``ensemble cancel``: its controller may be on another
 machine.

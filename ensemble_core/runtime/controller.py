@@ -213,6 +213,8 @@ class Runtime:
             return event
         admitted: Event | None = None
         try:
+            if isinstance(event, Requested):
+                raise ValueError("only a user may ask a run for an action")
             admitted, wrong = check(event, self.clock())
         except Exception as error:  # of a plugin's own class, or deeper than Python goes
             wrong = str(error) or type(error).__name__
@@ -296,7 +298,11 @@ class Runtime:
         refused = refusal(self.engine.state, action)
         if refused is not None:
             raise refused
-        return tuple(self._handle(Requested(self.clock(), by, dict(action))))
+        try:  # as the journal gives it back
+            event, _ = check(Requested(self.clock(), by, dict(action)), self.clock())
+        except ValueError as error:
+            raise UsageError(f"this cannot be asked: {error}", code="bad-request") from error
+        return tuple(self._handle(event))
 
     def _not_under_way(self) -> UsageError:
         hint = "'ensemble run' starts it anew, 'ensemble resume' goes on with one that is not over"

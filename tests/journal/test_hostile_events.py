@@ -135,3 +135,11 @@ def test_whatever_a_hostile_executor_tells_the_run_can_be_killed_resumed_and_rep
 def test_an_event_that_is_not_usual_and_right_is_taken_as_it_is(event: Event) -> None:
     """Those of strangers' jobs, of which many say nothing but their name."""
     assert admitted(event, 2.0) == (event, "")
+
+
+def test_an_executor_cannot_ask_as_a_user_does(tmp_path: Path) -> None:
+    events, code = told(tmp_path, Requested(5.0, "root", {"name": "submit", "label": "a"}))
+    assert not any(isinstance(e, Requested) for e in events)
+    (problem,) = [e for e in events if isinstance(e, Problem)]
+    assert "only a user may ask" in problem.message
+    assert code == 1
