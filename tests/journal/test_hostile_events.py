@@ -15,7 +15,7 @@ from ensemble_core.config import load_text
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.model.events import Event, JobEvent, PluginEvent, Problem, Resources
+from ensemble_core.model.events import Event, JobEvent, PluginEvent, Problem, Requested, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Run
