@@ -135,10 +135,8 @@ class EnsembleRun:
     def jobs(self) -> Rows:
         """A row for each job: how it ended, its times (seconds since the epoch), core-hours,
         parameters, result and the last value of each column that it printed."""
-        from ensemble_core.journal.job_history import JobHistory
-
         with self._kept() as kept:
-            history = JobHistory(kept.journal, kept.loading)
+            history = kept.jobs()
             try:
                 return Rows(history.names, history.rows())
             finally:
@@ -161,7 +159,7 @@ class EnsembleRun:
         from ensemble_core.journal.metric_history import metric_of_rows
 
         with self._kept() as kept:
-            return metric_of_rows(kept.journal, kept.loading, ensemble, path)
+            return metric_of_rows(kept.journal, kept.jobs, ensemble, path)
 
     def metrics(self) -> dict[str, float]:
         """Every metric that was kept, by path."""

@@ -12,7 +12,10 @@ from typing import Any
 
 from ensemble_core.errors import UsageError
 
-__all__ = ["as_kind", "column_kind", "imported", "in_64_bits", "in_columns"]
+__all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_columns"]
+
+#: Values by column, in the order of the columns.
+Batch = Sequence[Sequence[Any]]
 
 #: What is to be installed for each library, and what does without it.
 _INSTALL = {"pyarrow": "pip install 'ensemble-core[parquet]>=1.0'"}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ensemble_core.journal.job_history import Jobs
     from ensemble_core.journal.reader import Journal, Text
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
@@ -144,3 +145,21 @@ class KeptRun:
         from ensemble_core.journal.replay import recover
 
         return recover(self.journal, self.loading, self.maker, compare=compare, pending=pending)
+
+    def jobs(self) -> Jobs:
+        """The jobs of the run, to be closed after use."""
+        from ensemble_core.journal.job_history import EventJobs
+
+        if not self.journal.has_job_rows():
+            return EventJobs(self.journal, self.loading)
+        from ensemble_core.journal.job_rows import row_of
+        from ensemble_core.journal.stored_jobs import StoredJobs
+
+        sessions = self.journal.sessions()
+        outcome = sessions[-1].outcome if sessions else None
+        if outcome is not None and outcome.get("over") and not outcome.get("left"):
+            loaded = self.loading(self.journal.texts()[-1])
+            return StoredJobs(self.journal, loaded.groups, ())
+        engine = self.recover(compare=False).engine
+        active = [row_of(record) for record in engine.state.table.records.values()]
+        return StoredJobs(self.journal, engine.state.ensemble.groups, active)

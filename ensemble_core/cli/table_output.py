@@ -1,16 +1,14 @@
 """Tables as text and files: CSV, JSON, Markdown, Parquet, and aligned columns for people.
 
-Rows are written as they come, so that memory does not grow with their number; only aligned columns
-need to know all rows that are shown.
+Rows are written some at a time, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 import csv
 import itertools
-import json
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +16,13 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from ensemble_core.cli.columns import imported
+from ensemble_core.cli.columns import Batch
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import format_table, format_time, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, UsageError
 
-__all__ = ["FORMATS", "output_options", "write_table"]
+__all__ = ["FORMATS", "in_batches", "output_options", "write_table"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -32,7 +30,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 #: Rows that are shown to people; of more it is said how many there are.
 _SHOWN = 1000
-#: Rows that Parquet is given at a time.
+#: Rows of a batch.
 _BATCH = 20_000
 
 
@@ -57,15 +55,35 @@ def output_options(function: _F) -> _F:
     return function
 
 
+def in_batches(
+    names: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> Callable[[], Iterator[Batch]]:
+    """Rows as :func:`write_table` takes them."""
+    kept = rows if isinstance(rows, list) else list(rows)
+
+    def batches() -> Iterator[Batch]:
+        for at in range(0, len(kept), _BATCH):
+            part = kept[at : at + _BATCH]
+            yield [[row.get(name) for row in part] for name in names]
+
+    return batches
+
+
 def write_table(
     names: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
+    batches: Callable[[], Iterator[Batch]],
     form: str | None,
     output: str | None,
     times: Collection[str] = (),
+    kinds: Mapping[str, Collection[str]] | None = None,
 ) -> None:
-    """Write rows in a format, to a file or to stdout; ``times`` are columns with seconds since the
-    epoch, which people are shown as dates. Raises :class:`EnsembleError`."""
+    """Write a table in a format, to a file or to stdout.
+
+    ``batches`` gives its rows from the beginning each time that it is called: some at a time, by
+    column. ``times`` are columns with seconds since the epoch, which people are shown as dates;
+    ``kinds`` says of columns which kinds of values they have, as ``journal.job_rows`` has them.
+    Raises :class:`EnsembleError`.
+    """
     if output == "-":
         output = None
     if form is None and output is not None:
@@ -85,18 +103,46 @@ def write_table(
                 hint="name a file: -o results.parquet",
                 code="bad-option",
             )
-        _write_parquet(names, rows, output)
+        from ensemble_core.cli.parquet import write_parquet
+
+        with _placed(output) as place:
+            write_parquet(names, batches, place, kinds or {}, print_warning)
         return
     with _opened(output) as stream:
         if form == "csv":
-            _write_csv(names, rows, stream)
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(names)
+            for batch in batches():
+                writer.writerows(zip(*batch, strict=True))
         elif form == "json":
-            _write_json(names, rows, stream)
+            _write_json(names, _rows(batches), stream)
         elif form == "markdown":
-            for line in _markdown(names, rows):
+            for line in _markdown(names, _rows(batches)):
                 stream.write(line + "\n")
         else:
-            _show(names, rows, times)
+            _show(names, batches, times)
+
+
+def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
+    for batch in batches():
+        yield from zip(*batch, strict=True)
+
+
+@contextmanager
+def _placed(output: str) -> Iterator[str]:
+    """A file beside the one that is asked for, which takes its place once it is whole."""
+    path = Path(output)
+    name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
+    try:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(0, f"there is no folder {path.parent}")
+        try:
+            yield str(name)
+            os.replace(name, path)
+        finally:
+            name.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(output, error) from error
 
 
 @contextmanager
@@ -120,16 +166,10 @@ def _unwritable(output: str, error: OSError) -> EnsembleError:
     )
 
 
-def _write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], stream: TextIO) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([row.get(name) for name in names] for row in rows)
-
-
-def _write_json(names: Sequence[str], rows: Iterable[Mapping[str, Any]], stream: TextIO) -> None:
+def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> None:
     before = "["
     for row in rows:
-        stream.write(f"{before}\n{to_json({name: row.get(name) for name in names})}")
+        stream.write(f"{before}\n{to_json(dict(zip(names, row, strict=True)))}")
         before = ","
     stream.write("[]\n" if before == "[" else "\n]\n")
 
@@ -141,31 +181,35 @@ def _text(value: object) -> str:
     return printable(text).replace("\n", " ")
 
 
-def _markdown(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _markdown(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     yield line(names)
     yield line("---" for _ in names)
     for row in rows:
-        yield line(_text(row.get(name)) for name in names)
+        yield line(map(_text, row))
 
 
-def _show(names: Sequence[str], rows: Iterable[Mapping[str, Any]], times: Collection[str]) -> None:
+def _show(
+    names: Sequence[str], batches: Callable[[], Iterator[Batch]], times: Collection[str]
+) -> None:
     """Aligned columns; those in which nothing stands are left out."""
-    rows = iter(rows)
-    shown = list(itertools.islice(rows, _SHOWN))
-    rest = sum(1 for _ in rows)
-    names = [name for name in names if not shown or any(row.get(name) is not None for row in shown)]
-    right = [not any(isinstance(row.get(name), str) for row in shown) for name in names]
+    shown: list[Sequence[Any]] = []
+    rest = 0
+    for batch in batches():
+        room = _SHOWN - len(shown)
+        shown += itertools.islice(zip(*batch, strict=True), room)
+        rest += max(0, len(batch[0]) - room) if batch else 0
+    places = [
+        at for at in range(len(names)) if not shown or any(row[at] is not None for row in shown)
+    ]
+    right = [not any(isinstance(row[at], str) for row in shown) for at in places]
     lines = format_table(
         [
-            [*names],
+            [names[at] for at in places],
             *(
-                [
-                    format_time(row.get(name)) if name in times else _text(row.get(name))
-                    for name in names
-                ]
+                [format_time(row[at]) if names[at] in times else _text(row[at]) for at in places]
                 for row in shown
             ),
         ],
@@ -177,50 +221,3 @@ def _show(names: Sequence[str], rows: Iterable[Mapping[str, Any]], times: Collec
         print_line(line)
     if rest:
         print_line(f"{look.ellipsis} {rest:,} more; --csv has them all")
-
-
-def _write_parquet(names: Sequence[str], rows: Iterable[Mapping[str, Any]], output: str) -> None:
-    arrow = imported("pyarrow", "Parquet")
-    parquet = imported("pyarrow.parquet", "Parquet")
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
-        kinds = _spooled(spool, names, rows)
-        types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
-        schema = arrow.schema([(name, types.get(kinds[name], arrow.string())) for name in names])
-        again = map(json.loads, spool)
-        try:
-            with parquet.ParquetWriter(output, schema) as writer:
-                while batch := list(itertools.islice(again, _BATCH)):
-                    columns = [
-                        arrow.array([_as(row[place], kinds[name]) for row in batch], field.type)
-                        for place, (name, field) in enumerate(zip(names, schema, strict=True))
-                    ]
-                    writer.write_batch(arrow.record_batch(columns, schema=schema))
-        except OSError as error:
-            raise _unwritable(output, error) from error
-
-
-def _as(value: Any, kind: type) -> Any:
-    return value if value is None or type(value) is kind else kind(value)
-
-
-def _spooled(
-    spool: TextIO, names: Sequence[str], rows: Iterable[Mapping[str, Any]]
-) -> dict[str, type]:
-    """Put the rows by in a file, to be read again from its beginning: what each column's values
-    are, text where they are of several kinds."""
-    seen: dict[str, set[type]] = {name: set() for name in names}
-    for row in rows:
-        values = [row.get(name) for name in names]
-        for name, value in zip(names, values, strict=True):
-            if value is not None:
-                seen[name].add(type(value))
-        spool.write(json.dumps(values) + "\n")
-    spool.seek(0)
-    kinds: dict[str, type] = {}
-    for name, found in seen.items():
-        kinds[name] = next(iter(found)) if len(found) == 1 else str
-        if len(found) > 1 and found <= {int, float}:
-            kinds[name] = float
-        elif len(found) > 1:
-            print_warning(f"{name} has numbers and texts: it is written as text")
-    return kinds

@@ -221,6 +221,8 @@ class Engine:
         state.events += 1
         out: list[Decision] = []
         state.out = out
+        if state.table.over:
+            state.table.over.clear()
         state.link = state.deepest = None
         try:
             if event.timestamp > state.now:

@@ -80,6 +80,8 @@ class JobRecord:
     #: the rows read so far by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
+    #: The last value of each column that it printed.
+    columns: dict[str, Any] | None = None
 
     @property
     def why(self) -> Cause | None:
@@ -114,6 +116,8 @@ class Index(Scope):
     over: bool = False
     #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
+    #: Seconds of cores that its attempts took, those that have ended.
+    spent: float = 0.0
     #: What the group's ``result`` gave at its success.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 

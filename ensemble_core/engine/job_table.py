@@ -135,6 +135,8 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
+        #: Attempts that the event at hand ended for good, for whoever keeps their rows.
+        self.over: list[JobRecord] = []
         self.submitted = 0
         self.finishes = 0
         #: Jobs that ``at_once`` or a limit held and that were cancelled before they were handed on.
@@ -430,12 +432,15 @@ class JobTable:
             status = event.context.get("status")
             record.status = status if isinstance(status, int) else None
             record.finished = event.timestamp
+            if record.started is not None:
+                record.index.spent += record.job.cores * (event.timestamp - record.started)
             if "cause" in event.context and record.exception is None:
                 record.cause = said_cause(event.context)
             self.finishes += 1
             return self._outcome(record)
         else:  # clean
             del self.records[record.job.id]
+            self.over.append(record)
             self.groups[record.job.group].handed_over -= 1
             if record.outcome is None:
                 return self._outcome(record)
@@ -573,7 +578,9 @@ class JobTable:
         if state.group.result:
             state.columns.update(values)
         if record.rows is None:
-            record.rows = {}
+            record.rows, record.columns = {}, {}
+        if record.columns is not None:
+            record.columns.update(values)
         record.rows[observer] = record.rows.get(observer, 0) + 1
         options = record.job.observe.get(observer)
         if options and options.get("rows"):

@@ -1,4 +1,7 @@
-"""Job history: a row for each job (index) of a run, read from its journal without an engine.
+"""Job history: a row for each job (index) of a run, as tables and files have it.
+
+:class:`Jobs` is what commands and programs see; ``stored_jobs`` has those of a journal with rows of
+jobs. :class:`EventJobs` are those of one without: they are read from its events, without an engine.
 
 Rows are put by in a temporary database on disk, for they are wanted by group and index, and a
 further attempt may change one that seemed to be complete: the memory that this takes does not grow
@@ -10,29 +13,25 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.job_steps import exit_code
 from ensemble_core.journal.codec import Row
+from ensemble_core.journal.job_rows import FIELDS
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
 from ensemble_core.model.causes import cause_of, said_cause
 
-__all__ = ["FIELDS", "TIMES", "JobHistory"]
+__all__ = ["EventJobs", "Jobs"]
 
-#: What is known of every job, beside its parameters, result and columns. ``submitted``,
-#: ``started`` and ``finished`` are of its newest attempt, in seconds since the epoch, ``duration``
-#: too; ``core_hours`` are those of all attempts.
-FIELDS = (
-    *("group", "index", "attempts", "outcome", "exit_code", "cause"),
-    *("submitted", "started", "finished", "duration", "core_hours"),
-)
-#: Those of them that are such times.
-TIMES = ("submitted", "started", "finished")
-#: Rows that are handed to the database at a time.
-_BATCH = 1000
+#: Rows that are handed to the database at a time, and on.
+_BATCH, _PORTION = 1000, 20_000
+
+#: Values by column, in the order of the columns.
+Batch = list[Sequence[Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +66,7 @@ class _Attempt:
         duration = None
         if self.started is not None and self.finished is not None:
             duration = self.finished - self.started
-        code = None
-        if status is not None:
-            code = 128 + (status & 0x7F) if status & 0x7F else (status >> 8) & 0xFF
+        code = None if status is None else exit_code(status)
         cause = None
         if outcome == "success":
             cause = self.cause or "exit"
@@ -82,16 +79,51 @@ class _Attempt:
         return [fields, dict(self.parameters), dict(self.result), self.columns]
 
 
-class JobHistory:
-    """The jobs of one run. ``names`` are the columns of :meth:`rows`, known when it was made: of a
-    name that a job has twice, the later is called ``result.NAME`` or ``last.NAME``."""
+class Jobs:
+    """The jobs of one run. ``names`` are the columns, known when it was made: of a name that a job
+    has twice, the later is called ``result.NAME`` or ``last.NAME``. ``parts`` are the names of
+    parameters, results and columns as jobs have them, ``groups`` the run's job groups."""
+
+    def __init__(self, groups: Iterable[str], parts: Sequence[Iterable[str]]) -> None:
+        self.groups = tuple(groups)
+        taken = set(FIELDS)
+        #: For parameters, results and columns: what they are called in the table.
+        self.shown: list[dict[str, str]] = []
+        for prefix, names in zip(("parameter", "result", "last"), parts, strict=True):
+            shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
+            taken |= set(shown.values())
+            self.shown.append(shown)
+        parameters, results, columns = (tuple(each.values()) for each in self.shown)
+        #: Of columns, which kinds of values they have where that is known.
+        self.kinds: dict[str, set[str]] = {}
+        self.names: tuple[str, ...] = (*FIELDS[:3], *parameters, *FIELDS[3:], *results, *columns)
+
+    def close(self) -> None:
+        """Give back what was needed."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The jobs by group, in the file's order, and index: some at a time, by column."""
+        raise NotImplementedError
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The same, one at a time; what a job has not is not in its row."""
+        names = self.names
+        for batch in self.batches():
+            for values in zip(*batch, strict=True):
+                yield {n: v for n, v in zip(names, values, strict=True) if v is not None}
+
+
+class EventJobs(Jobs):
+    """The jobs of a run whose journal has events only."""
 
     def __init__(self, journal: Journal, loading: Loading) -> None:
         # "": a file of its own, removed with the connection.
         self._store = sqlite3.connect("", isolation_level=None)
         self._store.execute("PRAGMA cache_size=-8000")
-        self._store.execute("CREATE TABLE jobs (name TEXT, number INTEGER, row TEXT,"
-                            " PRIMARY KEY (name, number)) WITHOUT ROWID")  # fmt: skip
+        self._store.execute(
+            "CREATE TABLE jobs (name TEXT, number INTEGER, row TEXT, PRIMARY KEY (name, number))"
+            " WITHOUT ROWID"
+        )
         self._waiting: list[tuple[str, int, str]] = []
         #: Attempts that are not over, by id; of indices whose attempt failed, what the next needs.
         self._open: dict[str, _Attempt] = {}
@@ -104,43 +136,26 @@ class JobHistory:
                 self._groups.setdefault(name, len(self._groups))
         results = any(group.result for each in loaded for group in each.groups.values())
         self._read(journal, Replay(journal, loading, compare=False) if results else None)
-        self.names = self._named()
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The run's job groups, in the file's order."""
-        return tuple(self._groups)
+        super().__init__(sorted(self._groups, key=self._groups.__getitem__), self._parts)
 
     def close(self) -> None:
         self._store.close()
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The jobs by group, in the file's order, and index."""
-        order = sorted(self._groups, key=self._groups.__getitem__)
-        for group in order:
-            found = self._store.execute("SELECT row FROM jobs WHERE name = ? ORDER BY number",
-                                        (group,))  # fmt: skip
-            for (text,) in found:
-                fields, *parts = json.loads(text)
-                row = dict(zip(FIELDS, fields, strict=True))
-                for names, part in zip(self._shown, parts, strict=True):
-                    for name, value in part.items():
-                        row[names[name]] = value
-                yield row
+    def batches(self) -> Iterator[Batch]:
+        for group in self.groups:
+            found = self._store.execute(
+                "SELECT row FROM jobs WHERE name = ? ORDER BY number", (group,)
+            )
+            while some := found.fetchmany(_PORTION):
+                rows = [self._row(*json.loads(text)) for (text,) in some]
+                yield [[row.get(name) for row in rows] for name in self.names]
 
-    def shown_result(self, name: str) -> str:
-        """The column in which a group's ``result`` of this name stands."""
-        return self._shown[1].get(name, name)
-
-    def _named(self) -> tuple[str, ...]:
-        taken = set(FIELDS)
-        self._shown: list[dict[str, str]] = []
-        for prefix, names in zip(("parameter", "result", "last"), self._parts, strict=True):
-            shown = {name: f"{prefix}.{name}" if name in taken else name for name in names}
-            taken |= set(shown.values())
-            self._shown.append(shown)
-        parameters, results, columns = (tuple(each.values()) for each in self._shown)
-        return (*FIELDS[:3], *parameters, *FIELDS[3:], *results, *columns)
+    def _row(self, fields: list[Any], *parts: Mapping[str, Any]) -> dict[str, Any]:
+        row = dict(zip(FIELDS, fields, strict=True))
+        for names, part in zip(self.shown, parts, strict=True):
+            for name, value in part.items():
+                row[names[name]] = value
+        return row
 
     def _read(self, journal: Journal, replay: Replay | None) -> None:
         if replay is None:

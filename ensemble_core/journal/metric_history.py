@@ -6,10 +6,11 @@ the rows again. Used by ``ensemble metrics`` and the Python API.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.job_history import JobHistory
+from ensemble_core.journal.job_history import Jobs
 from ensemble_core.journal.reader import Journal
-from ensemble_core.journal.replay import Loading
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import VARIABLES, parse_path
 from ensemble_core.model.ensemble import Ensemble
@@ -18,7 +19,7 @@ __all__ = ["metric_of_rows"]
 
 
 def metric_of_rows(
-    journal: Journal, loading: Loading, ensemble: Ensemble, text: str
+    journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str
 ) -> float | None:
     """The value of ``STAT.GROUP-NAME`` over the rows that the group's jobs have printed, or over
     what its ``result`` gave; ``None`` where there is none, and for every other metric."""
@@ -28,12 +29,12 @@ def metric_of_rows(
     series = Series([ensemble.statistics[path.statistic]])
     now = 0.0
     if path.variable in ensemble.groups[path.group].result:
-        history = JobHistory(journal, loading)
+        history = jobs()
         try:
-            name = history.shown_result(path.variable)
+            name = history.shown[1].get(path.variable, path.variable)
             for job in history.rows():
                 if job["group"] == path.group and name in job:
-                    now = job["finished"] or now
+                    now = job.get("finished", now)
                     _record(series, job[name], now)
         finally:
             history.close()

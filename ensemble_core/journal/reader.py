@@ -22,6 +22,7 @@ from typing import Any
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row, rows_of
 from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.job_rows import HAS_ROWS, Layout
 
 __all__ = [
     "NAME",
@@ -63,6 +64,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+#: Rows of jobs that are read at a time.
+_PORTION = 20_000
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
 
@@ -361,6 +364,47 @@ class Journal:
                         yield row
             if after == before or after >= limit:
                 return
+
+    def has_job_rows(self) -> bool:
+        """True if there is a row for each job that is over."""
+        with self._reading():
+            return bool(self._connection.execute(HAS_ROWS).fetchone()[0])
+
+    def job_layouts(self) -> dict[int, Layout]:
+        """The layouts of rows of jobs, by number, in the order in which they came up."""
+        with self._reading():
+            found = self._connection.execute("SELECT number, layout FROM job_layouts ORDER BY 1")
+            return {int(number): Layout.read(text) for number, text in found}
+
+    def job_groups(self) -> list[str]:
+        """The groups of which jobs are over."""
+        with self._reading():
+            found = self._connection.execute(
+                "WITH RECURSIVE names(name) AS (SELECT min(name) FROM job_rows UNION ALL"
+                " SELECT (SELECT min(name) FROM job_rows WHERE name > names.name) FROM names"
+                " WHERE names.name IS NOT NULL)"
+                " SELECT name FROM names WHERE name IS NOT NULL"
+            )
+            return [str(name) for (name,) in found]
+
+    def job_rows(self, group: str) -> Iterator[list[tuple[int, int, list[Any]]]]:
+        """The jobs of a group that are over, in the order of their indices, in portions: index,
+        layout and values of each, the latter as ``job_rows`` has written them."""
+        after = -1
+        while True:
+            with self._reading():
+                found = self._connection.execute(
+                    "SELECT number, layout, row FROM job_rows WHERE name = ? AND number > ?"
+                    " ORDER BY number LIMIT ?",
+                    (group, after, _PORTION),
+                ).fetchall()
+                if not found:
+                    return
+                after = int(found[-1][0])
+                values = json.loads(f"[{','.join([row for _, _, row in found])}]")
+                if len(values) != len(found):
+                    raise ValueError(f"rows of {group} are not what was written")
+            yield [(n, layout, row) for (n, layout, _), row in zip(found, values, strict=True)]
 
     def texts(self) -> list[Text]:
         """The ensemble file of this run, in its versions, oldest first."""

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.codec import event_text, list_text
+from ensemble_core.journal.job_rows import HAS_ROWS, TABLES, JobRow, JobRowWriter
 from ensemble_core.journal.reader import (
     PERFORMED,
     JournalError,
@@ -54,8 +55,8 @@ _FORGET_SNAPSHOTS = (
     "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
 )
 
-#: An event with what was decided on it and what carries that out.
-_Entry = tuple[Event, Sequence[Decision], Sequence[Any]]
+#: An event with what was decided on it, what carries that out, and the jobs that it ended.
+_Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
 
 
 @cache
@@ -85,11 +86,16 @@ class JournalWriter:
             if new:  # the names of the file, of its folder, and of those that were made with it
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
+            if new:
+                self._connection.executescript(f"BEGIN; {TABLES}; COMMIT;")
+            self._job_rows = _job_rows(self._connection)
             row = self._connection.execute(
                 "SELECT last FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
         except (sqlite3.Error, OSError) as error:
             raise words(error, path) from error
+        #: Whether there is a row for each job that is over.
+        self.keeps_rows = self._job_rows is not None
         self.seq = int(row[0]) if row else 0
         #: The newest event that is on disk.
         self._written = self.seq
@@ -190,11 +196,16 @@ class JournalWriter:
     # -- the engine's thread -------------------------------------------------------------------
 
     def append(
-        self, event: Event, decisions: Sequence[Decision], orders: Sequence[Any] = ()
+        self,
+        event: Event,
+        decisions: Sequence[Decision],
+        orders: Sequence[Any] = (),
+        over: Sequence[JobRow] = (),
     ) -> None:
-        """Take one more event, what was decided on it, and what carries that out."""
+        """Take one more event, what was decided on it, what carries that out, and the jobs that it
+        ended."""
         self.seq += 1
-        self._queue.put((event, decisions, orders))
+        self._queue.put((event, decisions, orders, over))
         if orders:
             self._hurry.set()
         while self._queue.qsize() > _MOST_PENDING and not self.in_trouble:
@@ -282,7 +293,7 @@ class JournalWriter:
                 place = self.path.with_name(PERFORMED)
                 self._marks = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.pwrite(self._marks, b"%-20d\n" % with_orders[-1], 0)
-        for _, _, orders in batch:
+        for _, _, orders, _ in batch:
             for order in orders:
                 assert self.perform is not None
                 self.perform(order)
@@ -315,7 +326,7 @@ class JournalWriter:
         values: list[object] = []
         for at in range(0, len(batch), _MOST_IN_LIST):
             part = batch[at : at + _MOST_IN_LIST]
-            texts = [event_text(event, decisions) for event, decisions, _ in part]
+            texts = [event_text(event, decisions) for event, decisions, _, _ in part]
             values += (first + at, first + at + len(part) - 1, list_text(texts))
         for at in range(0, len(values), 3 * _MOST_LISTS):
             some = values[at : at + 3 * _MOST_LISTS]
@@ -325,11 +336,24 @@ class JournalWriter:
             state = snapshot.state
             statements.append((sql, (snapshot.seq, snapshot.maker, digest(state), state)))
             statements.append((_FORGET_SNAPSHOTS, (_KEPT_SNAPSHOTS,)))
+        rows = [row for entry in batch for row in entry[3]]
+        if rows and self._job_rows is not None:
+            statements += self._job_rows.statements(rows)
         if len(statements) == 1:
             # A statement by itself is a transaction, and one turn of waiting for the interpreter.
             self._connection.execute(*statements[0])
         else:
             self._transact(statements)
+        if rows and self._job_rows is not None:
+            self._job_rows.written()
+
+
+def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
+    """What writes rows of jobs; ``None`` for a journal that was begun before there were any."""
+    if not connection.execute(HAS_ROWS).fetchone()[0]:
+        return None
+    known = connection.execute("SELECT layout, number FROM job_layouts")
+    return JobRowWriter({str(layout): int(number) for layout, number in known})
 
 
 def _sync_folder(folder: Path) -> None:

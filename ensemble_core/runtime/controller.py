@@ -21,6 +21,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import refusal
 from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.snapshot import dump
@@ -550,7 +551,10 @@ class Runtime:
             for order in orders:
                 self._performer.perform(order)
         if journal is not None:
-            journal.append(event, decisions, orders)
+            over = self.engine.state.table.over
+            rows = [row_of(record) for record in over] if over and journal.keeps_rows else ()
+            over.clear()
+            journal.append(event, decisions, orders, rows)
             self._since_snapshot += 1
             if self._since_snapshot >= self._next_snapshot:
                 self._snapshot_in_time(journal)

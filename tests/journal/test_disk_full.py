@@ -174,7 +174,7 @@ def test_the_disk_is_full_at_any_write_and_has_space_again_later(
 
     def limited(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
         nonlocal count
-        if any(decisions for _, decisions, _ in batch) and not full.is_set():
+        if any(decisions for _, decisions, *_ in batch) and not full.is_set():
             if count == number:
                 limit_pages(self, 0)
                 full.set()

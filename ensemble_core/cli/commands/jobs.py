@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import click
 
+from ensemble_core.cli.columns import Batch
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
 from ensemble_core.cli.table_output import output_options, write_table
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.job_history import TIMES, JobHistory
+from ensemble_core.journal.job_rows import TIMES
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
+from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
 
 __all__ = ["jobs"]
@@ -54,8 +57,7 @@ def jobs(
     with errors_as_json(form == "json"), KeptRun(state, run) as kept:
         with usage_errors():
             condition = None if where is None else conditions.parse(where, has_value=False)
-        history = JobHistory(kept.journal, kept.loading)
-        try:
+        with closing(kept.jobs()) as history:
             if group is not None and group not in history.groups:
                 raise UsageError(
                     f"the run has no job group {group!r}",
@@ -68,11 +70,23 @@ def jobs(
             wanted = {"group": group, "outcome": outcome, "cause": cause}
             chosen = {name: value for name, value in wanted.items() if value is not None}
 
-            def asked(row: Mapping[str, Any]) -> bool:
-                return all(row[name] == value for name, value in chosen.items()) and (
-                    condition is None or condition.holds(None, row, lambda path: None)
-                )
+            def asked() -> Iterator[Batch]:
+                places = [(history.names.index(name), value) for name, value in chosen.items()]
+                for batch in history.batches():
+                    rows = [
+                        row
+                        for row in zip(*batch, strict=True)
+                        if all(row[at] == value for at, value in places)
+                    ]
+                    if condition is not None:
+                        rows = [row for row in rows if holds(condition, row)]
+                    if rows:
+                        yield list(zip(*rows, strict=True))
 
-            write_table(history.names, filter(asked, history.rows()), form, output, TIMES)
-        finally:
-            history.close()
+            def holds(condition: Condition, row: Sequence[Any]) -> bool:
+                known = zip(history.names, row, strict=True)
+                there = {name: value for name, value in known if value is not None}
+                return condition.holds(None, there, lambda path: None)
+
+            batches = asked if chosen or condition is not None else history.batches
+            write_table(history.names, batches, form, output, TIMES, history.kinds)

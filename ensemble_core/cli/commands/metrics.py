@@ -7,7 +7,7 @@ import click
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
-from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.cli.table_output import in_batches, output_options, write_table
 from ensemble_core.journal.metric_history import metric_of_rows
 from ensemble_core.metrics.store import parse_path
 
@@ -39,7 +39,8 @@ def metrics(
             found = values.get(path)
             if found is not None:
                 return found
-            return metric_of_rows(kept.journal, kept.loading, ensemble, path)
+            return metric_of_rows(kept.journal, kept.jobs, ensemble, path)
 
         rows = ({"metric": path, "value": value(path)} for path in paths or sorted(values))
-        write_table(("metric", "value"), rows, form, output)
+        names = ("metric", "value")
+        write_table(names, in_batches(names, rows), form, output)

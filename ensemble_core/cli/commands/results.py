@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import run_argument, state_option
-from ensemble_core.cli.table_output import output_options, write_table
+from ensemble_core.cli.table_output import in_batches, output_options, write_table
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.job_history import TIMES, JobHistory
+from ensemble_core.journal.job_rows import TIMES
 
 __all__ = ["results"]
 
@@ -31,17 +33,15 @@ def results(
     """
     with errors_as_json(form == "json"), KeptRun(state, run) as kept:
         if table is None:
-            history = JobHistory(kept.journal, kept.loading)
-            try:
-                write_table(history.names, history.rows(), form, output, TIMES)
-            finally:
-                history.close()
+            with closing(kept.jobs()) as history:
+                write_table(history.names, history.batches, form, output, TIMES, history.kinds)
             return
         engine = kept.recover(compare=False).engine
         tables = engine.state.ensemble.tables
         if table not in tables:
             raise _unknown(table, list(tables))
-        write_table(tables[table].shown, engine.tables()[table], form, output)
+        names = tables[table].shown
+        write_table(names, in_batches(names, engine.tables()[table]), form, output)
 
 
 def _unknown(table: str, known: list[str]) -> UsageError:

@@ -1,0 +1,69 @@
+"""Parquet files of tables, written some rows at a time. Needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.cli.columns import Batch, as_kind, column_kind, imported, in_64_bits
+
+__all__ = ["write_parquet"]
+
+#: The types of kinds as rows of jobs have them.
+_TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
+
+
+class _Wider(Exception):
+    """A column has values that its kind does not hold."""
+
+
+def write_parquet(
+    names: Sequence[str],
+    batches: Callable[[], Iterator[Batch]],
+    place: str,
+    known: Mapping[str, Collection[str]],
+    warn: Callable[[str], None],
+) -> None:
+    """Write a table as Parquet.
+
+    Of columns in ``known`` the kinds of values are told; those of others are taken from the first
+    rows, and the file is begun again where later ones are of another kind. Raises
+    :class:`UsageError` where pyarrow is not installed, ``OSError`` where the file cannot be
+    written.
+    """
+    arrow = imported("pyarrow", "Parquet")
+    parquet = imported("pyarrow.parquet", "Parquet")
+    found = {name: {_TYPES[kind] for kind in known.get(name, ()) if kind != "n"} for name in names}
+    while True:
+        kinds = {name: column_kind(types) for name, types in found.items()}
+        types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
+        schema = arrow.schema([(name, types.get(kinds[name], arrow.string())) for name in names])
+        try:
+            with parquet.ParquetWriter(place, schema) as writer:
+                for batch in batches():
+                    arrays = [
+                        arrow.array(_fitting(values, kinds[name], found[name]), field.type)
+                        for name, values, field in zip(names, batch, schema, strict=True)
+                    ]
+                    writer.write_batch(arrow.record_batch(arrays, schema=schema))
+        except _Wider:
+            continue
+        for name, seen in found.items():
+            if kinds[name] is str and len(seen) > 1:
+                warn(f"{name} has numbers and texts: it is written as text")
+        return
+
+
+def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
+    """The values as the column has them. Raises :class:`_Wider` where it must be another."""
+    there = set(map(type, values))
+    there.discard(type(None))
+    if int in there and not all(type(v) is not int or in_64_bits(v) for v in values):
+        there.add(float)
+    if not there <= seen:
+        seen |= there
+        if column_kind(seen) is not kind:
+            raise _Wider
+    if there <= {kind}:
+        return values
+    return [as_kind(value, kind) for value in values]

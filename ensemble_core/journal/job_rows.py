@@ -1,0 +1,171 @@
+"""Job rows: what tables need of each job that is over, kept in the journal as jobs end.
+
+Reading a table out of millions of events takes minutes; so the journal's writer puts a row by for
+each job, in the transaction that has the event by which it ended. A later attempt of the same index
+takes the place of the earlier. Journals of runs that were begun before there were such rows have
+none: ``job_history`` reads their events instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.job_steps import exit_code
+
+__all__ = [
+    "FIELDS",
+    "HAS_ROWS",
+    "KINDS",
+    "TABLES",
+    "TIMES",
+    "JobRow",
+    "JobRowWriter",
+    "Layout",
+    "layout_of",
+    "row_of",
+]
+
+#: What is known of every job, beside its parameters, result and columns. ``submitted``,
+#: ``started`` and ``finished`` are of its newest attempt, in seconds since the epoch, ``duration``
+#: too; ``core_hours`` are those of all attempts.
+FIELDS = (
+    *("group", "index", "attempts", "outcome", "exit_code", "cause"),
+    *("submitted", "started", "finished", "duration", "core_hours"),
+)
+#: Those of them that are such times.
+TIMES = ("submitted", "started", "finished")
+
+#: The kinds of their values, as a :class:`Layout` has them.
+KINDS: dict[str, str] = {
+    **dict.fromkeys(("group", "outcome", "cause"), "s"),
+    **dict.fromkeys(("index", "attempts", "exit_code"), "i"),
+    **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
+}
+
+TABLES = """
+    CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL);
+    CREATE TABLE job_rows (name TEXT NOT NULL, number INTEGER NOT NULL, layout INTEGER NOT NULL,
+        row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
+"""
+
+#: 1 where a journal has these tables.
+HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
+
+#: Rows written by one statement.
+_MOST = 200
+_KIND_OF = {int: "i", float: "f", bool: "b", type(None): "n"}
+
+
+class JobRow(NamedTuple):
+    """A job as its newest attempt left it. ``parameters``, ``result`` and ``columns`` are by
+    name."""
+
+    group: str
+    number: int
+    attempts: int
+    outcome: str
+    exit_code: int | None
+    cause: str | None
+    submitted: float
+    started: float | None
+    finished: float | None
+    core_hours: float
+    parameters: Mapping[str, Any]
+    result: Mapping[str, Any]
+    columns: Mapping[str, Any]
+
+
+class Layout(NamedTuple):
+    """The names of a row's parameters, result and columns, and the kinds of all their values: ``i``
+    and ``f`` for numbers, ``b``, ``s``, ``n`` for nothing."""
+
+    parameters: tuple[str, ...]
+    result: tuple[str, ...]
+    columns: tuple[str, ...]
+    kinds: str
+
+    @classmethod
+    def read(cls, text: str) -> Layout:
+        """A layout as the journal has it."""
+        parameters, result, columns, kinds = json.loads(text)
+        return cls(tuple(parameters), tuple(result), tuple(columns), kinds)
+
+
+def row_of(record: JobRecord) -> JobRow:
+    """The row of an attempt, over or not."""
+    job, index = record.job, record.index
+    outcome = record.outcome
+    if outcome is None:
+        outcome = "cancelled" if record.exception == "cancel" else None
+    spent = index.spent
+    return JobRow(
+        job.group,
+        job.index,
+        job.attempt + 1,
+        outcome or ("active" if record.why is None else "failed"),
+        None if record.status is None else exit_code(record.status),
+        (record.cause or "exit") if outcome == "success" else record.why,
+        record.submitted,
+        record.started,
+        record.finished,
+        spent / 3600,
+        job.parameters,
+        index.result if outcome == "success" else {},
+        record.columns or {},
+    )
+
+
+def _kind(value: object) -> str:
+    kind = _KIND_OF.get(type(value), "s")
+    # A column of integers has 64 bits.
+    return "f" if kind == "i" and not -(1 << 63) <= value < 1 << 63 else kind  # type: ignore[operator]
+
+
+def layout_of(row: JobRow) -> Layout:
+    """The layout of a row."""
+    parameters, result, columns = row[10:]
+    values = (*parameters.values(), *result.values(), *columns.values())
+    kinds = "".join(map(_kind, values))
+    return Layout(tuple(parameters), tuple(result), tuple(columns), kinds)
+
+
+class JobRowWriter:
+    """Makes statements of rows for one journal. ``known`` are the layouts that it has by now."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._known = dict(known)
+        self._new: dict[str, int] = {}
+
+    def statements(self, rows: Sequence[JobRow]) -> list[tuple[str, Sequence[object]]]:
+        """What writes these rows: to be executed in one transaction."""
+        self._new = {}
+        found: dict[tuple[str, int], tuple[object, ...]] = {}
+        for row in rows:
+            layout = json.dumps(layout_of(row))
+            values = [value for part in row[10:] for value in part.values()]
+            text = json.dumps([*row[2:10], *values], separators=(",", ":"), default=str)
+            found[row[:2]] = (*row[:2], self._number(layout), text)
+        made: list[tuple[str, Sequence[object]]] = [
+            ("INSERT INTO job_layouts VALUES (?, ?)", (number, layout))
+            for layout, number in self._new.items()
+        ]
+        places = list(found.values())
+        for at in range(0, len(places), _MOST):
+            part = places[at : at + _MOST]
+            sql = "INSERT OR REPLACE INTO job_rows VALUES " + ",".join(["(?, ?, ?, ?)"] * len(part))
+            made.append((sql, [value for each in part for value in each]))
+        return made
+
+    def written(self) -> None:
+        """The statements that were made last are in the journal."""
+        self._known.update(self._new)
+        self._new = {}
+
+    def _number(self, layout: str) -> int:
+        number = self._known.get(layout)
+        if number is None:
+            number = self._new.setdefault(layout, len(self._known) + len(self._new))
+        return number

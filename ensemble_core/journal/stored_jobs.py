@@ -1,0 +1,111 @@
+"""Jobs of a run whose journal has a row for each that is over: a million are read in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from ensemble_core.journal.job_history import Batch, Jobs
+from ensemble_core.journal.job_rows import FIELDS, KINDS, JobRow, Layout, layout_of
+from ensemble_core.journal.reader import Journal
+
+__all__ = ["StoredJobs"]
+
+#: A job as it is merged: its index, its layout, its values.
+_Job = tuple[int, int, list[Any]]
+#: Values of a row before those of its layout: all of ``FIELDS`` but the group, the index and the
+#: duration, which follows from others.
+_OWN = len(FIELDS) - 3
+_STARTED, _FINISHED = 5, 6
+
+
+class StoredJobs(Jobs):
+    """The jobs of one run. ``active`` are the rows of those that are not over."""
+
+    def __init__(self, journal: Journal, groups: Iterable[str], active: Sequence[JobRow]) -> None:
+        self._journal = journal
+        self._layouts = journal.job_layouts()
+        self._active: dict[str, dict[int, _Job]] = {}
+        for row in active:
+            number = self._numbered(layout_of(row))
+            job = (
+                row.number,
+                number,
+                [*row[2:10], *(v for part in row[10:] for v in part.values())],
+            )
+            self._active.setdefault(row.group, {})[row.number] = job
+        parts: list[dict[str, None]] = [{}, {}, {}]
+        for layout in self._layouts.values():
+            for known, names in zip(parts, layout, strict=False):
+                known.update(dict.fromkeys(names))
+        found = dict.fromkeys([*groups, *journal.job_groups(), *self._active])
+        super().__init__(found, parts)
+        self.kinds = {name: set() for shown in self.shown for name in shown.values()}
+        self.kinds |= {name: set(kind) for name, kind in KINDS.items()}
+        self._places: dict[int, list[str]] = {}
+        for number, layout in self._layouts.items():
+            places = self._places[number] = [
+                shown[name]
+                for shown, names in zip(self.shown, layout, strict=False)
+                for name in names
+            ]
+            for name, kind in zip(places, layout.kinds, strict=True):
+                self.kinds[name].add(kind)
+
+    def _numbered(self, layout: Layout) -> int:
+        for number, known in self._layouts.items():
+            if known == layout:
+                return number
+        number = len(self._layouts)
+        self._layouts[number] = layout
+        return number
+
+    def batches(self) -> Iterator[Batch]:
+        for group in self.groups:
+            for jobs in self._merged(group):
+                yield self._columns(group, jobs)
+
+    def _merged(self, group: str) -> Iterator[list[_Job]]:
+        """The jobs of a group; of an index that has an attempt under way, that."""
+        active = dict(sorted(self._active.get(group, {}).items()))
+        for jobs in self._journal.job_rows(group):
+            if active:
+                last = jobs[-1][0]
+                ahead = {index: active.pop(index) for index in list(active) if index <= last}
+                if ahead:
+                    jobs = sorted({**{job[0]: job for job in jobs}, **ahead}.values())
+            yield jobs
+        if active:
+            yield list(active.values())
+
+    def _columns(self, group: str, jobs: list[_Job]) -> Batch:
+        """Some jobs by column."""
+        indices, layouts, rows = zip(*jobs, strict=True)
+        used = set(layouts)
+        known: dict[str, Sequence[Any]] = {}
+        if len(used) == 1:
+            columns = list(zip(*rows, strict=True))
+            known = dict(zip(self._places[layouts[0]], columns[_OWN:], strict=True))
+            own = columns[:_OWN]
+        else:
+            own = list(zip(*[row[:_OWN] for row in rows], strict=True))
+            known = {name: [None] * len(jobs) for name in self._named_by(used)}
+            for at, (layout, row) in enumerate(zip(layouts, rows, strict=True)):
+                for name, value in zip(self._places[layout], row[_OWN:], strict=True):
+                    known[name][at] = value  # type: ignore[index]
+        known.update(zip(_FIELDS, own, strict=True))
+        known["group"] = list(repeat(group, len(jobs)))
+        known["index"] = indices
+        known["duration"] = [
+            None if end is None or begin is None else end - begin
+            for begin, end in zip(own[_STARTED], own[_FINISHED], strict=True)
+        ]
+        nothing = [None] * len(jobs)
+        return [known.get(name, nothing) for name in self.names]
+
+    def _named_by(self, layouts: Iterable[int]) -> dict[str, None]:
+        return dict.fromkeys(name for layout in layouts for name in self._places[layout])
+
+
+_FIELDS = tuple(name for name in FIELDS if name not in ("group", "index", "duration"))
