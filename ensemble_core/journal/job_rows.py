@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.job_record import JobRecord
@@ -26,6 +27,7 @@ __all__ = [
     "Layout",
     "layout_of",
     "row_of",
+    "values_of",
 ]
 
 #: What is known of every job, beside its parameters, result and columns. ``submitted``,
@@ -124,39 +126,43 @@ def _kind(value: object) -> str:
     return "f" if kind == "i" and not -(1 << 63) <= value < 1 << 63 else kind  # type: ignore[operator]
 
 
+def values_of(row: JobRow) -> list[Any]:
+    """The values of its parameters, result and columns."""
+    return [*row[10].values(), *row[11].values(), *row[12].values()]
+
+
 def layout_of(row: JobRow) -> Layout:
     """The layout of a row."""
-    parameters, result, columns = row[10:]
-    values = (*parameters.values(), *result.values(), *columns.values())
-    kinds = "".join(map(_kind, values))
-    return Layout(tuple(parameters), tuple(result), tuple(columns), kinds)
+    kinds = "".join(map(_kind, values_of(row)))
+    return Layout(tuple(row[10]), tuple(row[11]), tuple(row[12]), kinds)
+
+
+#: A row's text; made once, for making an encoder costs more than its work.
+_text = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 class JobRowWriter:
     """Makes statements of rows for one journal. ``known`` are the layouts that it has by now."""
 
-    def __init__(self, known: Mapping[str, int]) -> None:
+    def __init__(self, known: Mapping[Layout, int]) -> None:
         self._known = dict(known)
-        self._new: dict[str, int] = {}
+        self._new: dict[Layout, int] = {}
 
     def statements(self, rows: Sequence[JobRow]) -> list[tuple[str, Sequence[object]]]:
         """What writes these rows: to be executed in one transaction."""
         self._new = {}
-        found: dict[tuple[str, int], tuple[object, ...]] = {}
+        values: list[object] = []
         for row in rows:
-            layout = json.dumps(layout_of(row))
-            values = [value for part in row[10:] for value in part.values()]
-            text = json.dumps([*row[2:10], *values], separators=(",", ":"), default=str)
-            found[row[:2]] = (*row[:2], self._number(layout), text)
+            own = values_of(row)
+            text = _text([*row[2:10], *own])
+            values += (row[0], row[1], self._number(layout_of(row)), text)
         made: list[tuple[str, Sequence[object]]] = [
-            ("INSERT INTO job_layouts VALUES (?, ?)", (number, layout))
+            ("INSERT INTO job_layouts VALUES (?, ?)", (number, _text(layout)))
             for layout, number in self._new.items()
         ]
-        places = list(found.values())
-        for at in range(0, len(places), _MOST):
-            part = places[at : at + _MOST]
-            sql = "INSERT OR REPLACE INTO job_rows VALUES " + ",".join(["(?, ?, ?, ?)"] * len(part))
-            made.append((sql, [value for each in part for value in each]))
+        for at in range(0, len(values), 4 * _MOST):
+            part = values[at : at + 4 * _MOST]
+            made.append((_insert(len(part) // 4), part))
         return made
 
     def written(self) -> None:
@@ -164,8 +170,13 @@ class JobRowWriter:
         self._known.update(self._new)
         self._new = {}
 
-    def _number(self, layout: str) -> int:
+    def _number(self, layout: Layout) -> int:
         number = self._known.get(layout)
         if number is None:
             number = self._new.setdefault(layout, len(self._known) + len(self._new))
         return number
+
+
+@cache
+def _insert(rows: int) -> str:
+    return "INSERT OR REPLACE INTO job_rows VALUES " + ",".join(["(?, ?, ?, ?)"] * rows)

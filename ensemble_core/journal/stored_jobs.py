@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from ensemble_core.journal.job_history import Batch, Jobs
-from ensemble_core.journal.job_rows import FIELDS, KINDS, JobRow, Layout, layout_of
+from ensemble_core.journal.job_rows import FIELDS, KINDS, JobRow, Layout, layout_of, values_of
 from ensemble_core.journal.reader import Journal
 
 __all__ = ["StoredJobs"]
@@ -29,11 +29,7 @@ class StoredJobs(Jobs):
         self._active: dict[str, dict[int, _Job]] = {}
         for row in active:
             number = self._numbered(layout_of(row))
-            job = (
-                row.number,
-                number,
-                [*row[2:10], *(v for part in row[10:] for v in part.values())],
-            )
+            job = (row.number, number, [*row[2:10], *values_of(row)])
             self._active.setdefault(row.group, {})[row.number] = job
         parts: list[dict[str, None]] = [{}, {}, {}]
         for layout in self._layouts.values():

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.codec import event_text, list_text
-from ensemble_core.journal.job_rows import HAS_ROWS, TABLES, JobRow, JobRowWriter
+from ensemble_core.journal.job_rows import HAS_ROWS, TABLES, JobRow, JobRowWriter, Layout
 from ensemble_core.journal.reader import (
     PERFORMED,
     JournalError,
@@ -353,7 +353,7 @@ def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
     known = connection.execute("SELECT layout, number FROM job_layouts")
-    return JobRowWriter({str(layout): int(number) for layout, number in known})
+    return JobRowWriter({Layout.read(layout): int(number) for layout, number in known})
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,116 @@
+"""The journal's rows of jobs say the same as its events, whatever became of the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ensemble_core as ensemble
+from ensemble_core.cli.kept_run import KeptRun
+from ensemble_core.journal.job_history import EventJobs
+from ensemble_core.journal.stored_jobs import StoredJobs
+from ensemble_core.testing import wait_until
+
+STUDY = """
+jobs:
+  - name: sim
+    command: [sh, -c, 'echo E={T}5; echo E={T}7; echo u={T} {text}; test {T} != 2']
+    parameters: {T: [1, 2, 3], text: [a, 7]}
+    observe: {key-value: {fields: [E, u]}}
+    result: {mean: mean.E}
+    retry: {times: 1}
+  - {name: plain, command: 'true', count: 3}
+  - {name: never, command: 'true'}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: start, action: {name: submit, label: plain}}
+  - {trigger: job-lost, name: sim, repetitions: 9, action: {name: log, message: lost}}
+"""
+
+
+def both(state: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of jobs that a run has kept, and those read from its events."""
+    with KeptRun(str(state), "last") as kept:
+        stored = kept.jobs()
+        assert isinstance(stored, StoredJobs)
+        events = EventJobs(kept.journal, kept.loading)
+        try:
+            assert set(stored.names) == set(events.names)
+            return list(stored.rows()), list(events.rows())
+        finally:
+            stored.close()
+            events.close()
+
+
+def test_rows_are_what_the_events_say(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    run = ensemble.run(file, executor="local", state=tmp_path)
+    stored, events = both(tmp_path)
+    assert len(stored) == 9
+    assert [row["attempts"] for row in stored] == [1, 1, 2, 2, 1, 1, 1, 1, 1]
+    assert [row["outcome"] for row in stored[:3]] == ["success", "success", "failed"]
+    assert [row.get("mean") for row in stored[:3]] == [16, 16, None]
+    assert [row["last.E"] if "last.E" in row else row.get("E") for row in stored[:2]] == [17, 17]
+    for one, other in zip(stored, events, strict=True):
+        assert one.pop("core_hours") == pytest.approx(other.pop("core_hours"))
+        assert one == other
+    assert run.jobs().names[:6] == ("group", "index", "attempts", "T", "text", "outcome")
+
+
+def test_a_journal_of_before_is_read_by_its_events(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    run = ensemble.run(file, executor="local", state=tmp_path)
+    before = run.jobs()
+    assert run.folder is not None
+    with sqlite3.connect(run.folder / "journal.db") as connection:
+        connection.executescript("DROP TABLE job_rows; DROP TABLE job_layouts;")
+    after = ensemble.open_run("last", state=tmp_path).jobs()
+    assert set(after.names) == set(before.names)
+    assert after.column("outcome") == before.column("outcome")
+
+
+SLOW = """
+jobs:
+  - {name: sim, command: "sh -c 'echo E={i}; while [ ! -e {cwd}/go ]; do sleep 0.05; done'",
+     parameters: {i: [1, 2, 3, 4]}, observe: {key-value: {}}, result: {E: last.E}}
+  - {name: quick, command: 'echo E=0', observe: {key-value: {}}}
+rules:
+  - {trigger: start, action: [{name: submit, label: quick}, {name: submit, label: sim}]}
+"""
+
+
+def test_jobs_under_way_are_in_the_table_and_nothing_is_lost_by_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    base = [sys.executable, "-m", "ensemble_core.cli"]
+    options = ["--state", str(tmp_path / "state"), "-q"]
+    begun = [*base, "run", "slow.yaml", "--executor", "local", "--slots", "3", "--tag", "t"]
+    process = subprocess.Popen([*begun, *options], cwd=tmp_path)
+
+    def outcomes() -> list[str]:
+        try:
+            return list(ensemble.open_run("t", state=tmp_path / "state").jobs().column("outcome"))
+        except ensemble.EnsembleError:
+            return []
+
+    # In the file's order: those of sim, of which one waits for a slot, and quick.
+    wait_until(lambda: outcomes() == ["active"] * 4 + ["success"], timeout=60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert outcomes() == ["active"] * 4 + ["success"]
+    (tmp_path / "go").touch()
+    subprocess.run([*base, "resume", "t", *options], cwd=tmp_path, check=True)
+    stored, events = both(tmp_path / "state")
+    assert [row["last.E"] for row in stored] == [1, 2, 3, 4, 0]
+    assert [row.get("E") for row in stored] == [1, 2, 3, 4, None]
+    for one, other in zip(stored, events, strict=True):
+        assert one.pop("core_hours") == pytest.approx(other.pop("core_hours"))
+        assert one == other
