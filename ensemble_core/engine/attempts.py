@@ -29,7 +29,7 @@ def coming(index: Index) -> str:
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
     """The next attempt, and what it is made of: the attempt before with the fields of the retry
     merged over its own. Raises :class:`EnsembleError` where these do not fit."""
-    job, source = index.record.job, index.source
+    job, source = index.record.job, index.record.source
     if source is None:
         raise EnsembleError("it was submitted by a plugin as a whole", code="no-source")
     fields = {**retry.fields}

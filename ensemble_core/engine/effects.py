@@ -95,7 +95,7 @@ class Effects:
         state.attempts.clear()
         for index in lost:
             if index.record.job.id not in state.table.records:
-                state.table.close(index, done=False)
+                state.table.close(index.record, done=False)
         self.submission.cancelling(decision.cancel)
         self._end(decision)
 
@@ -111,7 +111,7 @@ class Effects:
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record, _ in state.withdrawn)):
             if index.record.job.id not in state.table.records:
-                state.table.close(index, done=False)
+                state.table.close(index.record, done=False)
         state.dropped.clear()
         state.withdrawn.clear()
         state.out.append(decision)

@@ -6,9 +6,9 @@ Had by ``rule_evaluation``, whose rules on ``job-done``, ``job-lost`` and ``idle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.job_record import Index, JobRecord
@@ -36,35 +36,37 @@ class Endings:
 
     def cleaned(self, record: JobRecord, event: Event) -> None:
         """An attempt is over, and the rules about that have been considered."""
-        state, index = self.state, record.index
-        policy = None
-        if record.outcome == "failed" and index.source is not None and index.retry is None:
-            policy = index.source.retry
-        if policy is not None and index.retried < policy.times and state.ended is None:
-            occasion = Occasion(event, record)
-            known = state.fields(occasion)
-            for name in policy.reads:
-                known.setdefault(name, state.read_scoped(name, None, occasion))
-            if policy.when is None or policy.when.verdict(None, known, state.metric):
-                index.retried += 1
-                self._retry_by_group(record, policy, JobFields(known, record))
-        self.settle_index(index, event)
+        state, source = self.state, record.source
+        if record.outcome == "failed" and source is not None and source.retry is not None:
+            self._retry_by_group(record, source.retry, event)
+        if record.kept is None:
+            self._over(record, event)
+        else:
+            self.settle_index(record.kept, event)
         if state.ended is None:
             if state.table.groups[record.job.group].held or state.table.budget is not None:
                 self._submission.hand_over(record.job.group)
             if state.rules.index.touched:
                 self._rules.settle(event)
 
-    def _retry_by_group(
-        self, record: JobRecord, policy: RetryPolicy, known: Mapping[str, Any]
-    ) -> None:
-        state = self.state
+    def _retry_by_group(self, record: JobRecord, policy: RetryPolicy, event: Event) -> None:
+        state, index = self.state, record.index
+        if index.retry is not None or index.retried >= policy.times or state.ended is not None:
+            return
+        occasion = Occasion(event, record)
+        fields = state.fields(occasion)
+        for name in policy.reads:
+            fields.setdefault(name, state.read_scoped(name, None, occasion))
+        if policy.when is not None and not policy.when.verdict(None, fields, state.metric):
+            return
+        index.retried += 1
+        known = JobFields(fields, record)
         try:
-            fields, wait = policy.worked_out(known, state.metric)
+            changed, wait = policy.worked_out(known, state.metric)
         except EnsembleError as error:
             state.error(f"{record.job.id} is not submitted again: {error}")
             return
-        self._submission.retry(record.index, Retry(job=record.job.id, fields=fields, wait=wait))
+        self._submission.retry(index, Retry(job=record.job.id, fields=changed, wait=wait))
 
     def settle_index(self, index: Index, event: Event) -> None:
         """Submit the next attempt of an index, or find it over, as soon as nothing of it is under
@@ -79,7 +81,7 @@ class Endings:
                 return
             if state.ended is not None and state.ended is state.ended_for_now:
                 return  # a resume takes the loss back
-        self._over(index, event)
+        self._over(index.record, event)
 
     def resumed(self, event: Event) -> None:
         """Go on with what an end that was taken back, or a changed file, left to be done."""
@@ -90,25 +92,31 @@ class Endings:
         if self.state.rules.index.touched:
             self._rules.settle(event)
 
-    def _over(self, index: Index, event: Event) -> None:
-        """No attempt of this index is left, and none is to come."""
-        state, record = self.state, index.record
-        done = record.outcome == "success" and index.retry is None and not index.dropped
-        state.table.close(index, done=done)
-        state.look_for_end = True
-        state.look_for_idle = bool(state.table.emptied) or "idle" in state.rules.index.occasions
+    def _over(self, record: JobRecord, event: Event) -> None:
+        """This was the last attempt of its index, and none is to come."""
+        state, index = self.state, record.kept
+        done = record.outcome == "success"
+        if index is not None:
+            done = done and index.retry is None and not index.dropped
+        state.table.close(record, done)
+        rules = state.rules.index
+        if not state.table.records or state.table.budget is not None:
+            state.look_for_end = True
+        if state.table.emptied or "idle" in rules.occasions:
+            state.look_for_idle = True
         if state.ended is not None:
-            state.rules.index.touched.clear()
+            rules.touched.clear()
             return
-        if done and index.result:
-            state.table.record_result(index, state.now)
         name, group = "job-done" if done else "job-lost", record.job.group
+        if index is not None and done and index.result:
+            state.table.record_result(index, state.now)
         state.link = record.link
         if self._rules.observer is not None:
             self._rules.report_occasions((name,), group)
-        if name in state.rules.index.occasions:
+        if name in rules.occasions:
+            record.index.over = True
             self._rules.event_rules((name,), group, Occasion(event, record))
-        if state.rules.index.touched or state.withdrawn or state.dropped:
+        if rules.touched or state.withdrawn or state.dropped:
             self._rules.settle(event)
         if (
             record.outcome == "failed"

@@ -188,7 +188,7 @@ class Engine:
         groups = []
         for name, group in state.table.groups.items():
             counts = state.metrics.counts[name]
-            over = counts["finished"] + counts["cancelled"]
+            over = counts["success"] + counts["failed"] + counts["cancelled"]
             groups.append(
                 GroupReport(
                     name=name,
@@ -280,16 +280,9 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        index, name = state.rules.index, event.name
-        if name == "start":
-            if state.silence.of:
-                state.silence.begin(record, state.now, state.timers)
-        elif name in ("finish", "clean"):
-            if state.silence.of:
-                state.silence.end(record)
-            source = record.index.source
-            if source is not None and source.result and "job-success" in occasions:
-                self._work_out_result(record, source.result, event)
+        if state.heeds:
+            self._heed(record, event, occasions)
+        index = state.rules.index
         if state.ended is not None:
             rules.report_occasions(occasions, record.job.group)
             index.touched.clear()
@@ -304,15 +297,26 @@ class Engine:
             or (awaited and not awaited.keys().isdisjoint(occasions))
         ):
             rules.react(occasions, record.job.group, event, record)
-        if name == "clean":
+        if event.name == "clean":
             rules.endings.cleaned(record, event)
+
+    def _heed(self, record: JobRecord, event: JobEvent, occasions: Sequence[str]) -> None:
+        """What rules on ``silent`` and the group's ``result`` have to do with an event."""
+        state = self.state
+        if event.name == "start":
+            state.silence.begin(record, state.now, state.timers)
+        elif event.name in ("finish", "clean"):
+            state.silence.end(record)
+            source = record.source
+            if source is not None and source.result and "job-success" in occasions:
+                self._work_out_result(record, source.result, event)
 
     def _work_out_result(
         self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
     ) -> None:
         state, group = self.state, record.job.group
         known = state.fields(Occasion(event, record))
-        for name in record.index.source.reads if record.index.source else ():
+        for name in record.source.reads if record.source else ():
             value = state.read_scoped(name, None, Occasion(event, record))
             if value is not None:
                 known[name] = value
@@ -342,7 +346,8 @@ class Engine:
             self.state.silence.heard(record, self.state.now)
         if event.anew and record.rows is not None:
             record.rows.pop(event.observer, None)
-            record.index.forget_rows(event.observer)
+            if record.kept is not None:
+                record.kept.forget_rows(event.observer)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:

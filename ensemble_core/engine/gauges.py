@@ -1,9 +1,10 @@
 """Gauges that the engine works out itself: how many jobs are in each state, how many wait and of
 which sizes, how much of a group ``submit-next`` has not taken yet.
 
-Kept by the job table, which tells of every job that begins or ceases to wait. What an executor
-reports of its queue (``queue.sched``, ``waiting.nodes``) stands in place of what is known here;
-``queue.active`` and the other ``waiting.*`` are always of this run's own jobs.
+Most runs ask for none of them, and pay for none: they are counted when one is first asked for, and
+kept up to date from then on. Kept by the job table, which tells of every job that begins or ceases
+to wait. What an executor reports of its queue (``queue.sched``, ``waiting.nodes``) stands in place
+of what is known here; ``queue.active`` and the other ``waiting.*`` are of this run's own jobs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ensemble_core.metrics.store import BACKLOG, MetricStore
 from ensemble_core.model.jobs import Job, JobState
 
 if TYPE_CHECKING:
+    from ensemble_core.engine.job_record import JobRecord
     from ensemble_core.engine.job_table import GroupState
 
 __all__ = ["OwnGauges", "draw"]
@@ -40,53 +42,75 @@ def draw(seed: object, number: object, below: int) -> int:
 
 
 class OwnGauges:
-    """Gauges of this run's own jobs.
+    """Gauges of this run's own jobs: ``kept`` from the first time that somebody asks for one.
 
-    ``active`` are the jobs that are not over and ``states`` how many are in each state, both
-    counted by the job table. ``beats`` counts heartbeats: ``waiting.random`` is drawn anew at each.
+    ``beats`` counts heartbeats: ``waiting.random`` is drawn anew at each.
     """
 
     __slots__ = (
-        "_groups", "_metrics", "_nodes", "_sizes", "_submits", "_waiting",
-        "active", "beats", "index", "queue_reported", "states",
+        "_active", "_groups", "_metrics", "_nodes", "_records", "_sizes", "_states", "_waiting",
+        "beats", "index", "kept", "queue_reported",
     )  # fmt: skip
 
     def __init__(
-        self, groups: Mapping[str, GroupState], metrics: MetricStore, index: RuleIndex
+        self,
+        groups: Mapping[str, GroupState],
+        records: Mapping[str, JobRecord],
+        metrics: MetricStore,
+        index: RuleIndex,
     ) -> None:
         #: Whether the executor itself reports ``queue.*`` and ``waiting.nodes``.
         self.queue_reported = False
-        self.active = 0
         self.beats = 0
         self.index = index
+        self.kept = False
         self._groups = groups
+        self._records = records
         self._metrics = metrics
-        self.states = [0] * len(JobState)
+        self._active = 0
+        self._states = [0] * len(JobState)
         self._nodes = 0
         self._waiting = 0
-        self._submits = 0
         #: How many jobs wait, by the nodes that they need.
         self._sizes: dict[int, int] = {}
 
-    # -- what changes them ---------------------------------------------------------------------
+    def keep(self) -> None:
+        """Count what there is, and go on from there."""
+        if self.kept:
+            return
+        self.kept = True
+        for group in self._metrics.counts:
+            self._active += self._metrics.count(group, "active")
+        for record in self._records.values():
+            if record.job.id not in self._groups[record.job.group].held:
+                self._states[record.state] += 1
+        over = sum(each["submitted"] for each in self._metrics.counts.values()) - len(self._records)
+        self._states[JobState.INACTIVE] = over
+        for each in self._groups.values():
+            for record in each.waiting.values():
+                self._begin_to_wait(record.job.nodes)
 
-    def tell_of_active(self) -> None:
+    # -- what changes them, while they are kept --------------------------------------------------
+
+    def count_active(self, by: int) -> None:
         """The number of active jobs has changed."""
-        self._touch("queue.active", self.active)
+        self._active += by
+        self._touch("queue.active", self._active)
 
     def enqueue(self, job: Job) -> None:
         """A job waits in the queue from now on."""
-        nodes = job.nodes
-        self.states[JobState.NEW] += 1
-        self._submits += 1
-        self._nodes += nodes
-        self._waiting += 1
-        self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
+        self._states[JobState.NEW] += 1
+        self._begin_to_wait(job.nodes)
         if self.index.gauges:
             self._tell_of_waiting()
             for gauge in _OF_ONE:
                 if gauge in self.index.gauges:
                     self._touch(gauge, self.value(gauge))
+
+    def _begin_to_wait(self, nodes: int) -> None:
+        self._nodes += nodes
+        self._waiting += 1
+        self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
 
     def dequeue(self, job: Job) -> None:
         """A job waits no more: it has resources, or is over."""
@@ -101,11 +125,14 @@ class OwnGauges:
         if self.index.gauges:
             self._tell_of_waiting()
 
-    def tell_of_move(self, before: int, after: int) -> None:
+    def move(self, before: int, after: int) -> None:
         """A job has come to another state."""
-        if not self.queue_reported:
-            self._touch(_QUEUE[before], self.states[before])
-            self._touch(_QUEUE[after], self.states[after])
+        states = self._states
+        states[before] -= 1
+        states[after] += 1
+        if self.index.gauges and not self.queue_reported:
+            self._touch(_QUEUE[before], states[before])
+            self._touch(_QUEUE[after], states[after])
 
     def taken(self, group: str) -> None:
         """The backlog of a group has changed."""
@@ -143,17 +170,18 @@ class OwnGauges:
         """The value of a gauge of these; ``None`` for one that the executor reports."""
         if gauge.startswith(BACKLOG):
             return self._groups[gauge.removeprefix(BACKLOG)].backlog
+        self.keep()
         if gauge in _OF_ONE:
             return self._of_one(gauge)
         if gauge == "queue.active":
-            return self.active
+            return self._active
         if gauge == "waiting.jobs":
             return self._waiting
         if self.queue_reported:
             return None
         if gauge == "waiting.nodes":
             return self._nodes
-        return next((self.states[at] for at, name in _QUEUE.items() if name == gauge), None)
+        return next((self._states[at] for at, name in _QUEUE.items() if name == gauge), None)
 
     def _of_one(self, gauge: str) -> int:
         if not self._waiting:
@@ -164,7 +192,9 @@ class OwnGauges:
             return max(self._sizes)
         if gauge == "waiting.next":
             return self._next()
-        place = draw("waiting.random", f"{self._submits}.{self.beats}", self._waiting)
+        counts = self._metrics.counts
+        handed_on = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
+        place = draw("waiting.random", f"{handed_on}.{self.beats}", self._waiting)
         for nodes in sorted(self._sizes):
             place -= self._sizes[nodes]
             if place < 0:

@@ -39,7 +39,7 @@ def _of_job(record: JobRecord, name: str) -> Any:
     """What ``job.NAME`` is; ``None`` where there is none, or where it is not known."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):
-        source = record.index.source
+        source = record.source
         start = "" if source is None else source.cwd
         workdir = _path(start, files.get("workdir"), job.workdir or start)
         if name == "workdir":

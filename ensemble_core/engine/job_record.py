@@ -51,12 +51,14 @@ class Link:
 
 @dataclass(slots=True, eq=False, repr=False)
 class JobRecord:
-    """An attempt that is not over yet."""
+    """An attempt that is not over yet. ``source`` is the group with the fields that it was made of,
+    ``kept`` what is kept of its index, once there is something."""
 
     job: Job
     submitted: float
     link: Link | None
-    index: Index
+    source: JobGroup | None = None
+    kept: Index | None = None
     state: int = JobState.NEW.value
     started: float | None = None
     finished: float | None = None
@@ -82,6 +84,32 @@ class JobRecord:
     rows: dict[str, int] | None = None
     #: The last value of each column that it printed.
     columns: dict[str, Any] | None = None
+    #: Seconds of cores that earlier attempts of its index took.
+    earlier: float = 0.0
+
+    @property
+    def index(self) -> Index:
+        """Its index: from now on something is kept of it."""
+        if self.kept is None:
+            self.kept = Index(record=self)
+        return self.kept
+
+    @property
+    def retried(self) -> bool:
+        """True if it is to be submitted again already."""
+        return self.kept is not None and self.kept.retry is not None
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What the group's ``result`` gave at its success."""
+        return NOTHING if self.kept is None else self.kept.result
+
+    @property
+    def spent(self) -> float:
+        """Seconds of cores that it took, with earlier attempts of its index."""
+        if self.started is None or self.finished is None:
+            return self.earlier
+        return self.earlier + self.job.cores * (self.finished - self.started)
 
     @property
     def why(self) -> Cause | None:
@@ -93,14 +121,14 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """A job with all its attempts, until the last is over and none is to come.
+    """What is kept of a job with all its attempts, until the last is over and none is to come. Of
+    most jobs that is nothing, and they have none.
 
-    ``record`` is the newest attempt, ``source`` the group with the fields that it was made of. The
-    statistics are over the attempt's rows, or over those of the chain that it continues.
+    ``record`` is the newest attempt. The statistics are over the attempt's rows, or over those of
+    the chain that it continues.
     """
 
-    record: JobRecord = None  # type: ignore[assignment]  # until its first attempt is added
-    source: JobGroup | None = None
+    record: JobRecord = field(kw_only=True)
     slices: tuple[Slice, ...] = ()
     #: The retry that was decided, until its attempt is submitted.
     retry: Retry | None = None
@@ -116,8 +144,6 @@ class Index(Scope):
     over: bool = False
     #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
-    #: Seconds of cores that its attempts took, those that have ended.
-    spent: float = 0.0
     #: What the group's ``result`` gave at its success.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 

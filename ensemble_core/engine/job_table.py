@@ -7,9 +7,9 @@ nothing is kept but the counts. Written by the engine alone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.combinations import combination
@@ -57,20 +57,20 @@ _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 #: So many slices of one key are told of.
 _MANY_SLICES = 100_000
 
-
+_Changes = tuple[tuple[str, int], ...]
 #: How rules name each counter of a scope.
 _COUNTED = {counter: f"count.{counter}" for counter in COUNTS}
 #: What is counted when a job is submitted, as the first attempt of its index or as a later one; by
 #: the outcome of an attempt; and when its index is over.
-_AGAIN = (("submitted", 1), ("active", 1))
-_FIRST = (("open", 1), *_AGAIN)
-_OVER: dict[Outcome, tuple[tuple[str, int], ...]] = {
+_AGAIN: _Changes = (("submitted", 1), ("active", 1))
+_FIRST: _Changes = (("open", 1), *_AGAIN)
+_OVER: dict[Outcome, _Changes] = {
     "success": (("active", -1), ("finished", 1), ("success", 1)),
     "failed": (("active", -1), ("finished", 1), ("failed", 1)),
     "cancelled": (("active", -1), ("cancelled", 1)),
 }
-_DONE = (("open", -1), ("done", 1))
-_LOST = (("open", -1), ("lost", 1))
+_DONE: _Changes = (("open", -1), ("done", 1))
+_LOST: _Changes = (("open", -1), ("lost", 1))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -152,7 +152,7 @@ class JobTable:
         #: What is to be told: of a job that is in no slice. Told with those of statistics.
         self.warnings = metrics.warnings
         self._metrics = metrics
-        self.gauges = OwnGauges(self.groups, metrics, index)
+        self.gauges = OwnGauges(self.groups, self.records, metrics, index)
         self.adopt({}, groups, index)
 
     def adopt(
@@ -168,6 +168,8 @@ class JobTable:
                 state.group = group
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
+        if index.gauges:
+            self.gauges.keep()
 
     def serve(self, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
         """Keep what a rule names of single indices or of slices."""
@@ -231,29 +233,37 @@ class JobTable:
     def add(
         self,
         job: Job,
-        index: Index,
+        source: JobGroup | None,
         now: float,
         link: Link | None,
         origin: tuple[str | None, int],
+        *,
+        index: Index | None = None,
         held: bool = False,
     ) -> None:
-        """An attempt of this index is about to be submitted, by this rule and firing; ``held``: not
-        before there is a place for it."""
-        first = index.record is None
-        record = self.records[job.id] = index.record = JobRecord(job, now, link, index)
+        """An attempt, made of this group, is about to be submitted by this rule and firing: a
+        further one of ``index``, or the first of a new one; ``held``: not before there is a place
+        for it."""
+        record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
         group = self.groups[job.group]
+        group.counts["submitted"] += 1
         if not held:
             self._hand_on(record, group)
         else:
             group.held[job.id] = (job, *origin)
             heapq.heappush(group.line, (-job.urgency, self.submitted, job.id))
-        if first:
+        if index is not None:
+            record.earlier = index.record.spent
+            index.record = record
+            group.counts["repeated"] += 1
+        else:
             if group.had is not None:
                 group.had.add(combination(job.parameters, job.replica))
             for table in group.tables:
-                self._enter_slice(index, table)
-        self._count(record, _FIRST if first else _AGAIN)
+                self._enter_slice(record.index, table)
+        if group.watches or group.reads or group.tables or self.gauges.kept:
+            self._counted(group, record, _FIRST if index is None else _AGAIN)
 
     def _enter_slice(self, index: Index, table: SliceTable) -> None:
         job = index.record.job
@@ -288,7 +298,8 @@ class JobTable:
     def _enqueue(self, record: JobRecord, group: GroupState) -> None:
         """It waits in the queue from now on."""
         group.waiting[record.job.id] = record
-        self.gauges.enqueue(record.job)
+        if self.gauges.kept:
+            self.gauges.enqueue(record.job)
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
         """The jobs of a group that ``at_once`` held and that may be handed on now."""
@@ -331,8 +342,9 @@ class JobTable:
         heapq.heappop(group.line)
         record = self.records[job]
         record.submitted = now
+        held = group.held.pop(job)
         self._hand_on(record, group)
-        return group.held.pop(job)
+        return held
 
     def held_jobs(self) -> list[Job]:
         """The jobs that ``at_once`` or a limit holds."""
@@ -376,17 +388,21 @@ class JobTable:
                 if record.started is not None:
                     self.budget.start(job, record.started)
 
-    def close(self, index: Index, done: bool) -> None:
-        """An index is over."""
-        index.over = True
-        record = index.record
-        self._count(record, _DONE if done else _LOST)
-        kept = self.groups[record.job.group].done_jobs
-        if done and kept is not None:
-            job, duration = record.job, None
+    def close(self, record: JobRecord, done: bool) -> None:
+        """An index is over, with this attempt as its last."""
+        job, index = record.job, record.kept
+        group = self.groups[job.group]
+        group.counts["done" if done else "lost"] += 1
+        if group.watches or group.reads or group.tables:
+            self._counted(group, record, _DONE if done else _LOST)
+        if done and group.done_jobs is not None:
+            duration = None
             if record.started is not None and record.finished is not None:
                 duration = record.finished - record.started
-            kept.add(job.index, job.parameters, index.result, duration, job.attempt)
+            group.done_jobs.add(job.index, job.parameters, record.result, duration, job.attempt)
+        if index is None:
+            return
+        index.over = True
         for each in index.slices:
             each.open -= 1
             if not each.open:
@@ -404,47 +420,37 @@ class JobTable:
             if record.seen & once:
                 return None
             record.seen |= once
-        outcome = self._change(record, event) if changes else None
+        outcome = self._changes[name](self, record, event) if changes else None
         before = record.state
         if state > before:
             occasions = moving
             record.state = state
-            states = self.gauges.states
-            states[before] -= 1
-            states[state] += 1
-            if self._index.gauges:
-                self.gauges.tell_of_move(before, state)
+            if self.gauges.kept:
+                self.gauges.move(before, state)
         return occasions if outcome is None else (*occasions, outcome)
 
-    def _change(self, record: JobRecord, event: JobEvent) -> str | None:
-        """What an event changes beside a job's state; the occasion of its outcome, if that is known
-        by it."""
-        name = event.name
-        if name == "submit":
-            record.submitted = event.timestamp
-            record.queue_id = event.context.get("queue_id")
-        elif name == "start":
-            record.files = event.context
-            self._start(record, event.timestamp)
-        elif name == "exception":
-            self._except(record, event)
-        elif name == "finish":
-            status = event.context.get("status")
-            record.status = status if isinstance(status, int) else None
-            record.finished = event.timestamp
-            if record.started is not None:
-                record.index.spent += record.job.cores * (event.timestamp - record.started)
-            if "cause" in event.context and record.exception is None:
-                record.cause = said_cause(event.context)
-            self.finishes += 1
-            return self._outcome(record)
-        else:  # clean
-            del self.records[record.job.id]
-            self.over.append(record)
-            self.groups[record.job.group].handed_over -= 1
-            if record.outcome is None:
-                return self._outcome(record)
-        return None
+    # What an event changes beside a job's state; the occasion of its outcome, if that is known by
+    # it.
+
+    def _submitted(self, record: JobRecord, event: JobEvent) -> None:
+        record.submitted = event.timestamp
+        record.queue_id = event.context.get("queue_id")
+
+    def _finish(self, record: JobRecord, event: JobEvent) -> str:
+        context = event.context
+        status = context.get("status")
+        record.status = status if isinstance(status, int) else None
+        record.finished = event.timestamp
+        if "cause" in context and record.exception is None:
+            record.cause = said_cause(context)
+        self.finishes += 1
+        return self._outcome(record)
+
+    def _clean(self, record: JobRecord, event: JobEvent) -> str | None:
+        del self.records[record.job.id]
+        self.over.append(record)
+        self.groups[record.job.group].handed_over -= 1
+        return self._outcome(record) if record.outcome is None else None
 
     def _except(self, record: JobRecord, event: JobEvent) -> None:
         if event.context.get("severity", 0) == 0 and record.exception is None:
@@ -456,13 +462,15 @@ class JobTable:
             if record.status is None and isinstance(status, int):
                 record.status = status  # of a job that could not be launched: 126 or 127
 
-    def _start(self, record: JobRecord, now: float) -> None:
-        record.started = now
+    def _start(self, record: JobRecord, event: JobEvent) -> None:
+        record.files = event.context
+        record.started = now = event.timestamp
         job = record.job
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is not None:
             group.running += 1
-            self.gauges.dequeue(job)
+            if self.gauges.kept:
+                self.gauges.dequeue(job)
             self.usage.begin(job, now)
             if self.budget is not None:
                 self.budget.start(job.id, now)
@@ -471,6 +479,14 @@ class JobTable:
             if now >= record.submitted:
                 self._record(job.group, "pending", now - record.submitted, now)
 
+    _changes: ClassVar[dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]]] = {
+        "submit": _submitted,
+        "start": _start,
+        "exception": _except,
+        "finish": _finish,
+        "clean": _clean,
+    }
+
     def _outcome(self, record: JobRecord) -> str:
         """Decide and count how a job ended; the occasion that this is."""
         job = record.job
@@ -478,7 +494,7 @@ class JobTable:
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
             self.usage.end(job, record.started or 0.0, record.newest)
-        else:
+        elif self.gauges.kept:
             self.gauges.dequeue(job)
         if self.budget is not None:
             self.budget.end(job.id)
@@ -489,7 +505,9 @@ class JobTable:
             good = record.exception is None and record.status == 0
             outcome = "success" if good else "failed"
         record.outcome = outcome
-        self._count(record, _OVER[outcome])
+        group.counts[outcome] += 1
+        if group.watches or group.reads or group.tables or self.gauges.kept:
+            self._counted(group, record, _OVER[outcome])
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
@@ -503,25 +521,21 @@ class JobTable:
                     self.sample(record.index, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
 
-    def _count(self, record: JobRecord, changes: tuple[tuple[str, int], ...]) -> None:
-        group = self.groups[record.job.group]
-        counts, watches, gauges = group.counts, group.watches, self.gauges
+    def _counted(self, group: GroupState, record: JobRecord, changes: _Changes) -> None:
+        """These counters of a group have changed: of what rules read in that they are to hear."""
+        touched, watches = self._index.touched, group.watches
         for counter, by in changes:
-            counts[counter] += by
-            if counter == "active":
-                gauges.active += by
-        if watches:
-            for counter, _ in changes:
-                if counter in watches:
-                    self._index.touched[watches[counter]] = None
-        if self._index.gauges:
-            gauges.tell_of_active()
-        if group.reads or group.tables:
+            if counter in watches:
+                touched[watches[counter]] = None
+            if counter == "active" and self.gauges.kept:
+                self.gauges.count_active(by)
+        if group.scoped:
+            index = record.index
             for counter, by in changes:
                 name = _COUNTED[counter]
                 if name in group.reads:
-                    record.index.count(counter, by)
-                for each in record.index.slices:
+                    index.count(counter, by)
+                for each in index.slices:
                     if name in each.reads:
                         each.count(counter, by)
 
@@ -625,15 +639,15 @@ class JobTable:
         """The fields that give way to parameters and columns of their names."""
         job = record.job
         fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
-        if record.index.source is not None:
-            fields["run"] = record.index.source.run
+        if record.source is not None:
+            fields["run"] = record.source.run
         if job.duration:
             fields["limit"] = job.duration
         if record.outcome == "success":
             fields["cause"] = record.cause or "exit"
         elif record.outcome is not None or record.exception is not None:
             fields["cause"] = record.why
-        fields.update(record.index.result)
+        fields.update(record.result)
         return fields
 
     @staticmethod

@@ -32,7 +32,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     record = origin.occasion.record
     if record is None:
         raise EnsembleError("'rows: job' means the event's job, and it has none", code="no-job")
-    printed = record.index.printed or []
+    printed = (record.kept and record.kept.printed) or []
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
             f"{record.job.id} printed more than {MOST_ROWS} rows: nothing is submitted",

@@ -210,7 +210,7 @@ class RuleEvaluation:
                 rule_state.passed_over += not cut
                 self._tell(rule_state, "cut" if cut else "exhausted", None)
                 return
-        if rule.retries and occasion.record is not None and occasion.record.index.retry is not None:
+        if rule.retries and occasion.record is not None and occasion.record.retried:
             self._tell(rule_state, "retried", None)
             return
         value = rule_state.value

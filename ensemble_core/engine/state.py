@@ -51,15 +51,15 @@ def _asks_for_everything(ensemble: Ensemble) -> bool:
     )
 
 
-def _within(index: Index, scope: Scope) -> bool:
+def _within(record: JobRecord, scope: Scope) -> bool:
     """True if a job is one that an instance with this scope is to cancel."""
-    job = index.record.job
+    job, index = record.job, record.kept
     if isinstance(scope, Index):
         return index is scope or job.group != scope.record.job.group
     if not isinstance(scope, Slice):
         return True
     if job.group in scope.key.groups:
-        return scope in index.slices
+        return index is not None and scope in index.slices
     has = job.parameters
     return all(name in has and has[name] == value for name, value in scope.parameters.items())
 
@@ -71,6 +71,15 @@ class State:
     ask for any of them; left out, the ensemble itself says (it has functions or slow actions).
     ``shared`` says that others use the queue, so that its gauges move without us.
     """
+
+    # Attributes of an instance are read faster from slots, where there are more than thirty.
+    __slots__ = (
+        "_serial", "attempts", "beating", "calls", "deepest", "dropped", "ended", "ended_for_now",
+        "ensemble", "errors", "events", "firings", "heeds", "held_at", "limits_met",
+        "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "now", "out",
+        "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources", "started",
+        "strangers", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+    )  # fmt: skip
 
     def __init__(
         self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
@@ -86,6 +95,8 @@ class State:
         self.strangers = Strangers()
         self.timers = Timers()
         self.silence = Silence()
+        #: Whether it is kept how long jobs give no row, or a group has a ``result``.
+        self.heeds = False
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
@@ -181,6 +192,7 @@ class State:
         if any(COMMITTED in path for path in rule.metrics):
             self.table.keep_budget(self.ensemble.limits)
         if rule.trigger.after is not None:
+            self.heeds = True
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
             self.silence.serve(groups, rule.trigger.after, records, self.now)
@@ -196,6 +208,7 @@ class State:
             self.serve(state.rule)
         for group in ensemble.groups.values():
             self.table.read(group.name, group.reads, ensemble.statistics)
+            self.heeds = self.heeds or bool(group.result)
             for text in () if group.retry is None else sorted(group.retry.metrics):
                 path = self.rules.path(text)
                 if path is not None:
@@ -213,23 +226,22 @@ class State:
         all of them, or those of a scope. To that also belong jobs of groups that a slice is not
         of, where their parameters have its values."""
         active = {
-            job: record.index
+            job: record
             for job, record in self.table.records.items()
             if record.outcome is None and group in (None, record.job.group)
         }
-        coming = self.attempts.items()
-        active |= {job: index for job, index in coming if group in (None, index.record.job.group)}
-        return [job for job, index in active.items() if scope is None or _within(index, scope)]
+        coming = ((job, index.record) for job, index in self.attempts.items())
+        active |= {job: record for job, record in coming if group in (None, record.job.group)}
+        return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
     def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
         """How many indices are open of those that a rule on ``idle`` looks at, and how many there
         have been."""
         if scope is not None:
             return scope.open, scope.submitted
-        counts = self.metrics.counts
-        found = [counts[name] for name in rule.groups or self.table.groups]
-        still_open = sum(each["open"] for each in found)
-        return still_open, still_open + sum(each["done"] + each["lost"] for each in found)
+        groups, counts = rule.groups or self.table.groups, self.metrics.counts
+        ever = sum(counts[name]["submitted"] - counts[name]["repeated"] for name in groups)
+        return ever - sum(counts[name]["done"] + counts[name]["lost"] for name in groups), ever
 
     def read_scoped(self, name: str, group: str | None, occasion: Occasion) -> float | None:
         """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""

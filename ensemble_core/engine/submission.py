@@ -81,7 +81,7 @@ class Submission:
         mark = decision.rule, decision.firing
         held = self._held(standing, jobs)
         for job, source in zip(jobs, sources, strict=True):
-            state.table.add(job, Index(source=source), state.now, link, mark, held)
+            state.table.add(job, source, state.now, link, mark, held=held)
         if held:
             self.hand_over(decision.group, mark, len(jobs))
             return
@@ -159,7 +159,7 @@ class Submission:
         index.retry = None
         state.attempts.pop(coming(index), None)
         try:
-            job, index.source = next_attempt(index, decision, state.ensemble.binder)
+            job, source = next_attempt(index, decision, state.ensemble.binder)
         except EnsembleError as error:
             state.error(f"{record.job.id} is not submitted again: {error}")
             return False
@@ -168,7 +168,7 @@ class Submission:
             index.series = index.printed = None
         mark = decision.rule, decision.firing
         held = self._held(state.table.groups[job.group], (job,))
-        state.table.add(job, index, state.now, None, mark, held)
+        state.table.add(job, source, state.now, None, mark, index=index, held=held)
         if not held:
             free = state.rate_limit.admit((job,), *mark, state.now)
             self.submit_each((each, *mark) for each in free)
@@ -221,7 +221,7 @@ class Submission:
         dropped = []
         for job in jobs:
             record = state.table.records.get(job)
-            index = state.attempts.get(job) if record is None else record.index
+            index = state.attempts.get(job) if record is None else record.kept
             if index is None or index.retry is None:
                 continue
             del state.attempts[coming(index)]

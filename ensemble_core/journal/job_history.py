@@ -218,7 +218,7 @@ class EventJobs(Jobs):
                 attempt.core_hours += attempt.cores * (row.time - attempt.started) / 3600
             if engine is not None:
                 record = engine.state.table.records.get(row.job or "")
-                attempt.result = {} if record is None else record.index.result
+                attempt.result = {} if record is None else record.result
         elif name == "clean":
             del self._open[row.job or ""]
             if attempt.outcome == "failed" and attempt.core_hours:

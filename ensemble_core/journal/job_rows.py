@@ -98,11 +98,9 @@ class Layout(NamedTuple):
 
 def row_of(record: JobRecord) -> JobRow:
     """The row of an attempt, over or not."""
-    job, index = record.job, record.index
-    outcome = record.outcome
+    job, outcome = record.job, record.outcome
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
-    spent = index.spent
     return JobRow(
         job.group,
         job.index,
@@ -113,9 +111,9 @@ def row_of(record: JobRecord) -> JobRow:
         record.submitted,
         record.started,
         record.finished,
-        spent / 3600,
+        record.spent / 3600,
         job.parameters,
-        index.result if outcome == "success" else {},
+        record.result if outcome == "success" else {},
         record.columns or {},
     )
 

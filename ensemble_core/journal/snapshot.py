@@ -51,7 +51,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 13
+FORMAT = 14
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -202,8 +202,8 @@ class _Reader:
         self._series: list[tuple[Series, Any]] = []
         #: What objects without slots have: all of these are parts of a state.
         like = State(ensemble)
-        self._like = {type(each): vars(each).keys() for each in (like, *vars(like).values())
-                      if hasattr(each, "__dict__")}  # fmt: skip
+        parts = (getattr(like, name) for name in _slots(State))
+        self._like = {type(each): vars(each).keys() for each in parts if hasattr(each, "__dict__")}
 
     def read(self, data: Any) -> State:
         made = []

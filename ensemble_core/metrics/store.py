@@ -39,6 +39,9 @@ COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
     *("open", "done", "lost"),
 )
+#: What of that is kept, and how many attempts were not the first of their index; the others are
+#: worked out.
+_KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated")
 #: Variables that each group has, whatever observes it. Seconds.
 VARIABLES = ("duration", "pending")
 #: By which a duration can be told apart.
@@ -226,7 +229,7 @@ class MetricStore:
         self.everything = self.everything or everything
         self._kept = self._to_keep()
         for group in groups:
-            self.counts.setdefault(group, dict.fromkeys(COUNTS, 0))
+            self.counts.setdefault(group, dict.fromkeys(_KEPT, 0))
             for variable in VARIABLES:
                 self.add(group, variable)
             if self.everything:
@@ -286,18 +289,30 @@ class MetricStore:
     def get(self, path: MetricPath, now: float) -> float | None:
         """A metric's value; ``None`` while there is none."""
         if path.kind == "count":
-            return self.counts[path.group][path.variable]
+            return self.count(path.group, path.variable)
         if path.kind == "gauge":
             return self.gauges.get(path.text)
         series = self.series.get((path.group, path.variable))
         return None if series is None else series.get(path.statistic, now)
+
+    def count(self, group: str, counter: str) -> int:
+        """One of ``COUNTS`` of a group."""
+        counts = self.counts[group]
+        if counter in counts:
+            return counts[counter]
+        finished = counts["success"] + counts["failed"]
+        if counter == "finished":
+            return finished
+        if counter == "active":
+            return counts["submitted"] - finished - counts["cancelled"]
+        return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # open
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
         """What gives this metric's value at a time, with the finding done once."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
-        if path.kind == "count":
+        if path.kind == "count" and path.variable in _KEPT:
             # It is always there: the time that ``get`` is given too is never its default.
             return partial(self.counts[path.group].get, path.variable)
         return partial(self.get, path)
@@ -320,9 +335,9 @@ class MetricStore:
     def snapshot(self, now: float) -> MetricsView:
         """Every metric's value now, safe to read from another thread."""
         values: dict[str, float] = dict(self.gauges)
-        for group, counts in self.counts.items():
-            for counter, number in counts.items():
-                values[f"count.{group}.{counter}"] = number
+        for group in self.counts:
+            for counter in COUNTS:
+                values[f"count.{group}.{counter}"] = self.count(group, counter)
         for (group, variable), series in self.series.items():
             for name in series.names:
                 value = series.get(name, now)

@@ -188,6 +188,11 @@ class Story:
                 each for each in state.attempts.values() if each.record.job.group == group.name
             ]
             active = len(state.active(group.name)) - len(coming)
-            counts = state.metrics.counts[group.name]
+            counts = {
+                counter: state.metrics.count(group.name, counter)
+                for counter in ("open", "done", "lost", "active")
+            }
             assert counts["open"] + counts["done"] + counts["lost"] <= group.submitted, counts
+            assert counts["open"] >= 0, counts
+            assert counts["active"] == active, (counts, active)
             assert group.waiting + group.running == active, (group, active)

@@ -22,6 +22,7 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Slice
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.metrics.store import COUNTS
 from ensemble_core.model.conditions import parse
 from ensemble_core.model.decisions import Call, Decision, Log, Retry, Submit
 from ensemble_core.model.ensemble import Binder, Ensemble, Limits
@@ -274,13 +275,13 @@ class Watched(Story):
         table, rules = self.engine.state.table, self.engine._rules
         add, consider, free = table.add, rules.consider, table.free
 
-        def watched_add(job: Any, index: Any, *rest: Any) -> None:
+        def watched_add(job: Any, *rest: Any, **more: Any) -> None:
             self.attempts[job.group] += 1
-            if index.record is None:
+            if job.attempt == 0:
                 self.indices[job.group] += 1
                 found = self.combinations.setdefault(job.group, [])
                 found.append((job.parameters.get("T"), job.replica))
-            add(job, index, *rest)
+            add(job, *rest, **more)
 
         def watched_consider(state: RuleState, occasion: Occasion) -> None:
             before = len(self.fired(self.engine.state.out))
@@ -313,8 +314,7 @@ class Watched(Story):
             key: Any = (state.rule.id, tuple(scope.parameters.items()))
         else:
             names = state.rule.groups or tuple(engine.table.groups)
-            counts = [engine.metrics.counts[name] for name in names]
-            still_open = sum(count["open"] for count in counts)
+            still_open = sum(engine.metrics.count(name, "open") for name in names)
             ever, key = sum(self.indices[name] for name in names), state.rule.id
         assert not still_open
         assert ever > self.emptied.get(key, 0), f"{key} was looked at twice"
@@ -340,15 +340,23 @@ class Watched(Story):
         decisions = super().tell(event)
         self.texts.append(decisions_text(decisions))
         state = self.engine.state
-        for name, counts in state.metrics.counts.items():
+        unsettled = [*state.table.records.values()]
+        unsettled += [index.record for index in state.attempts.values()]
+        asked = [each.origin.occasion.record for each in state.calls.values()]
+        unsettled += [each.index.record for each in asked if each and not each.index.over]
+        for name in state.metrics.counts:
+            counts = {counter: state.metrics.count(name, counter) for counter in COUNTS}
             ever = counts["open"] + counts["done"] + counts["lost"]
             assert ever == self.indices[name], (name, counts)
+            still_open = {each.job.index for each in unsettled if each.job.group == name}
+            assert counts["open"] == len(still_open), (name, counts, still_open)
             over = counts["success"] + counts["failed"]
             assert counts["finished"] == over
             assert counts["submitted"] == over + counts["cancelled"] + counts["active"]
             assert counts["submitted"] == self.attempts[name]
             group = state.table.groups[name]
             here = [r for r in state.table.records.values() if r.job.group == name]
+            assert counts["active"] == sum(each.outcome is None for each in here)
             assert group.handed_over == len(here) - len(group.held)
             for each in group.tables:
                 assert all(one.open >= 0 for one in each.slices.values())
@@ -487,6 +495,17 @@ def the_same_events_give_the_same_decisions(story: Watched) -> None:
     assert again.report() == story.engine.report()
 
 
+def a_gauge_that_is_first_asked_for_late_is_right(story: Watched, seed: int) -> None:
+    always, late, chance = Engine(story.ensemble), Engine(story.ensemble), random.Random(seed)
+    for event in story.events:
+        always.snapshot()
+        always.handle(event)
+        late.handle(event)
+        if chance.random() < 0.02:
+            assert dict(late.snapshot()) == dict(always.snapshot())
+    assert dict(late.snapshot()) == dict(always.snapshot())
+
+
 def a_snapshot_at_any_point_changes_nothing(story: Watched, seed: int) -> None:
     chance, again = random.Random(seed), Engine(story.ensemble)
     joined = any(one.type == "add-rule" for one in story.decisions)
@@ -530,6 +549,7 @@ def test_attempts_indices_and_slices_keep_their_laws(drawn: Spec, seed: int) -> 
     one_retry_an_end_at_most(story)
     no_combination_is_varied_twice(story)
     the_same_events_give_the_same_decisions(story)
+    a_gauge_that_is_first_asked_for_late_is_right(story, seed)
     a_snapshot_at_any_point_changes_nothing(story, seed)
     the_same_file_adopted_at_any_point_changes_nothing(story, drawn, seed)
 
