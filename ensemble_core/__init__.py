@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.executor import Emit as Emit
     from ensemble_core.plugin.executor import Executor as Executor
     from ensemble_core.plugin.executor import Run as Run
+    from ensemble_core.plugin.executor import VirtualExecutor as VirtualExecutor
     from ensemble_core.plugin.executor import job_environment as job_environment
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
@@ -86,7 +87,7 @@ else:
         "model.jobs": "Job JobGroup JobState",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record",
-        "plugin.executor": "Emit Executor Run job_environment",
+        "plugin.executor": "Emit Executor Run VirtualExecutor job_environment",
         "plugin.hookspecs": (
             "ActionPlugin CallContext ExecutorPlugin ObserverPlugin ResizerPlugin "
             "StatisticPlugin TriggerPlugin hookimpl"

@@ -44,6 +44,7 @@ from ensemble_core.cli.options import key_value_option as key_value_option
 from ensemble_core.cli.options import load_plugins as load_plugins
 from ensemble_core.cli.options import plugin_option as plugin_option
 from ensemble_core.cli.options import run_argument as run_argument
+from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.text_style import TextStyle as TextStyle
 from ensemble_core.cli.text_style import format_duration as format_duration
@@ -57,41 +58,61 @@ from ensemble_core.cli.text_style import style_of as style_of
 from ensemble_core.cli.text_style import terminal_width as terminal_width
 
 if TYPE_CHECKING:
+    from ensemble_core.config.document import Document as Document
     from ensemble_core.config.loading import load_text as load_text
+    from ensemble_core.config.reader import read_text as read_document
+    from ensemble_core.config.source import read as read_file
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
+    from ensemble_core.model.decisions import Call as Call
     from ensemble_core.model.decisions import Fired as Fired
     from ensemble_core.model.decisions import Submit as Submit
+    from ensemble_core.model.durations import seconds as parse_duration
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
     from ensemble_core.plugin.registry import Registry as Registry
+    from ensemble_core.runtime.controller import Outcome as Outcome
+    from ensemble_core.runtime.controller import Watcher as Watcher
+    from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
 
     JournalRow = Row
 else:
-    #: Imported when they are used: journals need SQLite, decisions all of the model.
+    #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
+    #: another one at home stands as ``NAME=THERE``.
     _HOMES = {
+        "ensemble_core.config.document": "Document",
         "ensemble_core.config.loading": "load_text",
-        "ensemble_core.journal.codec": "JournalRow",
+        "ensemble_core.config.reader": "read_document=read_text",
+        "ensemble_core.config.source": "read_file=read",
+        "ensemble_core.journal.codec": "JournalRow=Row",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.run_store": "state_folder",
         "ensemble_core.metrics.store": "parse_path",
-        "ensemble_core.model.decisions": "AddRule Fired Submit",
+        "ensemble_core.model.decisions": "AddRule Call Fired Submit",
+        "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
         "ensemble_core.plugin.registry": "Registry",
+        "ensemble_core.runtime.controller": "Outcome Watcher",
+        "ensemble_core.runtime.virtual": "VirtualRuntime",
+    }
+    _HOME = {
+        name: (home, there or name)
+        for home, names in _HOMES.items()
+        for name, _, there in (each.partition("=") for each in names.split())
     }
 
     def __getattr__(name):
         from importlib import import_module
 
-        for home, names in _HOMES.items():
-            if name in names.split():
-                # "Row" is the observers' among the public names.
-                value = getattr(import_module(home), "Row" if name == "JournalRow" else name)
-                globals()[name] = value
-                return value
+        if name in _HOME:
+            # "Row" is the observers' among the public names.
+            home, there = _HOME[name]
+            value = getattr(import_module(home), there)
+            globals()[name] = value
+            return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

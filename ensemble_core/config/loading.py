@@ -124,7 +124,7 @@ _SILENT = frozenset(
 
 def _spoken(data: Mapping[str, Any]) -> frozenset[str]:
     """Words that the file has outside of what jobs are given: rules may speak of parameters."""
-    parts: list[Any] = [value for key, value in data.items() if key != "jobs"]
+    parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
             parts += [value for key, value in group.items() if key not in _SILENT]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
 
-__all__ = ["Emit", "Executor", "Run", "job_environment"]
+__all__ = ["Emit", "Executor", "Run", "VirtualExecutor", "job_environment"]
 
 #: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
 Emit = Callable[["Sequence[Event]"], None]
@@ -197,3 +197,20 @@ class Executor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what :meth:`open` took; emit nothing afterwards."""
+
+
+class VirtualExecutor(Executor):
+    """An executor without processes, whose queue plays on a virtual clock.
+
+    ``run.clock`` of :meth:`open` is that clock; it stands still but for :meth:`advance`. Everything
+    is called from one thread, so ``emit`` does nothing but take the events.
+    """
+
+    @abstractmethod
+    def due(self) -> float | None:
+        """The earliest time at which something happens in the queue, in seconds since the epoch;
+        ``None`` if nothing will."""
+
+    @abstractmethod
+    def advance(self, now: float) -> None:
+        """Emit what has happened up to this time, in order."""

@@ -152,6 +152,9 @@ class ActionPlugin:
     ``by_outcome`` says that it finds out how the event's job ended and acts by that: where a rule
     with it waits for the end of jobs, whichever it is (``job-finish``, ``job-clean``), a job that
     failed is this rule's business, as it is that of a rule on ``job-fail``.
+
+    ``simulates`` says that ``run`` may also be called in a simulation, where no job is real: it
+    touches nothing outside. Else a simulation does without it, and says so.
     """
 
     name: str
@@ -161,6 +164,7 @@ class ActionPlugin:
     options: Schema = field(default_factory=lambda: _NOTHING)
     needs: frozenset[str] = frozenset()
     by_outcome: bool = False
+    simulates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Caller:
                 self._slow_threads += 1
         except RuntimeError as error:  # the machine gives no more threads
             if not (self._custom_threads if call.kind == "custom" else self._slow_threads):
-                self._fail(call, f": {error}")
+                self._emit(self._failed(call, f": {error}"))
                 return
         (self._custom if call.kind == "custom" else self._slow).put(task)
 
@@ -100,17 +100,21 @@ class Caller:
 
     def _work(self, tasks: queue.SimpleQueue[MakeCall | None]) -> None:
         while (task := tasks.get()) is not None:
-            call = task.call
-            try:
-                result = self._checked(call, self._perform(task))
-                self._emit(CallReturned(self._clock(), call.call, result))
-            except EnsembleError as error:
-                self._fail(call, f": {error}")
-            except BaseException as error:  # whatever a user's function raises, the run goes on
-                self._fail(call, f" raised {_one_line(error)}", _traceback(error))
+            self._emit(self.outcome(task))
 
-    def _fail(self, call: Call, why: str, *traceback: str) -> None:
-        self._emit(CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback))
+    def outcome(self, task: MakeCall) -> CallReturned | CallFailed:
+        """Make this call on the caller's own thread; what became of it."""
+        call = task.call
+        try:
+            result = self._checked(call, self._perform(task))
+            return CallReturned(self._clock(), call.call, result)
+        except EnsembleError as error:
+            return self._failed(call, f": {error}")
+        except BaseException as error:  # whatever a user's function raises, the run goes on
+            return self._failed(call, f" raised {_one_line(error)}", _traceback(error))
+
+    def _failed(self, call: Call, why: str, *traceback: str) -> CallFailed:
+        return CallFailed(self._clock(), call.call, f"{call.name}{why}", *traceback)
 
     def _perform(self, task: MakeCall) -> object:
         call = task.call

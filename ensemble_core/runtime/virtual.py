@@ -1,0 +1,238 @@
+"""A run on a virtual clock: the engine, an executor that plays a queue, and no threads.
+
+Time goes from one thing that happens to the next. Whatever happens at one time is worked in before
+the clock goes on, functions are called where they are decided, and their outcome comes at once or
+as much later as the caller says. The same ensemble on the same executor gives the same decisions.
+Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is the one for real jobs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
+from ensemble_core.model.rules import Rule
+from ensemble_core.plugin.executor import Run, VirtualExecutor
+from ensemble_core.plugin.hookspecs import ActionPlugin
+from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.controller import Outcome, Watcher
+
+if TYPE_CHECKING:
+    from ensemble_core.journal.writer import JournalWriter
+
+__all__ = ["VirtualRuntime"]
+
+#: Exit code of a run that was still going on when its time was up, and of one that stood still.
+OVERRUN = 6
+
+
+class VirtualRuntime:
+    """One run of one ensemble on a virtual clock; the same face as ``Runtime``.
+
+    ``began`` is the time of its first event and ``until`` the time after which nothing more
+    happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
+    or of a plugin's slow action takes. An action is called only where its record ``simulates``;
+    any other returns nothing, and ``stubbed`` names it. Ticks of watchers come every ``tick``
+    events. Raises as ``Runtime`` does.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        executor: VirtualExecutor,
+        *,
+        actions: Mapping[str, ActionPlugin],
+        watchers: Sequence[Watcher] = (),
+        tag: str = "simulated",
+        began: float = 1e9,
+        until: float = math.inf,
+        takes: Callable[[Call], float] = lambda call: 0.0,
+        journal: JournalWriter | None = None,
+        maker: str = "",
+        tick: int = 2000,
+        folder: Path = Path(),
+    ) -> None:
+        self.ensemble = ensemble
+        self.tag = tag
+        self.engine = Engine(ensemble, shared=executor.shared)
+        self.stubbed: set[str] = set()
+        self._executor = executor
+        self._actions = actions
+        self._watchers = tuple(watchers)
+        self._began = self._now = began
+        self._until = until
+        self._takes = takes
+        self._journal = journal
+        self._maker = maker
+        self._tick = tick
+        self._folder = folder
+        self._inbox: deque[Event] = deque()
+        #: Outcomes of calls that come later, with a number that keeps them in order.
+        self._returns: list[tuple[float, int, Event]] = []
+        self._calls = 0
+        self._asked: StopRequested | None = None
+        self._leave = False
+        self._caller = Caller(
+            ensemble, actions, self._inbox.append, self.clock, lambda: None, _no_record
+        )
+
+    def clock(self) -> float:
+        """The virtual time in seconds since the epoch."""
+        return self._now
+
+    def stop(self, reason: str = "interrupted", exit_code: int = 128 + signal.SIGINT) -> None:
+        """Ask the run to end; a second time: at once. Safe from a signal handler."""
+        self._leave = self._leave or self._asked is not None
+        self._asked = self._asked or StopRequested(self._now, reason, exit_code)
+
+    def run(self) -> Outcome:
+        """Run the ensemble to its end. Called once."""
+        executor, engine, inbox = self._executor, self.engine, self._inbox
+        executor.open(Run(self.tag, self._folder, self.clock), inbox.extend)
+        asked, taken, reason = None, 0, ""
+        try:
+            self._take(Started(self._now, dict(executor.resources())))
+            while True:
+                while inbox and not self._leave:
+                    self._take(inbox.popleft())
+                    taken += 1
+                    if taken % self._tick == 0:
+                        self._tell(taken)
+                if self._asked is not asked:
+                    asked = self._asked
+                    inbox.append(StopRequested(self._now, self._asked.reason, self._asked.exit_code))
+                    continue
+                if self._leave or self._over():
+                    break
+                due = self._next()
+                if due > self._until or due == math.inf:
+                    reason = "it had not ended" if due < math.inf else "nothing more would happen"
+                    break
+                self._advance(due)
+        finally:
+            self._tell(taken)
+            executor.close()
+            self._caller.close()
+            self._close_journal()
+        ended = engine.state.ended or Terminate(exit_code=OVERRUN, reason=reason)
+        return Outcome(
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            natural=ended.natural,
+            seconds=self._now - self._began,
+            report=engine.report(),
+            tag=self.tag,
+            over=engine.state.ended is not None,
+            left=len(engine.in_queue()),
+        )
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _next(self) -> float:
+        """The earliest time at which something happens; infinite for none."""
+        timer, due = self.engine.next_timer(), self._executor.due()
+        times = [math.inf if due is None else due]
+        if timer is not None:
+            times.append(timer.when)
+        if self._returns:
+            times.append(self._returns[0][0])
+        return min(times)
+
+    def _advance(self, due: float) -> None:
+        """Let what is due at this time happen: of the queue first, then of calls, then timers."""
+        self._now = max(self._now, due)
+        self._executor.advance(self._now)
+        while self._returns and self._returns[0][0] <= self._now:
+            self._inbox.append(heapq.heappop(self._returns)[2])
+        if not self._inbox:
+            timer = self.engine.next_timer()
+            if timer is not None and timer.when <= self._now:
+                self._inbox.append(TimerElapsed(self._now, timer.kind, timer.key))
+
+    def _over(self) -> bool:
+        ended = self.engine.state.ended
+        if ended is None:
+            return False
+        if self.engine.state.lost or not self.engine.busy:
+            return True
+        return not ended.cancel and "detach" in self._executor.capabilities
+
+    # -- events and decisions ------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        if not self.engine.concerns(event):
+            return
+        for watcher in self._watchers:
+            watcher.event(event)
+        decisions = self.engine.handle(event)
+        if self._journal is not None:
+            self._journal.append(event, decisions, [])
+        for decision in decisions:
+            self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        for watcher in self._watchers:
+            watcher.decision(decision)
+        if isinstance(decision, Submit):
+            if decision.jobs:
+                self._executor.submit(decision.jobs)
+        elif isinstance(decision, Cancel):
+            if decision.jobs:
+                self._executor.cancel(decision.jobs)
+        elif isinstance(decision, Resize):
+            self._executor.resize(
+                decision.request, decision.delta, when_busy=decision.when_busy
+            )
+        elif isinstance(decision, Terminate):
+            if decision.cancel:
+                self._executor.cancel(decision.cancel)
+        elif isinstance(decision, Call):
+            self._call(decision)
+
+    def _call(self, call: Call) -> None:
+        due = self._now + self._takes(call)
+        outcome: Event
+        if call.kind == "action" and not self._actions[call.name].simulates:
+            self.stubbed.add(call.name)
+            outcome = CallReturned(due, call.call)
+        else:
+            rule = Rule(self.engine.rule_of(call))
+            tables = self.engine.tables().detached()
+            outcome = self._caller.outcome(MakeCall(call, self.engine.snapshot(), rule, tables))
+        self._calls += 1
+        heapq.heappush(self._returns, (due, self._calls, replace(outcome, timestamp=due)))
+
+    def _tell(self, taken: int) -> None:
+        ticking = [watcher for watcher in self._watchers if watcher.wants_ticks]
+        if ticking:
+            report = self.engine.report()
+            for watcher in ticking:
+                watcher.tick(report)
+
+    def _close_journal(self) -> None:
+        if self._journal is None:
+            return
+        from ensemble_core.journal.snapshot import dump
+        from ensemble_core.metrics.statistic_state import NoState
+
+        if self.engine.state.events == self._journal.seq:
+            try:
+                self._journal.snapshot(self._maker, dump(self.engine))
+            except NoState:
+                pass  # whoever looks at the run handles its events again
+        while not self._journal.flush(0.2) and not self._journal.in_trouble:
+            pass
+
+
+def _no_record(queue_id: str, event: str) -> Mapping[str, Any]:
+    return {"id": queue_id}

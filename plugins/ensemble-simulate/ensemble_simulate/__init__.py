@@ -1,0 +1,6 @@
+"""Simulation of ensemble files: the engine that steers real jobs, on a virtual clock.
+
+``draws`` and ``models`` say how long a job takes, how it fails and what it prints; ``nodes`` and
+``virtual_queue`` are a cluster with a scheduler; ``executor`` plays jobs on them. ``forecast`` runs
+a file many times, ``learned`` makes a model of a kept run, ``command`` is ``ensemble simulate``.
+"""

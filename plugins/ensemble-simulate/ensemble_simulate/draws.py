@@ -1,0 +1,204 @@
+"""Random numbers of a model: a constant, arithmetic, a distribution, or recorded values.
+
+``normal(mean, deviation)``, ``lognormal(median, sigma)`` (sigma is of the logarithm),
+``uniform(low, high)`` and ``exponential(mean)``, their arguments durations (``5m``) or arithmetic
+over a job's names (``60 * L ** 2 / cores``); a list is drawn from. Used by ``models`` and for the
+waiting time of a queue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from random import Random
+from typing import Any
+
+from ensemble_core import EnsembleError, Expression, expression
+from ensemble_core.cli.toolkit import parse_duration
+
+__all__ = ["Chance", "Draw", "formula", "parse"]
+
+#: What makes a job's own source of chance; it is asked for only where something is drawn.
+Chance = Callable[[], Random]
+
+_FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
+
+
+def _normal(random: Random, mean: float, deviation: float) -> float:
+    return random.gauss(mean, deviation)
+
+
+def _lognormal(random: Random, median: float, sigma: float) -> float:
+    return median * math.exp(random.gauss(0.0, sigma))
+
+
+def _exponential(random: Random, mean: float) -> float:
+    return -mean * math.log(1.0 - random.random())
+
+
+def _uniform(random: Random, low: float, high: float) -> float:
+    return low + (high - low) * random.random()
+
+
+#: By name, with the number of arguments.
+_DISTRIBUTIONS: Mapping[str, tuple[Callable[..., float], int]] = {
+    "normal": (_normal, 2),
+    "lognormal": (_lognormal, 2),
+    "uniform": (_uniform, 2),
+    "exponential": (_exponential, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A number for each job. ``text`` is what the file says of it.
+
+    Exactly one of ``constant``, ``values`` (one of these) and ``distribution`` with ``arguments``
+    is given, or ``arguments`` alone is one expression.
+    """
+
+    text: str
+    constant: float | None = None
+    values: tuple[float, ...] = ()
+    distribution: Callable[..., float] | None = None
+    arguments: tuple[float | Expression, ...] = ()
+
+    def number(self, names: Mapping[str, Any], chance: Chance) -> float:
+        """The number for a job of these names; nan where it has none."""
+        if self.constant is not None:
+            return self.constant
+        if self.values:
+            return chance().choice(self.values)
+        found = [
+            each if isinstance(each, float) else _value(each, names) for each in self.arguments
+        ]
+        if self.distribution is None:
+            return found[0]
+        try:
+            return self.distribution(chance(), *found)
+        except (OverflowError, ValueError):
+            return math.nan
+
+
+def _value(each: Expression, names: Mapping[str, Any]) -> float:
+    found = each.evaluate(None, names, lambda path: None)
+    return float(found) if isinstance(found, (bool, int, float)) else math.nan
+
+
+def formula(text: str, names: Collection[str]) -> Expression:
+    """Arithmetic over these names; conditions are allowed, and are 1 or 0."""
+    found = expression(text, texts=True)
+    unknown = sorted(found.names - set(names))
+    if unknown:
+        near = get_close_matches(unknown[0], names, 1, 0.5)
+        raise EnsembleError(
+            f"{text!r} speaks of {unknown[0]!r}, which jobs of this group do not have",
+            hint=f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}",
+            code="no-such-name",
+        )
+    if found.metrics:
+        raise EnsembleError(
+            f"{text!r} speaks of a metric, which a model cannot know",
+            hint="write arithmetic over the job's parameters",
+            code="bad-model",
+        )
+    return found
+
+
+def parse(value: Any, names: Collection[str]) -> Draw:
+    """What a file says of a number, over these names. Raises :class:`EnsembleError`."""
+    if isinstance(value, bool) or value is None or isinstance(value, Mapping):
+        raise EnsembleError(
+            f"{value!r} is no number",
+            hint='write a number, a duration such as "5m", arithmetic, '
+            "normal(…), lognormal(…), uniform(…), exponential(…), or a list of numbers",
+            code="wrong-type",
+        )
+    if isinstance(value, (int, float)):
+        return Draw(str(value), constant=float(value))
+    if isinstance(value, (list, tuple)):
+        return _recorded(value)
+    text = str(value).strip().removeprefix("=").strip()
+    constant = _duration(text)
+    if constant is not None:
+        return Draw(text, constant=constant)
+    called = _FUNCTION.fullmatch(text)
+    if called is not None and called[1] not in _EXPRESSIONS and _whole(called[2]):
+        name, inner = called[1], called[2]
+        if name not in _DISTRIBUTIONS:
+            near = get_close_matches(name, _DISTRIBUTIONS, 1, 0.5)
+            known = ", ".join(_DISTRIBUTIONS)
+            raise EnsembleError(
+                f"there is no distribution {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else f"known are {known}",
+                code="no-such-distribution",
+            )
+        distribution, count = _DISTRIBUTIONS[name]
+        parts = _split(inner)
+        if len(parts) != count:
+            raise EnsembleError(
+                f"{name!r} has {len(parts)} argument{'s' * (len(parts) != 1)}, it needs {count}",
+                hint=f"write {_USAGE[name]}",
+                code="bad-model",
+            )
+        arguments = tuple(_argument(part, names) for part in parts)
+        return Draw(text, distribution=distribution, arguments=arguments)
+    return Draw(text, arguments=(formula(text, names),))
+
+
+_USAGE = {
+    "normal": "normal(MEAN, DEVIATION)",
+    "lognormal": "lognormal(MEDIAN, SIGMA): lognormal(5m, 0.5)",
+    "uniform": "uniform(LOW, HIGH)",
+    "exponential": "exponential(MEAN)",
+}
+#: Functions that arithmetic has: a text that is a call of one is no distribution.
+_EXPRESSIONS = frozenset("abs min max round ceil floor isnan isinf sqrt log exp".split())
+
+
+def _recorded(values: Collection[Any]) -> Draw:
+    found = [_duration(str(each)) for each in values]
+    numbers = [each for each in found if each is not None]
+    if not numbers or len(numbers) != len(found):
+        raise EnsembleError(
+            "a list of recorded values needs one number or duration at least, and nothing else",
+            code="wrong-type",
+        )
+    return Draw(str(list(values)), values=tuple(numbers))
+
+
+def _argument(text: str, names: Collection[str]) -> float | Expression:
+    constant = _duration(text)
+    return formula(text, names) if constant is None else constant
+
+
+def _duration(text: str) -> float | None:
+    try:
+        return parse_duration(text)
+    except EnsembleError:
+        return None
+
+
+def _whole(inner: str) -> bool:
+    """True if the bracket that this text began with is the one that ended it."""
+    depth = 0
+    for char in inner:
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _split(inner: str) -> list[str]:
+    """The arguments of a call: parts between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for char in inner:
+        depth += (char in "([") - (char in ")]")
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts if part.strip()]

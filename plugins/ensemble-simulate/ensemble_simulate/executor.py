@@ -1,0 +1,354 @@
+"""The executor of simulations: a virtual cluster whose jobs live as a model says.
+
+It has one agenda of what is to happen in the queue, in order of time; nothing happens but in
+``advance``. Events are those of the local executor, in the same order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ensemble_core import (
+    Emit,
+    Event,
+    Job,
+    JobEvent,
+    Observed,
+    ResizeOutcome,
+    Resources,
+    Run,
+    VirtualExecutor,
+    WhenBusy,
+)
+from ensemble_simulate.draws import Draw
+from ensemble_simulate.models import Life, Model
+from ensemble_simulate.nodes import Nodes, demand_of
+from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
+
+__all__ = ["Machine", "Simulator"]
+
+#: What happens to a job: it may wait for nodes, it prints, it is over.
+_Kind = Literal["eligible", "row", "end"]
+
+_RELEASE = {"ranks": "all", "final": True}
+#: Types of exceptions by cause; the causes that are not here end with a wait status alone.
+_EXCEPTIONS = {
+    "timeout": "timeout",
+    "memory": "out-of-memory",
+    "node-failure": "node-failure",
+    "preempted": "preempted",
+    "lost": "lost",
+    "submit": "submit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A cluster. ``wait`` is how long a job is held up before it may start at all, by the jobs of
+    others; ``most`` is how many nodes it may grow to."""
+
+    nodes: int = 1
+    cores: int = 1
+    gpus: int = 0
+    backfill: Backfill = "easy"
+    wait: Draw | None = None
+    most: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """One job of the queue, with what it will do."""
+
+    entry: Entry
+    life: Life | None = None
+    began: float = 0.0
+    waiting: bool = False
+    #: The next row that it prints.
+    row: Mapping[str, float] | None = None
+
+
+class Simulator(VirtualExecutor):
+    """Jobs of one run on a virtual cluster.
+
+    ``used`` and ``offered`` are core-seconds that jobs took and that the cluster had, up to the
+    last thing that happened; ``timeline`` keeps when which job was on which nodes, where asked.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
+    causes: ClassVar[frozenset[Any]] = frozenset(
+        {"exit", "signal", "timeout", "memory", "node-failure", "preempted", "cancelled",
+         "submit", "lost"}
+    )  # fmt: skip
+
+    def __init__(self, machine: Machine, model: Model) -> None:
+        self._machine = machine
+        self._model = model
+        self._queue = VirtualQueue(
+            Nodes(machine.nodes, machine.cores, machine.gpus), machine.backfill
+        )
+        self._jobs: dict[str, _Running] = {}
+        self._agenda: list[tuple[float, int, _Kind, _Running]] = []
+        self._count = 0
+        self._look = False
+        self._told: dict[str, float] = {}
+        self._answers: dict[str, ResizeOutcome] = {}
+        self._since = 0.0
+        self.used = self.offered = 0.0
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._clock = run.clock
+        self._emit = emit
+        self._since = run.clock()
+
+    def close(self) -> None:
+        self._account(self._clock())
+        self._jobs.clear()
+        self._agenda.clear()
+
+    def resources(self) -> Mapping[str, float]:
+        self._told = self._gauges()
+        return self._told
+
+    # -- orders --------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        now = self._clock()
+        events: list[Event] = []
+        for job in jobs:
+            events += (
+                JobEvent(now, job.id, "submit", {"queue_id": job.id}),
+                JobEvent(now, job.id, "validate"),
+                JobEvent(now, job.id, "depend"),
+                JobEvent(now, job.id, "priority", {"priority": job.urgency}),
+            )
+            demand = demand_of(job)
+            if not self._queue.nodes.ever(demand) and not self._may_grow(demand.nodes):
+                events += _refused(now, job, self._queue.nodes)
+                continue
+            life = self._model.life(job)
+            seconds = job.duration or life.seconds
+            running = _Running(Entry(job, demand, seconds), life)
+            self._jobs[job.id] = running
+            wait = self._machine.wait
+            held = 0.0
+            if wait is not None:
+                held = max(0.0, wait.number({}, lambda of=job.id: self._model.chance(of, "wait")))
+            if held:
+                self._at(now + held, "eligible", running)
+            else:
+                self._may_start(running)
+        self._emit(events)
+
+    def _may_grow(self, nodes: int) -> bool:
+        """True if the cluster could have so many nodes later."""
+        return self._queue.nodes.size < nodes <= (self._machine.most or 0)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        now = self._clock()
+        self._account(now)
+        for name in jobs:
+            job = self._jobs.get(name)
+            if job is None:
+                continue
+            events: list[Event] = [
+                JobEvent(now, name, "exception", {"type": "cancel", "severity": 0, "note": ""})
+            ]
+            if job.began:
+                events.append(JobEvent(now, name, "finish", {"status": 15}))
+                events += self._gone(now, job)
+            else:
+                if job.waiting:
+                    self._queue.drop(job.entry)
+                events.append(JobEvent(now, name, "clean"))
+                del self._jobs[name]
+            self._emit(events)
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        now, nodes = self._clock(), self._queue.nodes
+        known = self._answers.get(request)
+        if known is None:
+            self._account(now)
+            known = self._answers[request] = self._resized(now, request, delta, when_busy)
+        self._emit([known])
+        self._look = True
+        if nodes.size > 0:
+            self._tell_gauges(now)
+
+    def _resized(
+        self, now: float, request: str, delta: int, when_busy: WhenBusy
+    ) -> ResizeOutcome:
+        nodes = self._queue.nodes
+        if delta > 0:
+            room = max(0, (self._machine.most or nodes.size) - nodes.size)
+            nodes.add(min(delta, room))
+            if not room:
+                reason = f"the virtual cluster has {nodes.size} nodes at most"
+                return ResizeOutcome(now, request, "denied", reason=reason)
+        else:
+            count = min(-delta, max(0, nodes.size - 1))
+            if when_busy == "force":
+                self._fail_on_last(now, count)
+            if not count or not nodes.leave(count, busy=when_busy != "skip"):
+                reason = "no node is idle" if count else "one node stays"
+                return ResizeOutcome(now, request, "denied", reason=reason)
+        return ResizeOutcome(now, request, "granted", nodes.size)
+
+    def _fail_on_last(self, now: float, count: int) -> None:
+        """Jobs on the nodes that go at once fail with them."""
+        free = self._queue.nodes.free()
+        going = set(sorted(free, reverse=True)[:count])
+        for job in [job for job in self._jobs.values() if going.intersection(job.entry.nodes)]:
+            self._end(now, job, Life(0.0, "node-failure"))
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        if self._look:
+            return self._clock()
+        agenda = self._agenda
+        while agenda and agenda[0][3].entry.job.id not in self._jobs:
+            heapq.heappop(agenda)  # cancelled meanwhile
+        return agenda[0][0] if agenda else None
+
+    def advance(self, now: float) -> None:
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= now:
+            _, _, kind, job = heapq.heappop(agenda)
+            if self._jobs.get(job.entry.job.id) is not job:
+                continue
+            if kind == "end":
+                assert job.life is not None
+                self._account(now)
+                self._end(now, job, job.life)
+                self._look = True
+            elif kind == "row":
+                self._print(now, job)
+            else:
+                self._may_start(job)
+        if self._look:
+            self._look = False
+            self._account(now)
+            for entry in self._queue.begin(now):
+                self._start(now, self._jobs[entry.job.id])
+            self._tell_gauges(now)
+
+    def _at(self, when: float, kind: _Kind, job: _Running) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (when, self._count, kind, job))
+
+    def _may_start(self, job: _Running) -> None:
+        job.waiting = True
+        self._queue.add(job.entry)
+        self._look = True
+
+    def _start(self, now: float, running: _Running) -> None:
+        job, life = running.entry.job, running.life
+        assert life is not None
+        if life.cause == "submit":
+            self._emit([JobEvent(now, job.id, "alloc", {"cores": job.cores})])
+            self._end(now, running, life)
+            return
+        running.began, running.waiting = now, False
+        self._emit(
+            [
+                JobEvent(now, job.id, "alloc", {"cores": job.cores}),
+                JobEvent(now, job.id, "start"),
+            ]
+        )
+        limit = job.duration
+        if limit and life.seconds >= limit and life.cause != "timeout":
+            running.life = life = life._replace(seconds=limit, cause="timeout", status=15)
+        if life.rows is not None:
+            self._plan_row(running, life.rows)
+        self._at(now + life.seconds, "end", running)
+
+    def _plan_row(self, running: _Running, rows: Iterator[tuple[float, Any]]) -> None:
+        following = next(rows, None)
+        if following is not None and running.life is not None:
+            when, running.row = following
+            if when <= running.life.seconds:
+                self._at(running.began + when, "row", running)
+
+    def _print(self, now: float, running: _Running) -> None:
+        life, row = running.life, running.row
+        assert life is not None
+        if row is not None:
+            clock = row.get("step")
+            self._emit(
+                [Observed(now, running.entry.job.id, life.observer, row, _number(clock))]
+            )
+        if life.rows is not None:
+            self._plan_row(running, life.rows)
+
+    def _end(self, now: float, running: _Running, life: Life) -> None:
+        name = running.entry.job.id
+        events: list[Event] = []
+        kind = _EXCEPTIONS.get(life.cause or "")
+        if kind is not None:
+            note = f"simulated: {life.cause}"
+            events.append(
+                JobEvent(now, name, "exception", {"type": kind, "severity": 0, "note": note})
+            )
+        if running.began and life.cause != "lost":
+            events.append(JobEvent(now, name, "finish", {"status": life.status}))
+        events += self._gone(now, running)
+        self._emit(events)
+
+    def _gone(self, now: float, running: _Running) -> list[Event]:
+        name = running.entry.job.id
+        self._queue.end(running.entry)
+        del self._jobs[name]
+        self._look = True
+        return [
+            JobEvent(now, name, "release", _RELEASE),
+            JobEvent(now, name, "free"),
+            JobEvent(now, name, "clean"),
+        ]
+
+    # -- gauges and accounts -------------------------------------------------------------------
+
+    def _gauges(self) -> dict[str, float]:
+        nodes = self._queue.nodes
+        gauges = {
+            "nodes.up": float(nodes.up),
+            "nodes.free": float(nodes.idle),
+            "cores.up": float(nodes.up * nodes.cores),
+            "cores.free": float(nodes.free_cores),
+        }
+        if nodes.gpus:
+            gauges["gpus.up"] = float(nodes.up * nodes.gpus)
+            gauges["gpus.free"] = float(nodes.free_gpus)
+        return gauges
+
+    def _tell_gauges(self, now: float) -> None:
+        gauges = self._gauges()
+        changed = {name: value for name, value in gauges.items() if self._told.get(name) != value}
+        if changed:
+            self._told = gauges
+            self._emit([Resources(now, changed)])
+
+    def _account(self, now: float) -> None:
+        """Add up what the cluster had, and what of it was used, since the last time."""
+        seconds = now - self._since
+        if seconds > 0:
+            nodes = self._queue.nodes
+            cores = nodes.up * nodes.cores
+            self.offered += seconds * cores
+            self.used += seconds * (cores - nodes.free_cores)
+            self._since = now
+
+
+def _refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
+    note = (
+        f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "
+        f"the virtual cluster has {nodes.size} with {nodes.cores}"
+    )
+    context = {"type": "alloc", "severity": 0, "note": note}
+    return JobEvent(now, job.id, "exception", context), JobEvent(now, job.id, "clean")
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

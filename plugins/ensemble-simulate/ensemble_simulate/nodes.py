@@ -1,0 +1,138 @@
+"""Nodes of a virtual cluster: which are there, and which cores and GPUs of each are free.
+
+A job takes the same from each of its nodes; nodes are shared between jobs. The fullest nodes on
+which it fits are taken first. Used by ``virtual_queue``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ensemble_core import Job
+
+__all__ = ["Demand", "Nodes", "demand_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job takes: so many nodes, and of each of them these cores and GPUs."""
+
+    nodes: int
+    cores: int
+    gpus: int
+
+
+def demand_of(job: Job) -> Demand:
+    """What this job takes: its tasks spread evenly over its nodes."""
+    nodes = max(1, job.nodes)
+    tasks = -(-job.tasks // nodes)
+    return Demand(nodes, max(1, tasks * job.cores_per_task), tasks * job.gpus_per_task)
+
+
+class Nodes:
+    """So many nodes, each with these cores and GPUs."""
+
+    def __init__(self, count: int, cores: int, gpus: int = 0) -> None:
+        self.cores, self.gpus = cores, gpus
+        self._free: dict[int, list[int]] = {}
+        #: Nodes by how many cores are free, in the order in which that became so.
+        self._by_free: list[dict[int, None]] = [{} for _ in range(cores + 1)]
+        #: Nodes that go once they are idle.
+        self.leaving: set[int] = set()
+        self.up = 0
+        self.free_cores = self.free_gpus = 0
+        self._next = 0
+        self.add(count)
+
+    def add(self, count: int) -> None:
+        """So many nodes come."""
+        for node in range(self._next, self._next + count):
+            self._free[node] = [self.cores, self.gpus]
+            self._by_free[self.cores][node] = None
+        self._next += count
+        self.up += count
+        self.free_cores += count * self.cores
+        self.free_gpus += count * self.gpus
+
+    @property
+    def idle(self) -> int:
+        """Nodes on which nothing runs."""
+        return len(self._by_free[self.cores])
+
+    @property
+    def size(self) -> int:
+        """Nodes that stay."""
+        return self.up - len(self.leaving)
+
+    def ever(self, demand: Demand) -> bool:
+        """True if it fits when nothing else runs."""
+        return (
+            demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
+        )
+
+    def free(self) -> dict[int, tuple[int, int]]:
+        """Free cores and GPUs of each node that stays."""
+        return {
+            node: (cores, gpus)
+            for node, (cores, gpus) in self._free.items()
+            if node not in self.leaving
+        }
+
+    def fitting(self, demand: Demand) -> list[int] | None:
+        """The nodes that a job would get now; ``None`` if it does not fit."""
+        found: list[int] = []
+        if demand.cores * demand.nodes > self.free_cores:
+            return None
+        for cores in range(demand.cores, self.cores + 1):
+            for node in self._by_free[cores]:
+                if node in self.leaving or self._free[node][1] < demand.gpus:
+                    continue
+                found.append(node)
+                if len(found) == demand.nodes:
+                    return found
+        return None
+
+    def take(self, nodes: list[int], demand: Demand) -> None:
+        """A job begins on these nodes."""
+        for node in nodes:
+            self._change(node, -demand.cores, -demand.gpus)
+
+    def give(self, nodes: list[int], demand: Demand) -> None:
+        """A job on these nodes is over."""
+        for node in nodes:
+            self._change(node, demand.cores, demand.gpus)
+            if node in self.leaving and self._free[node][0] == self.cores:
+                self._remove(node)
+
+    def leave(self, count: int, *, busy: bool) -> int:
+        """So many nodes go: idle ones at once, then, where ``busy``, those that are idle first once
+        their jobs are over. How many that are."""
+        idle = [node for node in self._by_free[self.cores] if node not in self.leaving]
+        for node in idle[:count]:
+            self._remove(node)
+        done = min(count, len(idle))
+        if busy and done < count:
+            for node in reversed(list(self._free)):
+                if node not in self.leaving:
+                    self.leaving.add(node)
+                    done += 1
+                    if done == count:
+                        break
+        return done
+
+    def _change(self, node: int, cores: int, gpus: int) -> None:
+        free = self._free[node]
+        del self._by_free[free[0]][node]
+        free[0] += cores
+        free[1] += gpus
+        self._by_free[free[0]][node] = None
+        self.free_cores += cores
+        self.free_gpus += gpus
+
+    def _remove(self, node: int) -> None:
+        cores, gpus = self._free.pop(node)
+        del self._by_free[cores][node]
+        self.leaving.discard(node)
+        self.up -= 1
+        self.free_cores -= cores
+        self.free_gpus -= gpus

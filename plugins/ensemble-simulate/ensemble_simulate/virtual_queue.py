@@ -1,0 +1,126 @@
+"""The scheduler of a virtual cluster: first come first served by urgency, with EASY backfill.
+
+The first job that does not fit holds a reservation: the earliest time at which, by what is known of
+the running jobs, enough of its nodes are free. A later job may start before it if it is over by
+then, or takes no node that is reserved. What is known of a job's end is its time limit, or, where
+it has none, its true end. Used by ``executor``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+from ensemble_core import Job
+from ensemble_simulate.nodes import Demand, Nodes
+
+__all__ = ["Backfill", "Entry", "VirtualQueue"]
+
+Backfill = Literal["easy", "none"]
+
+#: Waiting jobs that are looked at behind the first.
+_DEPTH = 100
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One job in the queue; ``seconds`` it will run at most, as far as the scheduler knows."""
+
+    job: Job
+    demand: Demand
+    seconds: float
+    nodes: list[int] = field(default_factory=list)
+    #: When it will be over at the latest, once it runs.
+    ends: float = 0.0
+
+
+class VirtualQueue:
+    """Waiting and running jobs of one cluster."""
+
+    def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
+        self.nodes = nodes
+        self._backfill = backfill
+        self._waiting: dict[int, dict[str, Entry]] = {}
+        #: How many jobs wait for each demand: what none of them fits need not be looked for.
+        self._demands: dict[Demand, int] = {}
+        self.running: dict[str, Entry] = {}
+
+    def add(self, entry: Entry) -> None:
+        """A job waits from now on."""
+        self._waiting.setdefault(entry.job.urgency, {})[entry.job.id] = entry
+        self._demands[entry.demand] = self._demands.get(entry.demand, 0) + 1
+
+    def drop(self, entry: Entry) -> None:
+        """A job waits no longer."""
+        del self._waiting[entry.job.urgency][entry.job.id]
+        self._demands[entry.demand] -= 1
+        if not self._demands[entry.demand]:
+            del self._demands[entry.demand]
+
+    def end(self, entry: Entry) -> None:
+        """A running job is over."""
+        del self.running[entry.job.id]
+        self.nodes.give(entry.nodes, entry.demand)
+
+    def begin(self, now: float) -> Iterator[Entry]:
+        """The jobs that start now, each with its nodes."""
+        while (head := next(self._in_order(), None)) is not None:
+            nodes = self.nodes.fitting(head.demand)
+            if nodes is None:
+                break
+            yield self._start(head, nodes, now)
+        else:
+            return
+        if self._backfill == "easy" and self._any_fits():
+            yield from self._fill_in(head, now)
+
+    def _in_order(self) -> Iterator[Entry]:
+        for urgency in sorted(self._waiting, reverse=True):
+            yield from self._waiting[urgency].values()
+
+    def _any_fits(self) -> bool:
+        return any(self.nodes.fitting(demand) is not None for demand in self._demands)
+
+    def _start(self, entry: Entry, nodes: list[int], now: float) -> Entry:
+        self.drop(entry)
+        entry.nodes, entry.ends = nodes, now + entry.seconds
+        self.nodes.take(nodes, entry.demand)
+        self.running[entry.job.id] = entry
+        return entry
+
+    def _fill_in(self, head: Entry, now: float) -> Iterator[Entry]:
+        shadow, reserved = self._reservation(head.demand)
+        for entry in list(islice(self._in_order(), 1, 1 + _DEPTH)):
+            nodes = self.nodes.fitting(entry.demand)
+            if nodes is None:
+                continue
+            if now + entry.seconds <= shadow or reserved.isdisjoint(nodes):
+                yield self._start(entry, nodes, now)
+
+    def _reservation(self, demand: Demand) -> tuple[float, set[int]]:
+        """When, and on which nodes, a job of this demand could start if nothing else did."""
+        free = self.nodes.free()
+        fits = {
+            node
+            for node, (cores, gpus) in free.items()
+            if cores >= demand.cores and gpus >= demand.gpus
+        }
+        ends = [(entry.ends, place) for place, entry in enumerate(self.running.values())]
+        entries = list(self.running.values())
+        heapq.heapify(ends)
+        now = float("-inf")
+        while len(fits) < demand.nodes and ends:
+            now, place = heapq.heappop(ends)
+            for node in entries[place].nodes:
+                if node in free:
+                    cores, gpus = free[node]
+                    taken = entries[place].demand
+                    free[node] = cores, gpus = cores + taken.cores, gpus + taken.gpus
+                    if cores >= demand.cores and gpus >= demand.gpus:
+                        fits.add(node)
+        if len(fits) < demand.nodes:
+            return float("inf"), set()
+        return now, fits
