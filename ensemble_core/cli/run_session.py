@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -34,7 +34,10 @@ from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
-__all__ = ["Feed", "RunSession"]
+if TYPE_CHECKING:
+    from ensemble_core.runtime.virtual import VirtualRuntime
+
+__all__ = ["RunSession"]
 
 #: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
 READER_GONE = 141
@@ -93,11 +96,12 @@ class RunSession:
         *,
         engine: Engine | None = None,
         stop_first: str | None = None,
+        make: Callable[..., Runtime | VirtualRuntime] = Runtime,
     ) -> int:
         """Run to the end, or go on with ``engine``; the exit code.
 
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
-        why the run is taken up only to be stopped.
+        why the run is taken up only to be stopped. ``make`` makes the runtime.
         """
         output = Output(
             self._tell,
@@ -107,8 +111,8 @@ class RunSession:
             as_json=self._as_json,
             on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
-        feed = Feed(output, everything=self._as_json or self._narrator.debug)
-        runtime = Runtime(
+        feed = _Feed(output, everything=self._as_json or self._narrator.debug)
+        runtime = make(
             self._ensemble,
             executor,
             actions=registry.actions,

@@ -14,6 +14,11 @@ function needs beyond that, it imports when it is called.
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
   ``JournalError``.
+- **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
+  error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
+  files of a plugin's own. ``parse_duration`` reads ``5m``.
+- **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
+  ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
   ``format_size``, ``shorten``; ``printable`` for text that came from a job; ``style_of`` says
   whether a stream shows colors, ``terminal_width`` how wide it is.
@@ -37,7 +42,9 @@ from ensemble_core.cli.executor_choice import choose_executor as choose_executor
 from ensemble_core.cli.executor_choice import read_options as read_options
 from ensemble_core.cli.json_lines import to_json as to_json
 from ensemble_core.cli.kept_run import KeptRun as KeptRun
+from ensemble_core.cli.options import Display as Display
 from ensemble_core.cli.options import complete_runs as complete_runs
+from ensemble_core.cli.options import display_options as display_options
 from ensemble_core.cli.options import executor_option as executor_option
 from ensemble_core.cli.options import json_option as json_option
 from ensemble_core.cli.options import key_value_option as key_value_option
@@ -46,6 +53,7 @@ from ensemble_core.cli.options import plugin_option as plugin_option
 from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
+from ensemble_core.cli.simulated import run_simulated as run_simulated
 from ensemble_core.cli.text_style import TextStyle as TextStyle
 from ensemble_core.cli.text_style import format_duration as format_duration
 from ensemble_core.cli.text_style import format_size as format_size
@@ -60,8 +68,8 @@ from ensemble_core.cli.text_style import terminal_width as terminal_width
 if TYPE_CHECKING:
     from ensemble_core.config.document import Document as Document
     from ensemble_core.config.loading import load_text as load_text
-    from ensemble_core.config.reader import read_text as read_document
-    from ensemble_core.config.source import read as read_file
+    from ensemble_core.config.reader import read_text
+    from ensemble_core.config.source import read
     from ensemble_core.journal.codec import Row
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
@@ -71,7 +79,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import Call as Call
     from ensemble_core.model.decisions import Fired as Fired
     from ensemble_core.model.decisions import Submit as Submit
-    from ensemble_core.model.durations import seconds as parse_duration
+    from ensemble_core.model.durations import seconds
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
     from ensemble_core.plugin.registry import Registry as Registry
@@ -79,7 +87,7 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.controller import Watcher as Watcher
     from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
 
-    JournalRow = Row
+    JournalRow, parse_duration, read_document, read_file = Row, seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
     #: another one at home stands as ``NAME=THERE``.

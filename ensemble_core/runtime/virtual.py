@@ -23,7 +23,7 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
 from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Run, VirtualExecutor
-from ensemble_core.plugin.hookspecs import ActionPlugin
+from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.controller import Outcome, Watcher
 
@@ -34,16 +34,18 @@ __all__ = ["VirtualRuntime"]
 
 #: Exit code of a run that was still going on when its time was up, and of one that stood still.
 OVERRUN = 6
+#: Events between ticks of watchers.
+_TICK_EVERY = 2000
 
 
 class VirtualRuntime:
-    """One run of one ensemble on a virtual clock; the same face as ``Runtime``.
+    """One run of one ensemble on a virtual clock; the same face as ``Runtime``, of whose arguments
+    ``observers``, ``name`` and ``state`` mean nothing here.
 
     ``began`` is the time of its first event and ``until`` the time after which nothing more
     happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
     or of a plugin's slow action takes. An action is called only where its record ``simulates``;
-    any other returns nothing, and ``stubbed`` names it. Ticks of watchers come every ``tick``
-    events. Raises as ``Runtime`` does.
+    any other returns nothing, and ``stubbed`` names it. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -52,19 +54,22 @@ class VirtualRuntime:
         executor: VirtualExecutor,
         *,
         actions: Mapping[str, ActionPlugin],
+        observers: Mapping[str, ObserverPlugin] | None = None,
         watchers: Sequence[Watcher] = (),
+        folder: Path = Path(),
         tag: str = "simulated",
+        name: str = "",
+        journal: JournalWriter | None = None,
+        maker: str = "",
+        state: Path | None = None,
+        engine: Engine | None = None,
         began: float = 1e9,
         until: float = math.inf,
         takes: Callable[[Call], float] = lambda call: 0.0,
-        journal: JournalWriter | None = None,
-        maker: str = "",
-        tick: int = 2000,
-        folder: Path = Path(),
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
-        self.engine = Engine(ensemble, shared=executor.shared)
+        self.engine = engine or Engine(ensemble, shared=executor.shared)
         self.stubbed: set[str] = set()
         self._executor = executor
         self._actions = actions
@@ -74,7 +79,6 @@ class VirtualRuntime:
         self._takes = takes
         self._journal = journal
         self._maker = maker
-        self._tick = tick
         self._folder = folder
         self._inbox: deque[Event] = deque()
         #: Outcomes of calls that come later, with a number that keeps them in order.
@@ -90,10 +94,18 @@ class VirtualRuntime:
         """The virtual time in seconds since the epoch."""
         return self._now
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell one more of what happens."""
+        self._watchers = (*self._watchers, watcher)
+
     def stop(self, reason: str = "interrupted", exit_code: int = 128 + signal.SIGINT) -> None:
         """Ask the run to end; a second time: at once. Safe from a signal handler."""
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)
+
+    def stop_first(self, reason: str, exit_code: int = 130) -> None:
+        """Stop the run before its first job."""
+        self.stop(reason, exit_code)
 
     def run(self) -> Outcome:
         """Run the ensemble to its end. Called once."""
@@ -106,11 +118,11 @@ class VirtualRuntime:
                 while inbox and not self._leave:
                     self._take(inbox.popleft())
                     taken += 1
-                    if taken % self._tick == 0:
-                        self._tell(taken)
-                if self._asked is not asked:
+                    if taken % _TICK_EVERY == 0:
+                        self._tell()
+                if self._asked is not None and self._asked is not asked:
                     asked = self._asked
-                    inbox.append(StopRequested(self._now, self._asked.reason, self._asked.exit_code))
+                    inbox.append(replace(asked, timestamp=self._now))
                     continue
                 if self._leave or self._over():
                     break
@@ -120,7 +132,7 @@ class VirtualRuntime:
                     break
                 self._advance(due)
         finally:
-            self._tell(taken)
+            self._tell()
             executor.close()
             self._caller.close()
             self._close_journal()
@@ -212,7 +224,7 @@ class VirtualRuntime:
         self._calls += 1
         heapq.heappush(self._returns, (due, self._calls, replace(outcome, timestamp=due)))
 
-    def _tell(self, taken: int) -> None:
+    def _tell(self) -> None:
         ticking = [watcher for watcher in self._watchers if watcher.wants_ticks]
         if ticking:
             report = self.engine.report()

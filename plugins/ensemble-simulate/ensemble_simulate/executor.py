@@ -132,15 +132,19 @@ class Simulator(VirtualExecutor):
             seconds = job.duration or life.seconds
             running = _Running(Entry(job, demand, seconds), life)
             self._jobs[job.id] = running
-            wait = self._machine.wait
-            held = 0.0
-            if wait is not None:
-                held = max(0.0, wait.number({}, lambda of=job.id: self._model.chance(of, "wait")))
-            if held:
+            held = self._held(job)
+            if held > 0:
                 self._at(now + held, "eligible", running)
             else:
                 self._may_start(running)
         self._emit(events)
+
+    def _held(self, job: Job) -> float:
+        """Seconds for which the jobs of others hold this one up."""
+        wait = self._machine.wait
+        if wait is None:
+            return 0.0
+        return wait.number({}, lambda: self._model.chance(job.id, "wait"))
 
     def _may_grow(self, nodes: int) -> bool:
         """True if the cluster could have so many nodes later."""

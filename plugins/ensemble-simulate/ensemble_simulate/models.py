@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import CAUSES, EnsembleError, Expression, FileErrors, Job, JobGroup, UsageError
-from ensemble_core.cli.toolkit import Document, Ensemble
-from ensemble_simulate.draws import Draw, formula, parse
+from ensemble_core.cli.toolkit import Call, Document, Ensemble
+from ensemble_simulate.draws import Chance, Draw, formula, parse
 
 __all__ = ["GroupModel", "Life", "Model", "Recorded", "names_of", "read", "without_model"]
 
@@ -31,6 +31,15 @@ _CAUSES = tuple(cause for cause in CAUSES if cause not in ("cancelled", "unknown
 _NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
 #: Rows that one job may print.
 _MOST_ROWS = 1_000_000
+
+
+class Number(Protocol):
+    """A number for each job; ``text`` says for people what it is."""
+
+    @property
+    def text(self) -> str: ...
+
+    def number(self, names: Mapping[str, Any], chance: Chance) -> float: ...
 
 
 class Life(NamedTuple):
@@ -80,9 +89,7 @@ class Rows:
             values = {}
             for name, column in self.columns.items():
                 found = column.evaluate(None, known, lambda path: None)
-                values[name] = (
-                    found if isinstance(found, (int, float)) and found is not ... else math.nan
-                )
+                values[name] = found if isinstance(found, (int, float)) else math.nan
             yield t, values
 
 
@@ -92,8 +99,8 @@ class GroupModel:
     ``recorded`` lives of jobs by their ids, which come before all else; ``source`` says for people
     where it is from."""
 
-    duration: Draw | None = None
-    fails: Mapping[str, Draw] = field(default_factory=dict)
+    duration: Number | None = None
+    fails: Mapping[str, Number] = field(default_factory=dict)
     statuses: Mapping[str, int] = field(default_factory=dict)
     rows: Rows | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
@@ -111,6 +118,11 @@ class Model:
     def chance(self, *about: object) -> Random:
         """The source of chance of one thing: the same for the same seed, whatever else happens."""
         return Random("\0".join(map(str, (self.seed, *about))))
+
+    def takes(self, call: Call) -> float:
+        """Seconds that a call of a function takes."""
+        draw = self.functions.get(call.name)
+        return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
 
     def life(self, job: Job) -> Life:
         """What this job will do. Raises :class:`EnsembleError` where the model makes no sense."""
@@ -156,7 +168,7 @@ class Model:
         return Life(seconds, cause, status, rows, observer)
 
 
-def _failing(fails: Mapping[str, Draw], names: Mapping[str, Any], chance: Any) -> str | None:
+def _failing(fails: Mapping[str, Number], names: Mapping[str, Any], chance: Chance) -> str | None:
     """The cause by which a job fails; each is drawn for, the first that comes is it."""
     for cause, probability in fails.items():
         p = probability.number(names, chance)

@@ -1,0 +1,79 @@
+"""A simulated run, shown and kept as a real one is: for commands of plugins.
+
+Its journal says that it was simulated, so that nobody resumes it for real.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.cli.executor_choice import ExecutorChoice
+from ensemble_core.cli.options import Display
+
+if TYPE_CHECKING:
+    from ensemble_core.model.decisions import Call
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.executor import VirtualExecutor
+    from ensemble_core.plugin.registry import Registry
+
+__all__ = ["run_simulated"]
+
+
+def run_simulated(
+    ensemble: Ensemble,
+    text: str,
+    registry: Registry,
+    executor: VirtualExecutor,
+    display: Display,
+    *,
+    said: str,
+    tag: str,
+    state: str | None = None,
+    keep: bool = True,
+    overrides: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    until: float = math.inf,
+    takes: Callable[[Call], float] = lambda call: 0.0,
+) -> int:
+    """Play an ensemble on this executor, and show it; the exit code.
+
+    ``said`` describes the executor in the first line. ``until`` are seconds after the begin;
+    ``takes`` as :class:`~ensemble_core.runtime.virtual.VirtualRuntime` has it.
+    """
+    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.cli.run_session import RunSession
+    from ensemble_core.journal.run_store import state_folder
+    from ensemble_core.plugin.hookspecs import ExecutorPlugin
+    from ensemble_core.runtime.virtual import VirtualRuntime
+
+    record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
+    choice = ExecutorChoice("simulated", record, "", said)
+    ensemble = ensemble.begun(tag, os.getcwd())
+    began = float(int(time.time()))
+    make = partial(VirtualRuntime, began=began, until=began + until, takes=takes)
+    session = RunSession(ensemble, choice, display)
+    home = state_folder(state)
+    output = home / "runs" / tag / "output"
+    if not keep:
+        return session.run(registry, executor, output, tag, make=make)
+    about: Mapping[str, Any] = {
+        "tag": tag,
+        "name": ensemble.name,
+        "file": os.path.abspath(ensemble.file),
+        "executor": {"name": "simulated", "options": {}},
+        "plugins": [os.path.abspath(plugin) for plugin in plugins],
+        "cwd": os.getcwd(),
+        "folders": [],
+        "output": str(output),
+        "shared": False,
+        "simulated": True,
+    }
+    with ControlledRun.new(
+        home, about, registry, text, list(overrides), executor, ensemble.attached
+    ) as kept:
+        return session.run(registry, executor, output, tag, kept, make=make)

@@ -1,0 +1,297 @@
+"""Play an ensemble file on a virtual cluster, once or many times, without running a job."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import (
+    Display,
+    Ensemble,
+    KeptRun,
+    Registry,
+    display_options,
+    format_duration,
+    load_plugins,
+    load_text,
+    parse_duration,
+    plugin_option,
+    print_line,
+    print_warning,
+    read_document,
+    read_file,
+    run_simulated,
+    set_option,
+    state_option,
+    to_json,
+)
+from ensemble_simulate.draws import parse
+from ensemble_simulate.executor import Machine, Simulator
+from ensemble_simulate.forecast import Figures, Study, played
+from ensemble_simulate.learned import learn
+from ensemble_simulate.models import Model, read, without_model
+from ensemble_simulate.report import compared, figures_of, forecast_lines, once_lines, shown
+
+__all__ = ["simulate"]
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option("--nodes", default=1, metavar="N", show_default=True, help="Nodes of the cluster.")
+@click.option(
+    "--cores-per-node", default=None, type=int, metavar="N", help="Cores of each node.  [default: "
+    "those of this machine]",
+)  # fmt: skip
+@click.option("--gpus-per-node", default=0, metavar="N", show_default=True, help="Its GPUs.")
+@click.option(
+    "--max-nodes", type=int, metavar="N", help="How far rules may grow it.  [default: --nodes]"
+)
+@click.option(
+    "--backfill",
+    type=click.Choice(["easy", "none"]),
+    default="easy",
+    show_default=True,
+    help="Whether jobs may start before one that waits for nodes, where that does not delay it.",
+)
+@click.option(
+    "--wait",
+    metavar="DRAW",
+    help="How long the jobs of others hold each job up: 5m, lognormal(5m, 1.0) …",
+)
+@click.option(
+    "--model",
+    "model_file",
+    metavar="MODEL",
+    type=click.Path(),
+    help="A file that says what jobs do.  [default: the section 'simulate:' of FILE]",
+)
+@click.option("--model-from", metavar="RUN", help="Learn what jobs do from a kept run.")
+@click.option("--seed", default=0, metavar="N", show_default=True, help="The first seed.")
+@click.option("--runs", default=1, metavar="N", show_default=True, help="Play it so many times.")
+@click.option("--workers", type=int, metavar="N", help="Processes for --runs.  [default: cores]")
+@click.option("--vs", metavar="OTHER", type=click.Path(), help="Compare with this file.")
+@click.option(
+    "--for",
+    "length",
+    default="30d",
+    metavar="TIME",
+    show_default=True,
+    help="Give up a run that has not ended then.",
+)
+@click.option("--no-custom", is_flag=True, help="Refuse a file that has functions of its own.")
+@click.option("--tag", metavar="TAG", help="The name of the run that is kept.")
+@click.option("--no-journal", is_flag=True, help="Keep no record of the run.")
+@set_option
+@plugin_option
+@state_option
+@display_options
+def simulate(
+    file: str,
+    nodes: int,
+    cores_per_node: int | None,
+    gpus_per_node: int,
+    max_nodes: int | None,
+    backfill: Any,
+    wait: str | None,
+    model_file: str | None,
+    model_from: str | None,
+    seed: int,
+    runs: int,
+    workers: int | None,
+    vs: str | None,
+    length: str,
+    no_custom: bool,
+    tag: str | None,
+    no_journal: bool,
+    overrides: tuple[str, ...],
+    plugins: tuple[str, ...],
+    state: str | None,
+    display: Display,
+) -> int:
+    """Play an ensemble file on a virtual clock: the rules are real, the jobs are not.
+
+    What jobs do is drawn from a model: the section 'simulate:' of the file, --model, or a kept run.
+    Once, it is shown and kept as a run is; with --runs it is played many times, and what came out
+    is told with quantiles. The exit code of one run is what the real one would have; with --runs it
+    is 1 where a run had not ended in time.
+    """
+    cores = cores_per_node or len(os.sched_getaffinity(0))
+    for name, number, least in (
+        ("--nodes", nodes, 1),
+        ("--cores-per-node", cores, 1),
+        ("--gpus-per-node", gpus_per_node, 0),
+        ("--runs", runs, 1),
+        ("--workers", workers or 1, 1),
+        ("--max-nodes", nodes if max_nodes is None else max_nodes, nodes),
+    ):
+        if number < least:
+            raise UsageError(f"{name} is {number}, it must be {least} at least", code="bad-option")
+    held = None
+    if wait is not None:
+        try:
+            held = parse(wait, ())
+        except EnsembleError as error:
+            raise UsageError(f"--wait: {error.what}", hint=error.hint, code=error.code) from None
+    machine = Machine(nodes, cores, gpus_per_node, backfill, held, max_nodes or nodes)
+    registry = load_plugins(plugins)
+    files = _Files(registry, overrides, model_file, model_from, state, no_custom)
+    until = parse_duration(length)
+    first = files.study(file, machine, until)
+    if vs is None and runs == 1:
+        return _once(first, files, display, seed, tag, state, not no_journal, plugins)
+    studies = [first]
+    if vs is not None:
+        studies.append(files.study(vs, machine, until))
+    return _many(studies, [file, *([vs] if vs else [])], display, seed, runs, workers)
+
+
+class _Files:
+    """Ensemble files, with the model of their jobs."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        overrides: Sequence[str],
+        model_file: str | None,
+        model_from: str | None,
+        state: str | None,
+        no_custom: bool,
+    ) -> None:
+        if model_file is not None and model_from is not None:
+            raise UsageError("--model and --model-from exclude each other", code="bad-option")
+        self.registry = registry
+        self.overrides = list(overrides)
+        self.text = ""
+        self._model_file = model_file
+        self._model_from = model_from
+        self._state = state
+        self._no_custom = no_custom
+
+    def study(self, file: str, machine: Machine, until: float) -> Study:
+        """The ensemble with its model. Raises :class:`EnsembleError` for all that is wrong."""
+        text = read_file(file)
+        ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
+        self.text = self.text or text
+        if ensemble.custom:
+            called = ", ".join(sorted(ensemble.functions))
+            if self._no_custom:
+                raise UsageError(
+                    f"{file} has functions of its own ({called}), and --no-custom refuses them",
+                    code="has-functions",
+                )
+            print_warning(f"{file}: its functions are called as they are: {called}")
+        model = self._model(file, text, ensemble)
+        missing = without_model(ensemble, model)
+        if missing:
+            raise UsageError(
+                f"nothing says what jobs of {', '.join(map(repr, missing))} do",
+                cause=self._where(file),
+                hint=f"write 'simulate: {{jobs: {{{missing[0]}: {{duration: 10m}}}}}}', "
+                "or learn it with --model-from RUN",
+                code="no-model",
+            )
+        return Study(ensemble, self.registry, model, machine, until)
+
+    def _where(self, file: str) -> str:
+        if self._model_from is not None:
+            return f"run {self._model_from} has no job of theirs that ran"
+        return f"looked for under 'simulate: jobs:' of {self._model_file or file}"
+
+    def _model(self, file: str, text: str, ensemble: Ensemble) -> Model:
+        if self._model_from is not None:
+            with KeptRun(self._state, self._model_from) as kept:
+                return learn(kept, ensemble)
+        if self._model_file is not None:
+            document = read_document(read_file(self._model_file), self._model_file)
+            inside = isinstance(document.data, dict) and "simulate" in document.data
+            return read(document, ensemble, ("simulate",) if inside else ())
+        return read(read_document(text, file), ensemble, ("simulate",))
+
+
+def _once(
+    study: Study,
+    files: _Files,
+    display: Display,
+    seed: int,
+    tag: str | None,
+    state: str | None,
+    keep: bool,
+    plugins: Sequence[str],
+) -> int:
+    model = replace(study.model, seed=seed)
+    simulator = Simulator(study.machine, model)
+    name = re.sub(r"[^\w.-]+", "-", study.ensemble.name).strip("-.") or "ensemble"
+    code = run_simulated(
+        study.ensemble,
+        files.text,
+        files.registry,
+        simulator,
+        display,
+        said=f"{_machine(study.machine)}, seed {seed}: no job is real",
+        tag=tag or f"{name}-simulated-{os.getpid()}",
+        state=state,
+        keep=keep,
+        overrides=files.overrides,
+        plugins=plugins,
+        until=study.until,
+        takes=model.takes,
+    )
+    if not (display.quiet or display.as_json):
+        for line in once_lines(simulator.used, simulator.offered, model):
+            print_line(line)
+    return code
+
+
+def _machine(machine: Machine) -> str:
+    nodes = f"{machine.nodes} node{'s' * (machine.nodes != 1)}"
+    return f"{nodes} with {machine.cores} core{'s' * (machine.cores != 1)}"
+
+
+def _many(
+    studies: Sequence[Study],
+    names: Sequence[str],
+    display: Display,
+    seed: int,
+    runs: int,
+    workers: int | None,
+) -> int:
+    found: list[list[Figures]] = [[] for _ in studies]
+    seeds = range(seed, seed + runs)
+    shown = sys.stderr.isatty() and not (display.quiet or display.as_json)
+    total = runs * len(studies)
+    with click.progressbar(length=total, file=sys.stderr, label="playing", hidden=not shown) as bar:
+        for place, figures in played(studies, seeds, workers or len(os.sched_getaffinity(0))):
+            found[place] += figures
+            bar.update(len(figures))
+    if display.as_json:
+        told = [
+            {"file": name, **figures_of(study, each)}
+            for name, study, each in zip(names, studies, found, strict=True)
+        ]
+        print_line(to_json({"runs": told, "difference": compared(found)}))
+    else:
+        for name, study, each in zip(names, studies, found, strict=True):
+            for line in forecast_lines(name, study, each):
+                print_line(line)
+        for line in _difference(names, compared(found)):
+            print_line(line)
+    return 0 if all(figures.over for each in found for figures in each) else 1
+
+
+def _difference(names: Sequence[str], told: Any) -> list[str]:
+    if not told:
+        return []
+    lines = [f"{names[1]} against {names[0]}, the same seeds:"]
+    for what, (mean, half) in told.items():
+        sign = "-" if mean < 0 else "+"
+        margin = "" if math.isinf(half) else f" ± {shown(what, half)}"
+        lines.append(f"  {what}: {sign}{shown(what, abs(mean))}{margin}")
+    return lines

@@ -1,0 +1,218 @@
+"""A model learnt from a kept run: what its jobs did, by id, and for others by group.
+
+A job of the recorded run lives as it did then. For any other the duration is drawn: where jobs of
+the group differ in numeric parameters and there are enough, from a regression of the logarithm of
+the duration on them, with the residuals drawn anew; else from those that were measured. Rates of
+failure are those that were counted, and recorded rows are those of a job of the group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ensemble_core import Job
+from ensemble_core.cli.toolkit import Ensemble, KeptRun, Submit
+from ensemble_simulate.models import GroupModel, Model, Recorded
+
+__all__ = ["Learned", "learn"]
+
+#: Jobs for each parameter that a regression needs.
+_JOBS_PER_PARAMETER = 5
+#: Rows of a job that are kept.
+_MOST_ROWS = 100_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One attempt as the journal has it."""
+
+    job: Job
+    began: float | None = None
+    ended: float | None = None
+    cause: str | None = None
+    status: int = 0
+    rows: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        if self.began is None or self.ended is None:
+            return 0.0
+        return max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Durations of a group as a kept run measured them, drawn for a job with other parameters.
+
+    ``names`` are the parameters of the regression with ``weights`` (the first is the constant), of
+    the logarithm of seconds; ``residuals`` what it left.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    residuals: tuple[float, ...]
+    constant: float | None = None
+
+    def number(self, names: Mapping[str, Any], chance: Any) -> float:
+        """Seconds for a job of these names."""
+        found = self.weights[0] + chance().choice(self.residuals)
+        for name, weight in zip(self.names, self.weights[1:], strict=True):
+            value = names.get(name)
+            found += weight * float(value) if isinstance(value, (int, float)) else math.nan
+        return math.exp(min(found, 50.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The share of jobs that failed so."""
+
+    text: str
+    share: float
+    constant: float | None = None
+
+    def number(self, names: Mapping[str, Any], chance: Any) -> float:
+        return self.share
+
+
+def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
+    """The model of this run's jobs, for the groups that the ensemble has too."""
+    seen: dict[str, _Seen] = {}
+    for row in kept.journal.rows(0):
+        if row.type == "job" and row.job in seen:
+            _take(seen[row.job], row.time, row.name or "", row.data or {})
+        elif row.type == "observed" and row.job in seen:
+            each = seen[row.job]
+            if each.began is not None and len(each.rows) < _MOST_ROWS:
+                values = (row.data or {}).get("values") or {}
+                each.rows.append((max(0.0, row.time - each.began), values))
+        if row.decisions and '"submit"' in row.decisions:
+            for job in _submitted(row.decisions):
+                seen[job.id] = _Seen(job)
+    groups: dict[str, GroupModel] = {}
+    for name in ensemble.groups:
+        own = [each for each in seen.values() if each.job.group == name]
+        if any(each.began is not None and each.ended is not None for each in own):
+            groups[name] = _model(own, kept.tag)
+    return Model(groups)
+
+
+def _submitted(decisions: str) -> list[Job]:
+    import json
+
+    return [
+        Job.from_dict(job)
+        for decision in json.loads(decisions)
+        if decision.get("type") == Submit.type
+        for job in decision["jobs"]
+    ]
+
+
+def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
+    if name == "start":
+        each.began = time
+    elif name == "finish":
+        each.ended, each.status = time, int(data.get("status", 0))
+        if each.status and each.cause is None:
+            each.cause = "signal" if each.status & 0x7F else "exit"
+    elif name == "exception" and data.get("severity", 0) == 0 and each.cause is None:
+        each.cause = str(data.get("cause") or _CAUSES.get(str(data.get("type")), "unknown"))
+
+
+_CAUSES = {
+    "submit": "submit",
+    "exec": "submit",
+    "timeout": "timeout",
+    "out-of-memory": "memory",
+    "node-failure": "node-failure",
+    "preempted": "preempted",
+    "cancel": "cancelled",
+}
+
+
+def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
+    ran = [each for each in own if each.began is not None and each.ended is not None]
+    whole = [each for each in ran if each.cause is None] or ran
+    usual = sorted(each.seconds for each in whole)[len(whole) // 2]
+    recorded = {}
+    for each in own:
+        if each.cause == "cancelled" and each.began is not None:
+            # What cancelled it may do so again, by its rows; else it goes on as the others do.
+            longer = max(usual, each.seconds + 1.0)
+            recorded[each.job.id] = Recorded(longer, None, 0, each.rows)
+        elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
+            recorded[each.job.id] = Recorded(each.seconds, each.cause, each.status, each.rows)
+    fails: dict[str, Any] = {}
+    statuses: dict[str, int] = {}
+    left = len(own)
+    for each in own:
+        cause = each.cause
+        if cause not in (None, "cancelled", "unknown"):
+            fails[cause] = fails.get(cause, 0) + 1
+            statuses[cause] = each.status
+    for cause, count in fails.items():
+        fails[cause] = _Share(f"{count} of {len(own)}", count / left)
+        left -= count
+    duration: Any = _durations(whole)
+    return GroupModel(
+        duration, fails, statuses, None, recorded, f"run {tag}, {len(ran)} jobs"
+    )
+
+
+def _durations(ran: Sequence[_Seen]) -> Learned:
+    logs = [math.log(max(each.seconds, 1e-3)) for each in ran]
+    names = _varied(ran)
+    while names and len(ran) < _JOBS_PER_PARAMETER * (len(names) + 1):
+        names = names[:-1]
+    rows = [[1.0, *(float(each.job.parameters[name]) for name in names)] for each in ran]  # type: ignore[arg-type]
+    weights = _least_squares(rows, logs) if names else None
+    if weights is None:
+        mean = math.fsum(logs) / len(logs)
+        return Learned(
+            f"drawn from {len(ran)} jobs", (), (mean,), tuple(log - mean for log in logs)
+        )
+    residuals = tuple(
+        log - math.fsum(w * x for w, x in zip(weights, row, strict=True))
+        for row, log in zip(rows, logs, strict=True)
+    )
+    told = f"regression on {', '.join(names)} over {len(ran)} jobs"
+    return Learned(told, names, tuple(weights), residuals)
+
+
+def _varied(ran: Sequence[_Seen]) -> tuple[str, ...]:
+    """Numeric parameters of which jobs had more than one value."""
+    values: dict[str, set[float]] = {}
+    for each in ran:
+        for name, value in each.job.parameters.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                values.setdefault(name, set()).add(float(value))
+    everywhere = [
+        name
+        for name in values
+        if all(isinstance(each.job.parameters.get(name), (int, float)) for each in ran)
+    ]
+    return tuple(name for name in everywhere if len(values[name]) > 1)
+
+
+def _least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float] | None:
+    """The weights of the best linear fit by the normal equations; ``None`` if there is no one."""
+    size = len(rows[0])
+    matrix = [
+        [math.fsum(row[i] * row[j] for row in rows) for j in range(size)]
+        + [math.fsum(row[i] * value for row, value in zip(rows, values, strict=True))]
+        for i in range(size)
+    ]
+    for i in range(size):
+        best = max(range(i, size), key=lambda at: abs(matrix[at][i]))
+        matrix[i], matrix[best] = matrix[best], matrix[i]
+        if abs(matrix[i][i]) < 1e-12 * max(1.0, abs(matrix[0][0])):
+            return None
+        for j in range(size):
+            if j != i:
+                factor = matrix[j][i] / matrix[i][i]
+                matrix[j] = [a - factor * b for a, b in zip(matrix[j], matrix[i], strict=True)]
+    return [matrix[i][size] / matrix[i][i] for i in range(size)]

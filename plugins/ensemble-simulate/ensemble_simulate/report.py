@@ -1,0 +1,150 @@
+"""What a simulation came to, for people and as data.
+
+Nothing is told more exactly than it is known: of many runs there are quantiles, of what they rest
+on the model and how many jobs it was learnt from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.cli.toolkit import format_duration, format_table
+from ensemble_simulate.forecast import Figures, Study, difference, quantiles
+from ensemble_simulate.models import Model
+
+__all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
+
+
+def once_lines(used: float, offered: float, model: Model) -> list[str]:
+    """What follows the summary of one run."""
+    share = f" ({used / offered:.0%} of {offered / 3600:.3g})" if offered else ""
+    return [f"  core-hours used: {used / 3600:.3g}{share}", *basis(model)]
+
+
+def basis(model: Model) -> list[str]:
+    """What the figures rest on."""
+    lines = ["  what jobs do is a model, not a measurement of this study:"]
+    for name, group in model.groups.items():
+        text = "as recorded" if group.duration is None else group.duration.text
+        lines.append(f"    {name}: {text} ({group.source})")
+    return lines
+
+
+def _rows(found: Sequence[Figures]) -> dict[str, list[float]]:
+    return {
+        "length": [each.seconds for each in found],
+        "core-hours": [each.used / 3600 for each in found],
+        "idle core-hours": [(each.offered - each.used) / 3600 for each in found],
+        "jobs": [float(each.jobs) for each in found],
+        "failed": [float(each.failed) for each in found],
+        "cancelled": [float(each.cancelled) for each in found],
+    }
+
+
+def never_fired(found: Sequence[Figures]) -> list[str]:
+    """Rules that fired in none of these runs."""
+    return [
+        rule for rule in found[0].fired if all(not each.fired[rule].times for each in found)
+    ]
+
+
+def loops(found: Sequence[Figures]) -> list[str]:
+    """The rules that went round in runs that did not end, those that fired most first."""
+    late: Counter[str] = Counter()
+    for each in found:
+        if not each.over:
+            late.update(each.late)
+    return [rule for rule, _ in late.most_common(5)]
+
+
+def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
+    """All of it as plain data."""
+    return {
+        "runs": len(found),
+        "seeds": [found[0].seed, found[-1].seed],
+        "quantiles": {what: quantiles(values) for what, values in _rows(found).items()},
+        "exit_codes": {str(code): n for code, n in Counter(e.exit_code for e in found).items()},
+        "not_ended": sum(not each.over for each in found),
+        "rules": {rule: _rule(found, rule) for rule in found[0].fired},
+        "never_fired": never_fired(found),
+        "loops": loops(found),
+        "stubbed": sorted(frozenset().union(*(each.stubbed for each in found))),
+    }
+
+
+def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
+    fired = [each.fired[rule] for each in found if each.fired[rule].times]
+    return {
+        "share": len(fired) / len(found),
+        "times": quantiles([float(each.times) for each in fired]) if fired else None,
+        "first": quantiles([each.first for each in fired]) if fired else None,
+    }
+
+
+def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
+    """Mean differences of the second study from the first, with half of their 95 % intervals."""
+    if len(found) < 2:
+        return {}
+    before, after = (_rows(each) for each in found)
+    return {what: difference(before[what], after[what]) for what in before}
+
+
+def shown(what: str, value: float) -> str:
+    """One of the figures, as people read it."""
+    return format_duration(value) if what == "length" else f"{value:.3g}"
+
+
+def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[str]:
+    """What many runs of one file came to."""
+    lines = [f"{name}: {len(found)} runs, seeds {found[0].seed} to {found[-1].seed}"]
+    table = [["", "5 %", "median", "95 %"]]
+    for what, values in _rows(found).items():
+        table.append([what, *(shown(what, each) for each in quantiles(values))])
+    lines += _indented(table)
+    codes = Counter(each.exit_code for each in found)
+    told = ", ".join(f"{code} in {n / len(found):.1%}" for code, n in sorted(codes.items()))
+    lines.append(f"  exit code {told}")
+    if not all(each.over for each in found):
+        lines += _not_ended(study, found)
+    table = [["rule", "fired in", "times", "first after"]]
+    for rule in found[0].fired:
+        about: Mapping[str, Any] = _rule(found, rule)
+        table.append(
+            [
+                rule,
+                f"{about['share']:.1%} of runs",
+                _span(about["times"], "{:.3g}".format),
+                _span(about["first"], format_duration),
+            ]
+        )
+    lines += _indented(table)
+    never = never_fired(found)
+    if never:
+        lines.append(f"  never fired: {', '.join(never)}")
+    stubbed = sorted(frozenset().union(*(each.stubbed for each in found)))
+    if stubbed:
+        lines.append(f"  actions that were not carried out: {', '.join(stubbed)}")
+    return [*lines, *basis(study.model)]
+
+
+def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
+    count = sum(not each.over for each in found)
+    lines = [f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"]
+    around = loops(found)
+    if around:
+        lines.append(f"  rules that go round: {', '.join(around)}")
+    return lines
+
+
+def _span(values: Sequence[float] | None, told: Callable[[float], str]) -> str:
+    """The median, with the quantiles around it where they differ."""
+    if values is None:
+        return "-"
+    low, middle, high = map(told, values)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _indented(table: Sequence[Sequence[str]]) -> list[str]:
+    return format_table(table, indent="  ")
