@@ -32,7 +32,7 @@ def run_simulated(
     display: Display,
     *,
     said: str,
-    tag: str,
+    tag: str | None = None,
     state: str | None = None,
     keep: bool = True,
     overrides: Sequence[str] = (),
@@ -42,17 +42,18 @@ def run_simulated(
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 
-    ``said`` describes the executor in the first line. ``until`` are seconds after the begin;
+    ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are seconds after the begin;
     ``takes`` as :class:`~ensemble_core.runtime.virtual.VirtualRuntime` has it.
     """
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.journal.run_store import state_folder
+    from ensemble_core.journal.run_store import fit, new_tag, state_folder
     from ensemble_core.plugin.hookspecs import ExecutorPlugin
     from ensemble_core.runtime.virtual import VirtualRuntime
 
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
     choice = ExecutorChoice("simulated", record, "", said)
+    tag = tag or new_tag(fit(f"{ensemble.name}-simulated"))
     ensemble = ensemble.begun(tag, os.getcwd())
     began = float(int(time.time()))
     make = partial(VirtualRuntime, began=began, until=began + until, takes=takes)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
     from ensemble_core.model.decisions import Call as Call
+    from ensemble_core.model.decisions import Cancel as Cancel
     from ensemble_core.model.decisions import Fired as Fired
     from ensemble_core.model.decisions import Submit as Submit
     from ensemble_core.model.durations import seconds
@@ -100,7 +101,7 @@ else:
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.run_store": "state_folder",
         "ensemble_core.metrics.store": "parse_path",
-        "ensemble_core.model.decisions": "AddRule Call Fired Submit",
+        "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",

@@ -202,9 +202,7 @@ class VirtualRuntime:
             if decision.jobs:
                 self._executor.cancel(decision.jobs)
         elif isinstance(decision, Resize):
-            self._executor.resize(
-                decision.request, decision.delta, when_busy=decision.when_busy
-            )
+            self._executor.resize(decision.request, decision.delta, when_busy=decision.when_busy)
         elif isinstance(decision, Terminate):
             if decision.cancel:
                 self._executor.cancel(decision.cancel)

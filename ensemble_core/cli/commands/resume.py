@@ -109,6 +109,12 @@ def _take_up(
     accept_changes: bool,
     stop_first: str | None,
 ) -> int:
+    if past.journal.about.get("simulated"):
+        raise UsageError(
+            f"run {past.tag} was simulated: no job of it is real, so there is none to go on with",
+            hint="'ensemble simulate' plays it again; 'ensemble run' runs it",
+            code="run-simulated",
+        )
     sessions = past.journal.sessions()
     outcome = sessions[-1].outcome if sessions else None
     if outcome is not None and outcome.get("over"):

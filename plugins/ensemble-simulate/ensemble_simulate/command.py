@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -123,13 +122,13 @@ def simulate(
     is told with quantiles. The exit code of one run is what the real one would have; with --runs it
     is 1 where a run had not ended in time.
     """
-    cores = cores_per_node or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if cores_per_node is None else cores_per_node
     for name, number, least in (
         ("--nodes", nodes, 1),
         ("--cores-per-node", cores, 1),
         ("--gpus-per-node", gpus_per_node, 0),
         ("--runs", runs, 1),
-        ("--workers", workers or 1, 1),
+        ("--workers", 1 if workers is None else workers, 1),
         ("--max-nodes", nodes if max_nodes is None else max_nodes, nodes),
     ):
         if number < least:
@@ -212,8 +211,9 @@ class _Files:
         if self._model_file is not None:
             document = read_document(read_file(self._model_file), self._model_file)
             inside = isinstance(document.data, dict) and "simulate" in document.data
-            return read(document, ensemble, ("simulate",) if inside else ())
-        return read(read_document(text, file), ensemble, ("simulate",))
+            path = ("simulate",) if inside else ()
+            return read(document, ensemble, self.registry, path)
+        return read(read_document(text, file), ensemble, self.registry, ("simulate",))
 
 
 def _once(
@@ -228,7 +228,6 @@ def _once(
 ) -> int:
     model = replace(study.model, seed=seed)
     simulator = Simulator(study.machine, model)
-    name = re.sub(r"[^\w.-]+", "-", study.ensemble.name).strip("-.") or "ensemble"
     code = run_simulated(
         study.ensemble,
         files.text,
@@ -236,7 +235,7 @@ def _once(
         simulator,
         display,
         said=f"{_machine(study.machine)}, seed {seed}: no job is real",
-        tag=tag or f"{name}-simulated-{os.getpid()}",
+        tag=tag,
         state=state,
         keep=keep,
         overrides=files.overrides,

@@ -90,7 +90,13 @@ def _value(each: Expression, names: Mapping[str, Any]) -> float:
 
 def formula(text: str, names: Collection[str]) -> Expression:
     """Arithmetic over these names; conditions are allowed, and are 1 or 0."""
-    found = expression(text, texts=True)
+    try:
+        found = expression(text, texts=True)
+    except EnsembleError:
+        try:
+            found = expression(f"1 if ({text}) else 0")
+        except EnsembleError:
+            found = expression(text)  # what is wrong with it as the user wrote it
     unknown = sorted(found.names - set(names))
     if unknown:
         near = get_close_matches(unknown[0], names, 1, 0.5)
@@ -156,7 +162,7 @@ _USAGE = {
     "exponential": "exponential(MEAN)",
 }
 #: Functions that arithmetic has: a text that is a call of one is no distribution.
-_EXPRESSIONS = frozenset("abs min max round ceil floor isnan isinf sqrt log exp".split())
+_EXPRESSIONS = frozenset("abs min max round ceil floor isnan isinf sqrt log exp metric".split())
 
 
 def _recorded(values: Collection[Any]) -> Draw:

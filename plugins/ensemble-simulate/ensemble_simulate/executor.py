@@ -170,6 +170,11 @@ class Simulator(VirtualExecutor):
                 del self._jobs[name]
             self._emit(events)
 
+    def would_succeed(self, name: str) -> bool:
+        """True if this job is in the queue and would end well, were it left alone."""
+        job = self._jobs.get(name)
+        return job is not None and job.life is not None and job.life.cause is None
+
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         now, nodes = self._clock(), self._queue.nodes
         known = self._answers.get(request)
@@ -181,9 +186,7 @@ class Simulator(VirtualExecutor):
         if nodes.size > 0:
             self._tell_gauges(now)
 
-    def _resized(
-        self, now: float, request: str, delta: int, when_busy: WhenBusy
-    ) -> ResizeOutcome:
+    def _resized(self, now: float, request: str, delta: int, when_busy: WhenBusy) -> ResizeOutcome:
         nodes = self._queue.nodes
         if delta > 0:
             room = max(0, (self._machine.most or nodes.size) - nodes.size)
@@ -281,9 +284,7 @@ class Simulator(VirtualExecutor):
         assert life is not None
         if row is not None:
             clock = row.get("step")
-            self._emit(
-                [Observed(now, running.entry.job.id, life.observer, row, _number(clock))]
-            )
+            self._emit([Observed(now, running.entry.job.id, life.observer, row, _number(clock))])
         if life.rows is not None:
             self._plan_row(running, life.rows)
 

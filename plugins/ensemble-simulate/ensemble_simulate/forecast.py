@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ensemble_core import Decision
-from ensemble_core.cli.toolkit import Ensemble, Fired, Registry, VirtualRuntime, Watcher
+from ensemble_core.cli.toolkit import Cancel, Ensemble, Fired, Registry, VirtualRuntime, Watcher
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
 
@@ -24,21 +25,30 @@ __all__ = ["Figures", "Firings", "Study", "difference", "play", "played", "quant
 BEGAN = 1e9
 #: Seeds that a worker plays at once.
 _CHUNK = 10
+#: Firings at the end of a run that are looked at for rules that go round.
+_LAST = 100
+#: Exit code of a run in which only jobs that a limit holds are left.
+_LIMITED = 4
 
 
 class Firings(NamedTuple):
-    """How often a rule fired in one run, and when first, in seconds after its begin."""
+    """What a rule did in one run: how often it fired, when first (in seconds after the begin), how
+    many jobs it cancelled, how many of these would have ended well, and how many jobs there were of
+    their groups."""
 
     times: int
     first: float
+    cancelled: int = 0
+    good: int = 0
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One simulated run: its length and the core-seconds that its jobs took and the cluster had.
 
-    ``over`` is false where it had not ended when its time was up. ``late`` counts the firings of
-    each rule in the last tenth of it: those that go round.
+    ``over`` is false where it had not ended when its time was up. ``last`` counts the last firings
+    by rule: where it went round, these are the rules that did.
     """
 
     seed: int
@@ -53,8 +63,13 @@ class Figures:
     used: float
     offered: float
     fired: Mapping[str, Firings] = field(default_factory=dict)
-    late: Mapping[str, int] = field(default_factory=dict)
+    last: Mapping[str, int] = field(default_factory=dict)
     stubbed: frozenset[str] = frozenset()
+
+    @property
+    def limited(self) -> bool:
+        """True if a limit of the file ended it."""
+        return self.exit_code == _LIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +84,47 @@ class Study:
 
 
 class _Heard(Watcher):
-    """Notes when each rule fired first, and how often late in the run."""
+    """Notes when each rule fired first, which did last, and what they cancelled."""
 
-    def __init__(self, clock: Callable[[], float], late: float) -> None:
+    def __init__(self, simulator: Simulator, clock: Callable[[], float]) -> None:
+        self._simulator = simulator
         self._clock = clock
-        self._late = late
         self.first: dict[str, float] = {}
-        self.late: dict[str, int] = {}
+        self.last: deque[str] = deque(maxlen=_LAST)
+        self.groups: dict[str, set[str]] = {}
+        self.cancelled: Counter[str] = Counter()
+        self.good: Counter[str] = Counter()
 
     def decision(self, decision: Decision) -> None:
         if isinstance(decision, Fired):
-            rule, now = decision.rule or "", self._clock()
-            self.first.setdefault(rule, now - BEGAN)
-            if now >= self._late:
-                self.late[rule] = self.late.get(rule, 0) + 1
+            rule = decision.rule or ""
+            self.first.setdefault(rule, self._clock() - BEGAN)
+            self.last.append(rule)
+        elif isinstance(decision, Cancel) and decision.rule is not None:
+            good = sum(map(self._simulator.would_succeed, decision.jobs))
+            self.cancelled[decision.rule] += len(decision.jobs)
+            self.good[decision.rule] += good
+            of = self.groups.setdefault(decision.rule, set())
+            of.update(job.rpartition(".")[0] for job in decision.jobs)
 
 
 def play(study: Study, seed: int) -> Figures:
     """One run of this seed. Raises :class:`EnsembleError` where the model makes no sense."""
     model = replace(study.model, seed=seed)
     simulator = Simulator(study.machine, model)
-    watchers: list[Watcher] = []
     runtime = VirtualRuntime(
         study.ensemble,
         simulator,
         actions=study.registry.actions,
-        watchers=watchers,
         began=BEGAN,
         until=BEGAN + study.until,
         takes=model.takes,
     )
-    heard = _Heard(runtime.clock, BEGAN + 0.9 * study.until)
+    heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)
     outcome = runtime.run()
     groups = outcome.report.groups
+    submitted = {group.name: group.submitted for group in groups}
     return Figures(
         seed=seed,
         exit_code=outcome.exit_code,
@@ -116,10 +138,16 @@ def play(study: Study, seed: int) -> Figures:
         used=simulator.used,
         offered=simulator.offered,
         fired={
-            rule.id: Firings(rule.fired, heard.first.get(rule.id, math.nan))
+            rule.id: Firings(
+                rule.fired,
+                heard.first.get(rule.id, math.nan),
+                heard.cancelled[rule.id],
+                heard.good[rule.id],
+                sum(submitted[name] for name in heard.groups.get(rule.id, ())),
+            )
             for rule in outcome.report.rules
         },
-        late=heard.late,
+        last=Counter(heard.last),
         stubbed=frozenset(runtime.stubbed),
     )
 

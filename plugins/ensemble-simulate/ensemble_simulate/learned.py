@@ -158,9 +158,7 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
         fails[cause] = _Share(f"{count} of {len(own)}", count / left)
         left -= count
     duration: Any = _durations(whole)
-    return GroupModel(
-        duration, fails, statuses, None, recorded, f"run {tag}, {len(ran)} jobs"
-    )
+    return GroupModel(duration, fails, statuses, None, recorded, f"run {tag}, {len(ran)} jobs")
 
 
 def _durations(ran: Sequence[_Seen]) -> Learned:

@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import CAUSES, EnsembleError, Expression, FileErrors, Job, JobGroup, UsageError
-from ensemble_core.cli.toolkit import Call, Document, Ensemble
+from ensemble_core.cli.toolkit import Call, Document, Ensemble, Registry
 from ensemble_simulate.draws import Chance, Draw, formula, parse
 
 __all__ = ["GroupModel", "Life", "Model", "Recorded", "names_of", "read", "without_model"]
@@ -125,7 +126,7 @@ class Model:
         return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
 
     def life(self, job: Job) -> Life:
-        """What this job will do. Raises :class:`EnsembleError` where the model makes no sense."""
+        """What this job will do. Raises :class:`UsageError` where the model makes no sense."""
         model = self.groups[job.group]
         observer = next(iter(job.observe), "model")
         known = model.recorded.get(job.id)
@@ -143,7 +144,7 @@ class Model:
         assert model.duration is not None
         seconds = model.duration.number(names, chance)
         if not (0 <= seconds < math.inf):
-            raise EnsembleError(
+            raise UsageError(
                 f"the model of {job.group!r} gives {job.id} a duration of {seconds:g} s",
                 cause=f"its duration is {model.duration.text}",
                 hint="lognormal(…) is never negative; max(…, 1) keeps arithmetic above something",
@@ -158,7 +159,7 @@ class Model:
         if model.rows is not None:
             period = model.rows.every.number(names, chance)
             if not 0 < period < math.inf:
-                raise EnsembleError(
+                raise UsageError(
                     f"the model of {job.group!r} has {job.id} print a row every {period:g} s",
                     hint="'every' must be more than 0",
                     code="bad-draw",
@@ -209,15 +210,16 @@ _STATUSES = {"exit": 1 << 8, "signal": 9, "timeout": 15, "memory": 9, "preempted
 _Path = tuple[str | int, ...]
 
 
-def read(document: Document, ensemble: Ensemble, path: _Path = ()) -> Model:
+def read(document: Document, ensemble: Ensemble, registry: Registry, path: _Path) -> Model:
     """The model at this path of a file. Raises :class:`FileErrors` with all that is wrong."""
-    return _Reader(document, ensemble).model(document.get(path), path)
+    return _Reader(document, ensemble, registry).model(document.get(path), path)
 
 
 class _Reader:
-    def __init__(self, document: Document, ensemble: Ensemble) -> None:
+    def __init__(self, document: Document, ensemble: Ensemble, registry: Registry) -> None:
         self._document = document
         self._ensemble = ensemble
+        self._registry = registry
         self._errors: list[EnsembleError] = []
 
     def model(self, data: Any, path: _Path) -> Model:
@@ -303,10 +305,10 @@ class _Reader:
             fails[cause] = draw
         return fails, statuses
 
-    def _rows(
-        self, group: JobGroup, spec: Any, names: Sequence[str], path: _Path
-    ) -> Rows | None:
+    def _rows(self, group: JobGroup, spec: Any, names: Sequence[str], path: _Path) -> Rows | None:
+        observed = self._observed(group)
         if spec is None:
+            self._silent(group, observed or frozenset(), frozenset(), path[:-1])
             return None
         spec = self._mapping(spec, path, ("every", "columns"))
         every = self._draw(spec.get("every", 1), names, (*path, "every"))
@@ -320,12 +322,46 @@ class _Reader:
             )
         for name, text in self._entries(spec.get("columns"), (*path, "columns")):
             place = (*path, "columns", name)
+            if observed is not None and name not in observed:
+                self._unknown(place, "column", name, observed)
             found = self._column(str(text), names, place, noises)
             if found is not None:
                 columns[name] = found
         if every is not None and every.constant is not None and every.constant <= 0:
             self._report((*path, "every"), f"a row every {every.text} is none", "more than 0")
+        self._silent(group, observed or frozenset(), frozenset(columns), path)
         return None if every is None else Rows(every, columns, noises)
+
+    def _observed(self, group: JobGroup) -> frozenset[str] | None:
+        """The columns that the group's observers yield; ``None`` if that cannot be known."""
+        found: set[str] = set()
+        for name, options in group.observe.items():
+            variables = self._registry.observers[name].variables
+            names = None if variables is None else variables(options)
+            if names is None:
+                return None
+            found.update(names)
+        return frozenset(found)
+
+    def _silent(
+        self, group: JobGroup, observed: frozenset[str], given: frozenset[str], path: _Path
+    ) -> None:
+        """Report columns of which rules speak and that no job would ever print."""
+        lacking = sorted((observed - given) & self._spoken)
+        if lacking:
+            self._report(
+                path,
+                f"the model of {group.name!r} gives no {lacking[0]!r}, of which rules speak",
+                f"write 'rows: {{every: 10s, columns: {{{lacking[0]}: …}}}}'",
+            )
+
+    @cached_property
+    def _spoken(self) -> frozenset[str]:
+        """Words of the rules and of what jobs leave."""
+        texts = [str(rule.spec) for rule in self._ensemble.rules]
+        for group in self._ensemble.groups.values():
+            texts += [each.text for each in group.result.values()]
+        return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
 
     def _column(
         self, text: str, names: Sequence[str], path: _Path, noises: dict[str, Draw]
@@ -401,5 +437,3 @@ class _Reader:
         told = UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
         told.where = error.where or self._document.at(path)
         self._errors.append(told)
-
-

@@ -66,9 +66,7 @@ class Nodes:
 
     def ever(self, demand: Demand) -> bool:
         """True if it fits when nothing else runs."""
-        return (
-            demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
-        )
+        return demand.nodes <= self.size and demand.cores <= self.cores and demand.gpus <= self.gpus
 
     def free(self) -> dict[int, tuple[int, int]]:
         """Free cores and GPUs of each node that stays."""

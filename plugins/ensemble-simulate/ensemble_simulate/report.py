@@ -32,6 +32,10 @@ def basis(model: Model) -> list[str]:
     return lines
 
 
+#: Firings of one rule among the last of a run from which on it goes round.
+_ROUND = 20
+
+
 def _rows(found: Sequence[Figures]) -> dict[str, list[float]]:
     return {
         "length": [each.seconds for each in found],
@@ -45,18 +49,17 @@ def _rows(found: Sequence[Figures]) -> dict[str, list[float]]:
 
 def never_fired(found: Sequence[Figures]) -> list[str]:
     """Rules that fired in none of these runs."""
-    return [
-        rule for rule in found[0].fired if all(not each.fired[rule].times for each in found)
-    ]
+    return [rule for rule in found[0].fired if all(not each.fired[rule].times for each in found)]
 
 
 def loops(found: Sequence[Figures]) -> list[str]:
-    """The rules that went round in runs that did not end, those that fired most first."""
-    late: Counter[str] = Counter()
+    """The rules that went round, those that fired most first: that fired last, again and again, in
+    runs that had not ended in time or that a limit ended."""
+    last: Counter[str] = Counter()
     for each in found:
-        if not each.over:
-            late.update(each.late)
-    return [rule for rule, _ in late.most_common(5)]
+        if not each.over or each.limited:
+            last.update({rule: times for rule, times in each.last.items() if times >= _ROUND})
+    return [rule for rule, _ in last.most_common(5)]
 
 
 def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
@@ -80,6 +83,8 @@ def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
         "share": len(fired) / len(found),
         "times": quantiles([float(each.times) for each in fired]) if fired else None,
         "first": quantiles([each.first for each in fired]) if fired else None,
+        "cancelled": sum(each.fired[rule].cancelled for each in found) / len(found),
+        "cancelled_good": sum(each.fired[rule].good for each in found) / len(found),
     }
 
 
@@ -106,8 +111,7 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
     codes = Counter(each.exit_code for each in found)
     told = ", ".join(f"{code} in {n / len(found):.1%}" for code, n in sorted(codes.items()))
     lines.append(f"  exit code {told}")
-    if not all(each.over for each in found):
-        lines += _not_ended(study, found)
+    lines += _not_ended(study, found)
     table = [["rule", "fired in", "times", "first after"]]
     for rule in found[0].fired:
         about: Mapping[str, Any] = _rule(found, rule)
@@ -120,6 +124,7 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
             ]
         )
     lines += _indented(table)
+    lines += _cancelled(found)
     never = never_fired(found)
     if never:
         lines.append(f"  never fired: {', '.join(never)}")
@@ -129,9 +134,29 @@ def forecast_lines(name: str, study: Study, found: Sequence[Figures]) -> list[st
     return [*lines, *basis(study.model)]
 
 
+def _cancelled(found: Sequence[Figures]) -> list[str]:
+    """The rules that cancel jobs, and how many of these would have ended well."""
+    lines = []
+    for rule in found[0].fired:
+        about = _rule(found, rule)
+        if about["cancelled"]:
+            share = about["cancelled_good"] / about["cancelled"]
+            of = sum(each.fired[rule].of for each in found) / len(found)
+            lines.append(
+                f"  {rule} cancels {about['cancelled']:.3g} jobs a run, "
+                f"{about['cancelled'] / of:.0%} of those of the group; "
+                f"{share:.0%} of them would have succeeded"
+            )
+    return lines
+
+
 def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
+    lines = []
     count = sum(not each.over for each in found)
-    lines = [f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"]
+    if count:
+        lines.append(
+            f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"
+        )
     around = loops(found)
     if around:
         lines.append(f"  rules that go round: {', '.join(around)}")

@@ -1,0 +1,114 @@
+"""A model learnt from a run: the simulation decides as the run did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+STUDY = """
+jobs:
+  - name: sim
+    command: [sh, -c, 'for i in 1 2 3; do echo "{\\"E\\": $((i * {T}))}"; sleep 0.1; done; test {T} -ne 2']
+    parameters: {T: [1, 2, 3, 4]}
+    observe: {json-lines: {fields: [E]}}
+    result: {E: last.E}
+  - {name: after, command: [sh, -c, 'sleep 0.2; exit 3'], parameters: {T: null}, environment: {T: '{T}'}}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {id: hot, trigger: observed, name: sim, each: job, when: E > 7, action: {name: log, message: '{E}'}}
+  - {id: then, trigger: job-success, name: sim, repetitions: 2, action: {name: vary, label: after}}
+  - {id: again, trigger: job-fail, name: after, each: job, action: {name: retry}}
+  - {id: end, trigger: idle, action: {name: log, message: over}}
+"""
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learned")
+    (folder / "study.yaml").write_text(STUDY)
+    state = str(folder / "state")
+    done = _run(
+        "run", str(folder / "study.yaml"), "--slots", "1", "--state", state, "--tag", "real"
+    )
+    assert done.exit_code == 1, done.output
+    return folder
+
+
+def _decisions(kept: Path, tag: str) -> list[tuple[Any, ...]]:
+    told = _run("events", tag, "--json", "--state", str(kept / "state"))
+    assert told.exit_code == 0, told.output
+    found: list[tuple[Any, ...]] = []
+    for line in told.stdout.splitlines():
+        data = json.loads(line)
+        if data["kind"] == "decision":
+            jobs = [
+                str(job["id"] if isinstance(job, dict) else job) for job in data.get("jobs", ())
+            ]
+            found.append((data["type"], data.get("rule"), data.get("job"), jobs))
+    return found
+
+
+def test_the_simulated_run_decides_what_the_real_one_did(kept: Path) -> None:
+    played = _run(
+        "simulate", str(kept / "study.yaml"), "--model-from", "real", "--cores-per-node", "1",
+        "--state", str(kept / "state"), "--tag", "played",
+    )  # fmt: skip
+    assert played.exit_code == 1, played.output
+    real = _decisions(kept, "real")
+    assert "retry" in {kind for kind, *_ in real}
+    assert real[-1][0] == "terminate"
+    assert _decisions(kept, "played") == real
+    assert "run real, 4 jobs" in played.output
+
+
+def test_other_jobs_of_the_group_are_drawn_from_what_was_measured(kept: Path) -> None:
+    played = _run(
+        "simulate", str(kept / "study.yaml"), "--model-from", "real", "--cores-per-node", "1",
+        "--set", "jobs.sim.parameters.T=[1, 2, 3, 4, 5, 6, 7, 8]", "--runs", "10", "--json",
+        "--state", str(kept / "state"),
+    )  # fmt: skip
+    assert played.exit_code == 0, played.output
+    told = json.loads(played.stdout.splitlines()[-1])["runs"][0]
+    low, middle, high = told["quantiles"]["length"]
+    assert 2.0 < low <= middle <= high < 10.0  # eight of about 0.3 s, and four of 0.2 s
+    assert told["quantiles"]["failed"][1] > 2  # one of four failed, and all of the others
+
+
+def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
+    from random import Random
+
+    from ensemble_simulate.learned import _durations, _Seen
+
+    from ensemble_core import Job
+
+    random = Random(3)
+    seen = []
+    for index in range(40):
+        length = 8 + index % 10
+        job = Job(id=f"a.{index}", group="a", index=index, command=("x",), parameters={"L": length})
+        seconds = 2.0 ** (length / 4) * (1 + 0.02 * random.random())
+        seen.append(_Seen(job, began=0.0, ended=seconds))
+    learned = _durations(seen)
+    assert learned.text == "regression on L over 40 jobs"
+    assert learned.number({"L": 24}, lambda: random) == pytest.approx(64, rel=0.05)
+
+
+def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
+    text = STUDY.replace("{name: after,", "{name: other, command: x}\n  - {name: after,")
+    (kept / "other.yaml").write_text(text)
+    played = _run(
+        "simulate", str(kept / "other.yaml"), "--model-from", "real", "--state", str(kept / "state")
+    )
+    assert played.exit_code == 2
+    assert "nothing says what jobs of 'other' do" in played.output
+    assert "run real has no job of theirs that ran" in played.output

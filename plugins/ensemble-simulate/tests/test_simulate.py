@@ -1,0 +1,215 @@
+"""``ensemble simulate``: what a user sees of a study that is played instead of run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+STUDY = """
+jobs:
+  - name: sim
+    command: ./sim {T}
+    parameters: {T: [1, 2, 3, 4]}
+    observe: {json-lines: {fields: [E]}}
+    result: {E: last.E}
+  - {name: after, command: ./after}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {id: hot, trigger: observed, name: sim, each: job, when: E > 12, action: {name: cancel}}
+  - {id: then, trigger: count.sim.finished, when: value == 3, action: {name: submit, label: after}}
+results:
+  energies: {of: sim, columns: {T: T, E: E}}
+simulate:
+  jobs:
+    sim: {duration: '100 * T', rows: {every: 10s, columns: {E: 'T * T'}}}
+    after: 5m
+"""
+STUDY = STUDY.replace(
+    "trigger: count.sim.finished, when: value == 3",
+    "trigger: metric, name: count.sim.finished, when: value == 3",
+)
+
+
+def _simulate(folder: Path, text: str, *arguments: str, name: str = "study.yaml") -> Result:
+    (folder / name).write_text(text)
+    state = str(folder / "state")
+    return CliRunner().invoke(main, ["simulate", str(folder / name), "--state", state, *arguments])
+
+
+def _json(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_study_is_narrated_on_a_virtual_clock_and_ends_as_it_would(tmp_path: Path) -> None:
+    result = _simulate(tmp_path, STUDY, "--nodes", "1", "--cores-per-node", "4", "--tag", "one")
+    assert result.exit_code == 0, result.output
+    assert "no job is real" in result.output
+    assert "cancel sim.3" in result.output  # T = 4: E = 16 at its first row
+    assert "ended after 10m" in result.output  # 300 s of T = 3, then 5 minutes
+    assert "core-hours used: 0.253 (38% of 0.667)" in result.output
+
+
+def test_results_why_and_jobs_read_the_simulated_run_and_resume_refuses_it(tmp_path: Path) -> None:
+    _simulate(tmp_path, STUDY, "--cores-per-node", "4", "--tag", "one")
+    state = ["--state", str(tmp_path / "state")]
+    told = CliRunner().invoke(main, ["results", "one", "energies", "--csv", *state])
+    assert told.stdout == "index,T,E\n0,1,1.0\n1,2,4.0\n2,3,9.0\n"
+    why = CliRunner().invoke(main, ["why", "one", "hot", *state])
+    assert "fired" in why.stdout
+    resumed = CliRunner().invoke(main, ["resume", "one", *state])
+    assert resumed.exit_code == 2
+    assert "simulated" in resumed.output
+
+
+def test_the_same_seed_gives_the_same_figures_whatever_the_number_of_workers(
+    tmp_path: Path,
+) -> None:
+    text = STUDY.replace("'100 * T'", "'lognormal(100 * T, 0.4)', fail: {exit: 0.2}")
+    arguments = ("--runs", "24", "--cores-per-node", "2", "--json")
+    one = _json(_simulate(tmp_path, text, *arguments, "--workers", "1"))
+    three = _json(_simulate(tmp_path, text, *arguments, "--workers", "3"))
+    assert one == three
+    other = _json(_simulate(tmp_path, text, *arguments, "--seed", "100"))
+    assert other["runs"][0]["quantiles"] != one["runs"][0]["quantiles"]
+
+
+def test_a_rule_that_never_fired_is_named_and_what_it_rests_on_is_said(tmp_path: Path) -> None:
+    text = STUDY.replace("E > 12", "E > 100")
+    result = _simulate(tmp_path, text, "--runs", "5")
+    assert result.exit_code == 0, result.output
+    assert "never fired: hot" in result.output
+    assert "sim: 100 * T (the file)" in result.output
+    assert "a model, not a measurement" in result.output
+
+
+def test_two_files_are_compared_with_the_same_chance(tmp_path: Path) -> None:
+    """Where nothing differs the difference is none, to the digit."""
+    text = STUDY.replace("'100 * T'", "'lognormal(100 * T, 0.5)'")
+    (tmp_path / "other.yaml").write_text(text.replace("E > 12", "E > 8"))
+    (tmp_path / "same.yaml").write_text(text)
+    arguments = ("--runs", "20", "--cores-per-node", "1", "--json", "--vs")
+    same = _json(_simulate(tmp_path, text, *arguments, str(tmp_path / "same.yaml")))
+    assert same["difference"]["length"] == [0.0, 0.0]
+    other = _json(_simulate(tmp_path, text, *arguments, str(tmp_path / "other.yaml")))
+    mean, half = other["difference"]["core-hours"]
+    assert mean + half < 0  # T = 3 is cancelled as well
+
+
+def test_a_loop_without_an_end_is_told_with_the_rule_that_goes_round(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: a, command: x}, {name: b, command: y}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {id: ping, trigger: job-finish, name: a, repetitions: unlimited, action: {name: submit, label: b}}
+  - {id: pong, trigger: job-finish, name: b, repetitions: unlimited, action: {name: submit, label: a}}
+simulate: {jobs: {a: 1h, b: 2h}}
+"""
+    result = _simulate(tmp_path, text, "--runs", "2", "--for", "10d")
+    assert result.exit_code == 1
+    assert "2 of 2 runs had not ended after 10d" in result.output
+    assert "rules that go round: p" in result.output
+    once = _simulate(tmp_path, text, "--for", "1d")
+    assert once.exit_code == 6
+    assert "it had not ended" in once.output
+
+
+def test_functions_are_called_at_the_time_that_the_model_says(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: a, command: x}]
+custom: |
+  def train(**kwargs):
+      return Action({"name": "submit", "label": "a"})
+rules:
+  - {id: begin, trigger: start, action: {name: custom, label: train}}
+simulate: {jobs: {a: 10s}, functions: {train: 50s}}
+"""
+    result = _simulate(tmp_path, text)
+    assert result.exit_code == 0, result.output
+    assert "ended after 1m 00s" in result.output
+    assert "its functions are called as they are: train" in result.output
+    refused = _simulate(tmp_path, text, "--no-custom")
+    assert refused.exit_code == 2
+    assert "functions of its own (train)" in refused.output
+
+
+def test_a_time_limit_ends_a_job_as_the_queue_would(tmp_path: Path) -> None:
+    text = STUDY.replace("command: ./sim {T}", "command: ./sim {T}\n    duration: 150s")
+    result = _simulate(tmp_path, text, "--cores-per-node", "4", "--tag", "one")
+    assert "2 by timeout" in result.output  # T = 2 and 3; T = 4 is cancelled before
+    assert result.exit_code == 1
+
+
+def test_a_cluster_grows_where_a_rule_asks_and_has_a_largest_size(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: a, command: x, count: 8}]
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: a}}
+  - {id: more, trigger: job-start, name: a, action: {name: grow, value: 3}}
+simulate: {jobs: {a: 100s}}
+"""
+    small = _simulate(tmp_path, text, "--cores-per-node", "1")
+    assert "ended after 13m 20s" in small.output, small.output
+    large = _simulate(tmp_path, text, "--cores-per-node", "1", "--max-nodes", "4")
+    assert "ended after 3m 20s" in large.output, large.output
+
+
+def test_a_job_larger_than_the_cluster_is_refused_as_the_queue_would(tmp_path: Path) -> None:
+    text = STUDY.replace("command: ./after", "command: ./after, nodes: 9")
+    result = _simulate(tmp_path, text, "--cores-per-node", "4")
+    assert result.exit_code == 1
+    assert "the job needs 9 nodes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("    after: 5m\n", "", "", "nothing says what jobs of 'after' do"),
+        ("after: 5m", "aftre: 5m", ":18:5", "did you mean 'after'?"),
+        ("100 * T", "100 * TT", ":17:21", "did you mean 'T'?"),
+        ("after: 5m", "after: -3", ":18:12", "-3 is below 0"),
+        ("after: 5m", "after: .nan", ":18:12", "no finite number"),
+        ("duration: '100", "duratoin: '100", ":17:11", "did you mean 'duration'?"),
+        ("every: 10s", "every: 0", ":17:46", "every 0"),
+        ("{E: 'T", "{EE: 'T", ":17:61", "did you mean 'E'?"),
+        (", rows: {every: 10s, columns: {E: 'T * T'}}", "", ":17:10", "no 'E', of which"),
+        ("'100 * T',", "'100 * T', fail: {exti: 1},", ":17:39", "did you mean 'exit'?"),
+        ("'100 * T',", "'100 * T', fail: {exit: 2},", ":17:45", "between 0 and 1"),
+        ("  jobs:\n    sim: {d", "  job:\n    sim: {d", ":16:3", "did you mean 'jobs'?"),
+        ("after: 5m", "after: {rows: {columns: {x: t}}, duration: 1}", ":18:19", "not observed"),
+    ],
+)
+def test_a_wrong_model_is_refused_with_its_place(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    assert old in STUDY
+    result = _simulate(tmp_path, STUDY.replace(old, new))
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert f"study.yaml{place}" in result.output
+
+
+def test_a_duration_that_is_drawn_below_nothing_is_an_error_that_names_the_job(
+    tmp_path: Path,
+) -> None:
+    text = STUDY.replace("'100 * T'", "'normal(1, 50)'")
+    result = _simulate(tmp_path, text, "--runs", "3")
+    assert result.exit_code == 2
+    assert "gives sim." in result.output
+    assert "lognormal" in result.output
+
+
+def test_options_out_of_range_are_refused(tmp_path: Path) -> None:
+    for option, value in (("--nodes", "0"), ("--runs", "0"), ("--cores-per-node", "0")):
+        result = _simulate(tmp_path, STUDY, option, value)
+        assert result.exit_code == 2
+        assert f"{option} is 0, it must be 1 at least" in result.output
+    result = _simulate(tmp_path, STUDY, "--wait", "lgonormal(5m, 1)")
+    assert result.exit_code == 2
+    assert "did you mean 'lognormal'?" in result.output
