@@ -37,7 +37,7 @@ from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 if TYPE_CHECKING:
     from ensemble_core.runtime.virtual import VirtualRuntime
 
-__all__ = ["RunSession"]
+__all__ = ["Feed", "RunSession"]
 
 #: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
 READER_GONE = 141
@@ -111,7 +111,7 @@ class RunSession:
             as_json=self._as_json,
             on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
-        feed = _Feed(output, everything=self._as_json or self._narrator.debug)
+        feed = Feed(output, everything=self._as_json or self._narrator.debug)
         runtime = make(
             self._ensemble,
             executor,

@@ -42,8 +42,8 @@ def run_simulated(
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 
-    ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are seconds after the begin;
-    ``takes`` as :class:`~ensemble_core.runtime.virtual.VirtualRuntime` has it.
+    ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
+    seconds after the begin; ``takes`` is as ``VirtualRuntime`` has it.
     """
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession

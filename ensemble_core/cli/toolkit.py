@@ -9,7 +9,6 @@ function needs beyond that, it imports when it is called.
   ``json_option``, ``run_argument`` (with ``complete_runs`` for shells). ``load_plugins`` finds the
   plugins, ``choose_executor`` and ``read_options`` make of the options what
   ``build_executor`` and ``build_resizer`` take.
-- **An ensemble file**: ``load_text`` checks its text, for an executor's record or none.
 - **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises

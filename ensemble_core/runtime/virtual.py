@@ -8,6 +8,7 @@ Used by simulations; :class:`~ensemble_core.runtime.controller.Runtime` is the o
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import signal
@@ -236,10 +237,8 @@ class VirtualRuntime:
         from ensemble_core.metrics.statistic_state import NoState
 
         if self.engine.state.events == self._journal.seq:
-            try:
+            with contextlib.suppress(NoState):  # who looks at the run handles its events again
                 self._journal.snapshot(self._maker, dump(self.engine))
-            except NoState:
-                pass  # whoever looks at the run handles its events again
         while not self._journal.flush(0.2) and not self._journal.in_trouble:
             pass
 

@@ -18,7 +18,6 @@ from ensemble_core.cli.toolkit import (
     KeptRun,
     Registry,
     display_options,
-    format_duration,
     load_plugins,
     load_text,
     parse_duration,

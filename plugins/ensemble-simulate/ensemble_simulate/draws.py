@@ -162,7 +162,22 @@ _USAGE = {
     "exponential": "exponential(MEAN)",
 }
 #: Functions that arithmetic has: a text that is a call of one is no distribution.
-_EXPRESSIONS = frozenset("abs min max round ceil floor isnan isinf sqrt log exp metric".split())
+_EXPRESSIONS = frozenset(
+    [
+        "abs",
+        "min",
+        "max",
+        "round",
+        "ceil",
+        "floor",
+        "isnan",
+        "isinf",
+        "sqrt",
+        "log",
+        "exp",
+        "metric",
+    ]
+)
 
 
 def _recorded(values: Collection[Any]) -> Draw:
