@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.controller import Watcher as Watcher
     from ensemble_core.runtime.virtual import VirtualRuntime as VirtualRuntime
 
-    JournalRow, parse_duration, read_document, read_file = Row, seconds, read_text, read
+    JournalRow = Row
+    parse_duration, read_document, read_file = seconds, read_text, read
 else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
     #: another one at home stands as ``NAME=THERE``.
