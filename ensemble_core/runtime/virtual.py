@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import UsageError
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
@@ -29,6 +30,8 @@ from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.controller import Outcome, Watcher
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ensemble_core.journal.writer import JournalWriter
 
 __all__ = ["VirtualRuntime"]
@@ -107,6 +110,15 @@ class VirtualRuntime:
     def stop_first(self, reason: str, exit_code: int = 130) -> None:
         """Stop the run before its first job."""
         self.stop(reason, exit_code)
+
+    def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
+        """Refused: nobody is there in the virtual time to ask for anything."""
+        from concurrent.futures import Future
+
+        found: Future[tuple[Decision, ...]] = Future()
+        what = f"run {self.tag} is simulated: its rules alone decide"
+        found.set_exception(UsageError(what, code="run-simulated"))
+        return found
 
     def run(self) -> Outcome:
         """Run the ensemble to its end. Called once."""

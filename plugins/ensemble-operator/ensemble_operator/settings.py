@@ -1,4 +1,4 @@
-"""What the operator was told about itself when it was started."""
+"""Settings of the operator, given when it is started."""
 
 from __future__ import annotations
 

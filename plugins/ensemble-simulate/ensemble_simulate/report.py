@@ -1,4 +1,4 @@
-"""What a simulation came to, for people and as data.
+"""Report of simulations, for people and as data.
 
 Nothing is told more exactly than it is known: of many runs there are quantiles, of what they rest
 on the model and how many jobs it was learnt from.
