@@ -157,10 +157,19 @@ def _is_field(name: str, form: str | None) -> bool:
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}
+_AGAIN = {
+    "description": "Whether combinations that the group has had are submitted too, as the next "
+    "replicas.",
+    "type": "boolean",
+}
 
 
 def _fields(description: str) -> dict[str, Any]:
     return {"description": description, "type": "object", "x-ensemble": "fields"}
+
+
+#: ``with`` of what submits jobs of a group.
+_CHANGED = {"with": _fields("Fields of the group that are different for these jobs.")}
 
 
 def _options(required: Iterable[str] = (), **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +218,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         options={
             **_options(
                 label={**_GROUP, "description": "The job group. Absent: every group."},
-                **{"with": _fields("Fields of the group that are different for these jobs.")},
+                **_CHANGED,
                 rows={
                     "description": "A table of 'results:', or job, for what the event's job "
                     "printed: once for each row. Columns that are parameters are given.",
@@ -217,11 +226,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                     "minLength": 1,
                     "x-ensemble": "rows",
                 },
-                again={
-                    "description": "Whether combinations that the group has had are submitted too, "
-                    "as further replicas.",
-                    "type": "boolean",
-                },
+                again=_AGAIN,
             ),
             "dependentRequired": {"with": ["label"], "rows": ["label"], "again": ["rows"]},
             "x-ensemble-varies": "rows",
@@ -274,13 +279,8 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                     "type": "object",
                     "x-ensemble": "parameters",
                 },
-                **{"with": _fields("Other fields of the group that are different.")},
-                again={
-                    "description": "Whether combinations that the group has had are submitted too, "
-                    "as further replicas.",
-                    "type": "boolean",
-                    "default": False,
-                },
+                **_CHANGED,
+                again={**_AGAIN, "default": False},
             ),
             "x-ensemble-job-unless": "",
             "x-ensemble-varies": True,

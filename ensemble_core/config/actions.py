@@ -454,16 +454,8 @@ def _check_job_field(context: Context, path: Path, name: str, occasion: Occasion
             where=where,
         )
     elif own not in known:
-        near = get_close_matches(own, known, 1, 0.5)
-        context.report(
-            path,
-            f"a job has no {own!r} that {{{name}}} could be",
-            hint=f"did you mean {{job.{near[0]}}}?"
-            if near
-            else f"there are {', '.join(sorted(known))}",
-            code="no-such-field",
-            where=where,
-        )
+        what = f"a job has no {own!r} that {{{name}}} could be"
+        context.unknown(path, "field", own, known, what=what, written="{job.NAME}", where=where)
     elif own in ("workdir", "stdout", "stderr"):
         executor, groups = context.executor, context.known.groups
         mine = groups.values() if occasion.group is None else [groups.get(occasion.group)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -92,15 +91,8 @@ def check_merge(
         if targets and name not in names:
             first = next(iter(targets)).name
             whose = f"the job group {first!r} has no" if len(targets) == 1 else "no job group has a"
-            near = get_close_matches(name, names, 1, 0.5)
-            known = f"it has {', '.join(sorted(names))}" if names else "it has none"
-            context.report(
-                place,
-                f"{whose} parameter {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else known,
-                code="no-such-parameter",
-                where=context.document.at_key(place),
-            )
+            what, where = f"{whose} parameter {name!r}", context.document.at_key(place)
+            context.unknown(place, "parameter", name, names, what=what, where=where)
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,

@@ -117,17 +117,31 @@ class Context:
         """True if the schema accepted the value at this path."""
         return path not in self._broken
 
-    def unknown(self, path: Path, noun: str, name: str, names: Collection[str]) -> None:
-        """Report a name that refers to nothing, with the nearest that does."""
+    def unknown(
+        self,
+        path: Path,
+        noun: str,
+        name: str,
+        names: Collection[str],
+        *,
+        what: str | None = None,
+        written: str = "'NAME'",
+        where: Location | None = None,
+    ) -> None:
+        """Report a name that refers to nothing, with the nearest that does.
+
+        ``what`` is said instead of "there is no …"; ``written`` is how a name stands in the file.
+        """
         near = get_close_matches(name, names, 1, 0.5)
+        near = near or [other for other in names if other.lower() == name.lower()]
         if near:
-            hint = f"did you mean {near[0]!r}?"
+            hint = f"did you mean {written.replace('NAME', near[0])}?"
         elif names:
             hint = f"known are {', '.join(sorted(names)[:15])}"
         else:
             hint = f"there are no {noun}s here"
         code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
-        self.report(path, f"there is no {noun} {name!r}", hint=hint, code=code)
+        self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
     def named(self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin, name: str) -> str:
         """A plugin's record in a message, with the plugin where it is not built in."""

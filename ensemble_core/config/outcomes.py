@@ -135,6 +135,7 @@ def with_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
         when=condition,
         wait=options.get("wait") or 0.0,
         fields=options.get("with") or {},
+        resume=given.get("continue") is True,
         reads=frozenset(check.reads),
         metrics=frozenset(check.metrics) | (condition.metrics if condition else frozenset()),
     )

@@ -6,7 +6,6 @@ A step of ``binding``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from ensemble_core.config.context import Context
@@ -82,19 +81,8 @@ def _check_parameter(
         known = context.known.groups.get(group)
         if known is None or name in known.names:
             continue
-        near = get_close_matches(name, known.names, 1, 0.5)
-        if near:
-            hint = f"did you mean {near[0]!r}?"
-        elif known.names:
-            hint = f"its parameters are {', '.join(known.names)}"
-        else:
-            hint = "it has no parameters"
-        context.report(
-            path,
-            f"the job group {group!r} has no parameter {name!r}",
-            hint=hint,
-            code="no-such-parameter",
-        )
+        what = f"the job group {group!r} has no parameter {name!r}"
+        context.unknown(path, "parameter", name, known.names, what=what)
         return
 
 

@@ -149,6 +149,8 @@ def _bad_value(context: Context, path: Path, value: Any, error: Any) -> None:
         what, code = f"{name} is empty", "empty"
     elif kind == "pattern" and path and path[-1] == "repetitions":
         what, hint = f"{name} is {found}, expected a whole number or unlimited", _OFTEN
+    elif kind == "pattern" and path and path[-1] == "top":
+        what = f"{name} is {found}, expected a whole number, or a share such as 5%"
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
         hint = "and it does not begin with -"

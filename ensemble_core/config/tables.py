@@ -201,29 +201,17 @@ def check_table_column(context: Context, path: Path, name: str) -> bool:
     where = context.document.at_text(path, name)
     known = (*context.known.statistics, "count")
     if statistic not in known:
-        near = get_close_matches(statistic, known, 1, 0.5)
-        context.report(
-            path,
-            f"{name!r} can have no value: there is no statistic {statistic!r}",
-            hint=f"did you mean '{near[0]}.{table}.{column}'?"
-            if near
-            else f"known are {', '.join(sorted(known))}",
-            code="no-such-statistic",
-            where=where,
+        what = f"{name!r} can have no value: there is no statistic {statistic!r}"
+        written = f"'NAME.{table}.{column}'"
+        context.unknown(
+            path, "statistic", statistic, known, what=what, written=written, where=where
         )
         return False
     names = context.known.tables[table].row_names
     if column not in names:
-        near = get_close_matches(column, names, 1, 0.5)
-        context.report(
-            path,
-            f"{name!r} can have no value: the table {table!r} has no column {column!r}",
-            hint=f"did you mean '{statistic}.{table}.{near[0]}'?"
-            if near
-            else f"it has {', '.join(names)}",
-            code="no-such-column",
-            where=where,
-        )
+        what = f"{name!r} can have no value: the table {table!r} has no column {column!r}"
+        written = f"'{statistic}.{table}.NAME'"
+        context.unknown(path, "column", column, names, what=what, written=written, where=where)
         return False
     return _check_order_free(context, path, name)
 
@@ -245,6 +233,7 @@ def _report_name(
         offered += [
             f"{name.partition('.')[0]}.{other}.{column}"
             for other, there in context.known.tables.items()
+            if other != table.name
             for column in there.row_names
         ]
         near = get_close_matches(name, offered, 1, 0.6)

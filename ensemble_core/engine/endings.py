@@ -66,7 +66,8 @@ class Endings:
         except EnsembleError as error:
             state.error(f"{record.job.id} is not submitted again: {error}")
             return
-        self._submission.retry(index, Retry(job=record.job.id, fields=changed, wait=wait))
+        again = Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
+        self._submission.retry(index, again)
 
     def settle_index(self, index: Index, event: Event) -> None:
         """Submit the next attempt of an index, or find it over, as soon as nothing of it is under

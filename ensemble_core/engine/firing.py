@@ -121,7 +121,10 @@ class EngineFiring:
         state = self._state
         found = rows_of(state, self.origin, rows)
         if not found:
+            table = state.ensemble.tables.get(rows)
             what = "the event's job printed no rows" if rows == "job" else f"{rows} has no rows"
+            if table is not None and table.percent is not None:
+                what += f" (top: {table.percent:g}%, rounded down)"
             yield self.log(f"{what}: nothing is submitted of {group}")
         jobs, sources, passed_over = of_rows(state, self.origin, group, found, fields or {}, again)
         if passed_over:

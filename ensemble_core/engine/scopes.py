@@ -73,7 +73,7 @@ class Scope:
         if statistic == "count":
             return (self.counts or {}).get(variable, 0)
         series = None if self.series is None else self.series.get(variable)
-        return None if series is None else series.get(statistic, now)
+        return None if series is None else series.scoped(statistic, now)
 
 
 class SliceKey(NamedTuple):

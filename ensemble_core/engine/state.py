@@ -246,6 +246,10 @@ class State:
     def read_scoped(self, name: str, group: str | None, occasion: Occasion) -> float | None:
         """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""
         if group is not None:
+            statistic, _, variable = name.partition(".")
+            series = self.metrics.series.get((group, variable))
+            if statistic == "variance" and series is not None and series.count < 2:
+                return None  # as of every other scope
             return self.metric(group_path(name, group))
         scope = occasion.scope
         if scope is None and occasion.record is not None:

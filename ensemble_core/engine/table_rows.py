@@ -192,7 +192,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         series = Series([self._statistics[name] for name in names if name != "count"])
         for value in numbers:
             series.record(value, 0.0)  # type: ignore[arg-type]
-        found = {name: series.get(name, 0.0) for name in names if name != "count"}
+        found = {name: series.scoped(name, 0.0) for name in names if name != "count"}
         if "count" in names:
             found["count"] = len(numbers)
         return {name: value for name, value in found.items() if value is not None}

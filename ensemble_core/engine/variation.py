@@ -105,6 +105,6 @@ def combinations(
 
 
 def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Numbers of so many further replicas of a combination, from the first that there was not."""
-    first = next(n for n in itertools.count() if combination(one, n) not in had)
-    return iter(range(first, first + count))
+    """Numbers of so many further replicas of a combination: the next ones that it has not had."""
+    free = (number for number in itertools.count() if combination(one, number) not in had)
+    return itertools.islice(free, count)

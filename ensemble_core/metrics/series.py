@@ -225,6 +225,11 @@ class Series:
         cell = self._cells.get(statistic)
         return None if cell is None else self.read(cell, now)
 
+    def scoped(self, statistic: str, now: float) -> float | None:
+        """A statistic's value as ``STAT.NAME`` and tables have it: there is no variance of one
+        value. (The metric's is 0, as it was in the first implementation.)"""
+        return None if statistic == "variance" and self.count < 2 else self.get(statistic, now)
+
     def reader(self, statistic: str) -> Callable[[float], float | None]:
         """What gives this statistic's value at a time, with the finding done once."""
         return partial(self.read, self._cells[statistic])

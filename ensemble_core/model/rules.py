@@ -344,8 +344,8 @@ class BoundSpec(dict[str, Any]):
 class RetryPolicy:
     """A group's ``retry``: a failed attempt for which ``when`` holds is submitted again, at most
     ``times`` times for each index, after ``wait`` (seconds or an expression), with ``fields``
-    changed. ``reads`` and ``metrics`` are the ``STAT.NAME`` and the metrics that these speak
-    of."""
+    changed, as a chain if ``resume``. ``reads`` and ``metrics`` are the ``STAT.NAME`` and the
+    metrics that these speak of."""
 
     times: int
     when: Condition | None = None
@@ -353,6 +353,7 @@ class RetryPolicy:
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     reads: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
+    resume: bool = False
 
     def worked_out(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]

@@ -89,6 +89,23 @@ def test_combinations_that_were_there_come_again_where_that_is_asked_for() -> No
     assert once.exit_code is None
 
 
+def test_as_many_replicas_come_again_as_are_asked_for_also_where_some_numbers_were_had() -> None:
+    told = story(
+        "{trigger: job-success, name: sim, action: {name: vary, label: post}}",
+        "{trigger: job-fail, name: sim, action: {name: submit, label: post, rows: all, again: true}}",
+        jobs=JOBS.replace("T: [1.0, 2.0]", "T: 1.0").replace(
+            "    result:", "    replicas: 3\n    result:"
+        )
+        + "results:\n  all: {of: sim, top: 1}\n",
+    )
+    (first,) = jobs(told.play("sim.1"))
+    assert (first.parameters, first.replica) == ({"T": 1.0}, 1)
+
+    further = jobs(told.play("sim.2", status=256))
+
+    assert [job.replica for job in further] == [0, 2], "post has two replicas for each submit"
+
+
 def test_a_function_may_vary_a_job() -> None:
     told = story(
         "{trigger: job-success, name: sim, action: {name: custom, label: f}}",
@@ -171,12 +188,15 @@ def test_a_group_submits_failed_attempts_again_by_itself() -> None:
     assert told.exit_code == 1
 
 
-def test_statistics_of_an_attempt_begin_anew_unless_it_goes_on() -> None:
+@pytest.mark.parametrize("by", ["rule", "group"])
+def test_statistics_of_an_attempt_begin_anew_unless_it_goes_on(by: str) -> None:
     for word, expected in (("false", "5"), ("true", "2")):
-        told = story(
-            f"{{trigger: job-fail, name: sim, action: {{name: retry, continue: {word}}}}}",
-            success("{name: log, message: '{min.E}'}"),
-        )
+        rules = [success("{name: log, message: '{min.E}'}")]
+        grouped = f"    retry: {{times: 1, continue: {word}}}\n    result:"
+        if by == "rule":
+            retry = f"{{name: retry, continue: {word}}}"
+            rules.insert(0, f"{{trigger: job-fail, name: sim, action: {retry}}}")
+        told = story(*rules, jobs=JOBS.replace("    result:", grouped) if by == "group" else JOBS)
         told.begin("sim.0")
         told.observe("sim.0", E=2.0)
         told.end("sim.0", status=256)
@@ -184,6 +204,33 @@ def test_statistics_of_an_attempt_begin_anew_unless_it_goes_on() -> None:
         told.observe("sim.0-1", E=5.0)
         said = [one.message for one in told.end("sim.0-1") if isinstance(one, Log)]
         assert said == [expected]
+
+
+# -- scoped statistics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", ["", ", each: [T]"])
+def test_there_is_no_variance_of_one_value_and_the_metric_is_zero(each: str) -> None:
+    told = story(
+        "{trigger: job-done, name: sim, repetitions: 9, when: variance.E < 1 or variance.E >= 1,"
+        " action: {name: log, message: 'v = {variance.E}'}}".replace(", rep", f"{each}, rep")
+        if each
+        else "{trigger: idle, name: sim, when: variance.E < 1 or variance.E >= 1,"
+        " action: {name: log, message: 'v = {variance.E}'}}",
+        "{trigger: metric, name: variance.sim-E, when: '== 0', action: {name: log, message: zero}}",
+        jobs=JOBS.replace("T: [1.0, 2.0]", "T: [1.0], seed: [1, 2]").replace(
+            "{tag}", "{tag} {seed}"
+        ),
+    )
+    told.begin("sim.0")
+    told.observe("sim.0", E=2.0)
+    said = [one.message for one in told.end("sim.0") if isinstance(one, Log)]
+    assert said == []
+    assert "rule-3" in told.fired()
+    told.begin("sim.1")
+    told.observe("sim.1", E=4.0)
+    said = [one.message for one in told.end("sim.1") if isinstance(one, Log)]
+    assert said == ["v = 2"]
 
 
 # -- what is worked out ------------------------------------------------------------------------

@@ -53,6 +53,14 @@ def test_with_sees_all_columns_and_comes_before_them() -> None:
     assert _submitted(_played(story)) == [{"T": 3, "d": 43}, {"T": 1, "d": 31}]
 
 
+def test_a_share_that_is_no_row_is_told_as_such() -> None:
+    decided = _played(Story(_file("rows: best").replace("top: 2", "top: 10%")))
+    assert _submitted(decided) == []
+    assert [each.message for each in decided if isinstance(each, Log)] == [
+        "best has no rows (top: 10%, rounded down): nothing is submitted of next"
+    ]
+
+
 def test_combinations_that_there_were_are_passed_over_and_told_once() -> None:
     decided = _played(Story(_file("rows: best, with: {parameters: {T: 7, d: 1}}")))
     assert _submitted(decided) == [{"T": 7, "d": 1}]
