@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 from ensemble_service.access import is_tag
 from ensemble_service.logs import tell
@@ -109,6 +110,8 @@ class Router:
         self.dropped = 0
         self._epochs: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._watchers: set[_Watch] = set()
+        #: Of each credential the queues of its connections, while there are any.
+        self._queues: WeakValueDictionary[Who, WeakSet[SendQueue[Any]]] = WeakValueDictionary()
         #: When it was last looked who is silent, and before when that says nothing of them.
         self._swept: float | None = None
         self._deaf_until = 0.0
@@ -131,7 +134,7 @@ class Router:
                     "ALREADY_EXISTS", f"member {name} is connected already, from {state.host}"
                 )
             self.leave(state.link)
-        link: MemberLink = Link(name, who, SendQueue())
+        link: MemberLink = Link(name, who, SendQueue(self._queues_of(who)))
         state.link = link
         state.executor = clean(hello.executor, _LONGEST_NAME)
         state.host = clean(hello.host, _LONGEST_NAME)
@@ -238,13 +241,16 @@ class Router:
             why = f"another controller steers run {tag} now"
             same = earlier.epoch == begin.epoch
             self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
-        link: RunLink = Link(tag, who, RunSendQueue())
+        link: RunLink = Link(tag, who, RunSendQueue(self._queues_of(who)))
         self.runs[tag] = RunState(tag, owner, begin.ensemble, begin.epoch, link=link)
         for name, state in self.members.items():
             if state.link is not None and who.may_steer(name):
                 link.send_queue.put(pb.ToRun(presence=pb.Presence(member=name, present=True)))
         link.send_queue.put(pb.ToRun(welcome=pb.Welcome(service=self.version)))
         return link
+
+    def _queues_of(self, who: Who) -> WeakSet[SendQueue[Any]]:
+        return self._queues.setdefault(who, WeakSet())
 
     def _forget_epochs(self) -> None:
         surplus = len(self._epochs) - _REMEMBERED

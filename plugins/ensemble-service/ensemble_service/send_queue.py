@@ -1,10 +1,15 @@
-"""Send queue of one connection, bounded in bytes: the router puts, the stream's handler takes."""
+"""Send queue of one connection: the router puts, the stream's handler takes.
+
+What waits for all connections of one credential together is bounded in bytes: where it is too much,
+the connection for which most waits is ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
@@ -12,7 +17,7 @@ from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
 __all__ = ["RunSendQueue", "SendQueue", "Sized"]
 
-#: Bytes that may wait for one connection.
+#: Bytes that may wait for the connections of one credential.
 _MOST_WAITING = 64_000_000
 
 _M = TypeVar("_M", bound="Sized")
@@ -34,11 +39,14 @@ class _Waiting(Generic[_M]):
 
 
 class SendQueue(Generic[_M]):
-    """Messages that wait to be sent to one connection, in order."""
+    """Messages that wait to be sent to one connection, in order; ``of_one`` are the queues of its
+    credential."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
+        self._of_one = WeakSet() if of_one is None else of_one
+        self._of_one.add(self)
         self._waiting: deque[_Waiting[_M]] = deque()
-        self._bytes = 0
+        self.bytes = 0
         self._news = asyncio.Event()
         self._end: Refused | None = None
         self.closed = False
@@ -57,12 +65,23 @@ class SendQueue(Generic[_M]):
         """Whether so many bytes more may wait; they count from now on."""
         if self.closed:
             return False
-        self._bytes += size
-        if self._bytes > _MOST_WAITING:
-            self._waiting.clear()
-            self.close(Refused("RESOURCE_EXHAUSTED", "too much waits for this connection"))
-            return False
-        return True
+        self.bytes += size
+        # Where little waits for each of the few that there may be, all is not much either.
+        if self.bytes > _MOST_WAITING // 64:
+            sizes = {each: each.bytes for each in self._of_one}
+            if sum(sizes.values()) > _MOST_WAITING:
+                max(sizes, key=sizes.__getitem__).drop()
+        return not self.closed
+
+    def drop(self) -> None:
+        """End the connection, and send nothing of what waits."""
+        self._waiting.clear()
+        self.bytes = 0
+        reason = (
+            f"more than {_MOST_WAITING:,} bytes wait for the connections of this credential, most "
+            "of them for this one: read what is sent, or connect again"
+        )
+        self.close(Refused("RESOURCE_EXHAUSTED", reason))
 
     def close(self, end: Refused | None = None) -> None:
         """No more messages; ``end`` is raised for who takes them, after those that wait."""
@@ -82,7 +101,7 @@ class SendQueue(Generic[_M]):
 
     def _next(self) -> _Waiting[_M]:
         waiting = self._waiting.popleft()
-        self._bytes -= waiting.size
+        self.bytes -= waiting.size
         return waiting
 
     async def wait(self) -> None:
@@ -94,8 +113,8 @@ class RunSendQueue(SendQueue[pb.ToRun]):
     """What waits for a run: of batches that wait, those of a member that follow one another are
     one. Who is behind catches up the faster for it, and nothing waits for others to come."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
+        super().__init__(of_one)
         #: Of each member what waits, if nothing else that concerns it was put since.
         self._newest: dict[str, _Waiting[pb.ToRun]] = {}
 

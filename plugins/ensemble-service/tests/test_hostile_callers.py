@@ -111,11 +111,11 @@ class Endless:
                 elif kind == 6 and not flags & 1:
                     self._plug.sendall(self._frame(6, 1, 0, body))
 
-    def until_over(self, count: int, seconds: float = 20.0) -> None:
+    def until_over(self, count: int, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while len(self.over) < count and time.monotonic() < end:
             self.listen(0.1)
-        assert len(self.over) == count
+        assert len(self.over) >= count
 
     def close(self) -> None:
         self._plug.close()
@@ -158,8 +158,7 @@ def test_nothing_of_a_call_without_a_token_is_kept(
 ) -> None:
     for _ in range(100):
         endless.ask(path)
-    endless.listen(0.5)
-    assert len(endless.over) >= 90
+    endless.until_over(90)
     endless.close()
 
     def few() -> bool:
@@ -182,7 +181,7 @@ def test_what_a_refused_call_had_goes_at_once(
         caller = Endless(service[0].port)
         for _ in range(100):
             caller.ask(path, "" if path == _CHECK else service[1])
-        caller.until_over(100, 60)
+        caller.until_over(100)
         caller.close()
         wait_until(lambda: calls_kept() <= 2)
     finally:
@@ -209,11 +208,10 @@ def test_health_is_answered_beside_callers_that_never_end(
 ) -> None:
     for _ in range(100):
         endless.ask(path)
-    endless.listen(0.5)
-    assert len(endless.over) >= 100 - 8  # the oldest gave way
+    endless.until_over(100 - 8)  # the oldest gave way
     with grpc.insecure_channel(f"127.0.0.1:{service[0].port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     assert len(service[0]._guard._reader.nameless) <= 8
 
@@ -274,7 +272,7 @@ def test_honest_requests_are_answered_beside_idle_and_endless_ones(
 
 def test_what_nobody_reads_has_little_room(endless: Endless) -> None:
     endless.listen(0.5)
-    assert endless.first <= 65_535  # on each stream, before any of it is read
+    assert endless.first <= 32_768  # on each stream, before any of it is read
 
 
 def test_one_token_holds_few_streams(service: tuple[Service, str], endless: Endless) -> None:

@@ -414,6 +414,31 @@ def test_a_run_that_takes_nothing_is_ended_however_its_events_are_put_together(
     assert caught.value.code == "RESOURCE_EXHAUSTED"
 
 
+def test_what_waits_for_all_runs_of_a_credential_is_bounded_and_the_idlest_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "_MOST_WAITING", 3_000)
+    router = Router()
+    member = join(router, A)
+    runs = [begin(router, tag=f"run-{number}") for number in range(4)]
+    for number, run in enumerate(runs):
+        router.from_run(run, call("ns/a", run=f"run-{number}"))
+    ended: set[str] = set()
+    waiting = 0
+    for number in range(400):
+        for at, run in enumerate(runs):
+            router.from_member(member, batch("ns/a", run=f"run-{at}", first=1 + number), 0.0)
+            if at and number % 10 == 9:  # the first one reads nothing
+                assert drained(run)
+        ended |= {run.name for run in runs if run.send_queue.closed}
+        waiting = max(waiting, sum(run.send_queue.bytes for run in runs))
+    assert ended == {"run-0"}
+    assert 2_000 < waiting < 3_200
+    with pytest.raises(Refused) as caught:
+        drained(runs[0])
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
 def test_room_is_given_back_as_messages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     router, a, _, run = taken_part()
     monkeypatch.setattr(outbox_module, "_MOST_WAITING", 2_000)
