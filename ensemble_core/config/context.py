@@ -27,7 +27,7 @@ from ensemble_core.plugin.hookspecs import (
 )
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["Context", "Known", "cannot_be_built"]
+__all__ = ["Context", "Known", "cannot_be_built", "nearest"]
 
 _MANY = 50
 
@@ -66,6 +66,12 @@ def cannot_be_built(what: str, error: Exception) -> EnsembleError:
     place = raised_at(error)
     cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
     return EnsembleError(f"{what} cannot be built", cause=cause, code="plugin-failed")
+
+
+def nearest(name: str, names: Collection[str], cutoff: float = 0.5) -> str | None:
+    """The name that may have been meant: one that differs in its capitals, or looks much alike."""
+    alike = [other for other in names if other.lower() == name.lower()]
+    return next(iter(alike or get_close_matches(name, names, 1, cutoff)), None)
 
 
 class Context:
@@ -132,10 +138,9 @@ class Context:
 
         ``what`` is said instead of "there is no …"; ``written`` is how a name stands in the file.
         """
-        near = get_close_matches(name, names, 1, 0.5)
-        near = near or [other for other in names if other.lower() == name.lower()]
-        if near:
-            hint = f"did you mean {written.replace('NAME', near[0])}?"
+        near = nearest(name, names)
+        if near is not None:
+            hint = f"did you mean {written.replace('NAME', near)}?"
         elif names:
             hint = f"known are {', '.join(sorted(names)[:15])}"
         else:

@@ -6,10 +6,9 @@ Called by the loader once the groups are known, before the rules, whose actions 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from ensemble_core.config.context import Context
+from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model import conditions
@@ -236,8 +235,8 @@ def _report_name(
             if other != table.name
             for column in there.row_names
         ]
-        near = get_close_matches(name, offered, 1, 0.6)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+        near = nearest(name, offered, 0.6)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
         variable = name.partition(".")[2] or name
         observed = context.variables(table.of)
         if not near and (observed is None or variable in observed):

@@ -1,0 +1,221 @@
+"""What may be wrong in a study: each is told with its place and the nearest right word, before
+anything is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli.main import main
+
+#: What is to be replaced by something wrong, each once.
+STUDY = """\
+jobs:
+  - name: sim
+    command: touch ran {T} {d}
+    parameters: {T: [1, 2], d: 0.5}
+    observe: {json-lines: {fields: [energy]}}
+    result: {E: last.energy}
+    duration: 60
+  - {name: post, command: 'touch ran {T}', parameters: {T: null}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: idle, name: sim, each: [T], action: {name: vary, label: post}}
+results:
+  best: {of: sim, order: E, top: 5}
+"""
+#: The rule, without the action that follows it.
+IDLE = "trigger: idle, name: sim, each: [T]"
+#: The action of that rule.
+VARY = "name: vary, label: post"
+
+
+def wrong(replaced: str, by: str, *words: str) -> object:
+    """A study with something wrong in it, at the sign ``«``, and what is told of that."""
+    assert STUDY.count(replaced) == 1, replaced
+    assert by.count("«") == 1, by
+    return pytest.param(STUDY.replace(replaced, by), words, id=by.replace("«", ""))
+
+
+GROUP = "duration: 60"
+TYPES = [
+    wrong(GROUP, "retry: «3", "'retry'", "a mapping"),
+    wrong(GROUP, "retry: {times: «many}", "'times'", "a whole number"),
+    wrong(GROUP, "retry: {times: «unlimited}", "'times'", "a whole number"),
+    wrong(GROUP, "retry: {times: 3, when: «5}", "'when'", "a string"),
+    wrong(GROUP, "retry: {times: 3, wait: «[]}", "'wait'", "a number or a string"),
+    wrong(GROUP, "retry: {times: 3, with: «3}", "'with'", "a mapping"),
+    wrong(GROUP, "retry: {times: 3, continue: «3}", "'continue'", "true or false"),
+    wrong(GROUP, "at_once: «many", "'at_once'", "a whole number"),
+    wrong(GROUP, "at_once: «0", "'at_once' is 0", "at least 1"),
+    wrong(GROUP, "replicas: «two", "'replicas'", "a whole number"),
+    wrong(GROUP, "points: «3", "'points'", "a string or a mapping"),
+    wrong(GROUP, "points: {file: «3}", "'file'", "a string"),
+    wrong("{E: last.energy}", "«[E]", "'result'", "a mapping"),
+    wrong("{E: last.energy}", "{E: «[1]}", "'E'", "a number or a string"),
+    wrong("T: [1, 2]", "T: {from: «a, to: 2}", "'from'", "a number"),
+    wrong("T: [1, 2]", "T: {from: 1, to: 2, count: «0}", "'count' is 0", "at least 1"),
+    wrong("json-lines: {fields: [energy]}", "key-value: «3", "'key-value'", "a mapping"),
+    wrong("json-lines: {fields: [energy]}", "regex: {fields: «[a]}", "'fields'", "a mapping"),
+    wrong("fields: [energy]", "fields: [energy], rows: «3", "'rows'", "true or false"),
+    wrong("each: [T]", "each: «3", "'each'", "a string or a list"),
+    wrong("each: [T]", "each: [«3]", "item 1 of 'each'", "a string"),
+    wrong("name: sim, each: [T]", "name: «3", "'name'", "a string or a list"),
+    wrong("each: [T]", "repetitions: «lots", "a whole number or unlimited"),
+    wrong(IDLE, "trigger: heartbeat, when: queue.active > 3, for: «many", "a whole number"),
+    wrong(IDLE, "trigger: silent, name: sim, seconds: «long", "not a duration", '"10m"'),
+    wrong(VARY, "name: vary, parameters: «3", "'parameters'", "a mapping"),
+    wrong(VARY, "name: vary, again: «maybe", "'again'", "true or false"),
+    wrong(VARY, "name: vary, with: «3", "'with'", "a mapping"),
+    wrong(VARY, "name: submit, label: post, rows: «3", "'rows'", "a string"),
+    wrong(VARY, "name: submit-next, groups: «3", "'groups'", "a string or a list"),
+    wrong(VARY, "name: submit-next, groups: sim, order: «up", "'order'", "given, random"),
+    wrong("best: {of: sim, order: E, top: 5}", "best: «3", "'best'", "a mapping"),
+    wrong("top: 5", "top: «many", "'top'", "a share such as 5%"),
+    wrong("top: 5", "top: «101%", "at most 100%"),
+    wrong("top: 5", "columns: «[E]", "'columns'", "a mapping"),
+    wrong("top: 5", "where: «3", "'where'", "a string"),
+    wrong("top: 5", "plot: «3", "'plot'", "a mapping"),
+]
+NAMES = [
+    # parameters
+    wrong("each: [T]", "each: [«t]", "'sim' has no parameter 't'", "'T'"),
+    wrong(VARY, "name: vary, parameters: {«t: 3}", "has no parameter 't'", "'T'"),
+    wrong("top: 5", "by: [«t]", "no parameter 't'", "'T'"),
+    wrong("{T} {d}", "{T} «{D}", "{D}", "'parameters'"),
+    wrong("T: [1, 2]", "T: {from: 1, to: 2, «stpe: 1}", "'step'"),
+    wrong(GROUP, "retry: {times: 3, «wehn: x}", "'when'"),
+    # columns, results
+    wrong("last.energy", "«last.enrgy", "'last.energy'"),
+    wrong("last.energy", "«lats.energy", "'last.energy'"),
+    wrong("each: [T]", "each: [T], when: «mean.enrgy > 3", "'mean.energy'"),
+    wrong("each: [T]", "each: [T], when: «maen.energy > 3", "'mean.energy'"),
+    wrong("each: [T]", "each: [T], when: «count.dones > 3", "'count.done'"),
+    wrong("order: E", "order: «e", "no column 'e'", "'E'"),
+    wrong("top: 5", "where: «e < 3", "'e' is not known", "E"),
+    wrong("order: E, top: 5", "by: [T], columns: {x: «mean.e}", "'mean.e' is not known", "mean.E"),
+    wrong("top: 5", "plot: {x: «t}", "no column 't'", "'T'"),
+    # tables, groups
+    wrong(VARY, "name: submit, label: post, rows: «bset", "no table 'bset'", "'best'"),
+    wrong("of: sim", "of: «smi", "no job group 'smi'", "'sim'"),
+    wrong(VARY, "name: vary, label: «psot", "no job group 'psot'", "'post'"),
+    wrong("name: sim, each: [T]", "name: [sim, «psot]", "no job group 'psot'", "'post'"),
+    wrong("name: sim, each: [T]", "name: sim, when: «sum.best.e > 1", "no column 'e'", "best.E"),
+    wrong("best: {of", "«job: {of", "rows: job", "another name"),
+]
+FORMATS = [
+    wrong("{T} {d}", "«{T:q} {d}", "'q' is no format", "{T:.2f}"),
+    wrong("{T} {d}\n", "{T} «{d:d}\n", "does not fit 0.5", "{d:.2f}"),
+    wrong(VARY, "name: log, message: '«{T:q}'", "'q' is no format"),
+]
+CONTRADICTIONS = [
+    # null that nobody gives
+    wrong(
+        "{name: vary, label: post}",
+        "«{name: submit, label: post}",
+        "'T' of 'post' is null",
+        "with: {parameters: {T: …}}",
+    ),
+    # a sweep of ten million jobs
+    wrong("parameters: {T: [1, 2]", "parameters: «{T: {from: 1, to: 10000000}", "10000000 jobs"),
+    wrong("T: [1, 2]", "T: {from: 1, to: 2, step: «0}", "no end"),
+    wrong(GROUP, "«replicas: 2\n    count: 2", "both 'count' and 'replicas'"),
+    # each where the trigger has no job
+    wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has none", "job-done"),
+    wrong(IDLE, "trigger: start, each: «job", "'start' has none"),
+    wrong(IDLE, "trigger: metric, name: count.sim.done, when: 3, each: «[T]", "needs a job"),
+    wrong(IDLE, "trigger: job-fail, «for: 3, when: exit_code > 3", "no regular ones"),
+    wrong(IDLE, "trigger: job-fail, repetitions: «0", "at least 1", "unlimited"),
+    wrong(
+        f"{IDLE}, action: {{{VARY}}}", "trigger: start, action: {name: «retry}", "'start' has none"
+    ),
+    # tables that refer to each other in a circle
+    wrong(
+        "best: {of: sim, order: E, top: 5}",
+        "«a: {of: sim, by: [T], columns: {x: sum.b.y}}\n"
+        "  b: {of: sim, by: [T], columns: {y: sum.a.x}}",
+        "a -> b -> a",
+    ),
+    # rows: job without rows: true
+    wrong(
+        f"{IDLE}, action: {{{VARY}}}",
+        "trigger: job-done, name: sim, action: {name: submit, label: post, rows: «job}",
+        "rows: true",
+    ),
+    wrong(VARY, "name: submit, label: post, rows: «job", "'rows: job'", "job-done"),
+    wrong("{E: last.energy}", "{«T: last.energy}", "'T' is a parameter", "another name"),
+    wrong("json-lines: {fields: [energy]}", "regex: «{fields: {a: '('}}", "RE2"),
+]
+
+
+def marked(text: str) -> tuple[str, int, int]:
+    """The file, and the line and column at which the sign stood."""
+    before = text[: text.index("«")]
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    return text.replace("«", ""), before.count("\n") + 1, column
+
+
+def ran(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ``ensemble run`` says of a wrong file. Nothing of it may have begun."""
+    monkeypatch.chdir(folder)
+    Path("f.yaml").write_text(text)
+    files = sorted(folder.iterdir())
+    done = CliRunner().invoke(main, ["run", "--executor", "local", "--state", "state", "f.yaml"])
+    assert done.exit_code == 2, done.output
+    assert sorted(folder.iterdir()) == files, "no run was begun, and no job has run"
+    return done.output
+
+
+@pytest.mark.parametrize(("text", "words"), [*TYPES, *NAMES, *FORMATS, *CONTRADICTIONS])
+def test_what_is_wrong_is_told_at_its_place_and_nothing_is_submitted(
+    text: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, line, column = marked(text)
+
+    told = ran(file, tmp_path, monkeypatch)
+
+    assert f"f.yaml:{line}:{column}: " in told, told
+    plain = " ".join(told.split())
+    assert all(word in plain for word in words), told
+
+
+def test_the_study_without_what_is_wrong_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.yaml").write_text(STUDY)
+    done = CliRunner().invoke(main, ["validate", "f.yaml"])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "words"),
+    [
+        ("T,T\n1,2\n", 1, "the column 'T' stands twice"),
+        ("T,e\n1,2\n3\n", 3, "the row has 1 cells, the header 2 columns"),
+        ("", 1, "no points"),
+    ],
+    ids=["doubled column", "ragged row", "nothing"],
+)
+def test_a_table_of_points_with_a_fault_is_told_at_its_line(
+    table: str, line: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "points.csv").write_text(table)
+    text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
+    told = ran(text.replace(GROUP, "points: points.csv"), tmp_path, monkeypatch)
+    assert f"points.csv:{line}" in told, told
+    assert words in told
+
+
+def test_a_table_of_points_without_a_column_that_is_asked_for_is_told_with_those_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "points.csv").write_text("T,e\n1,2\n")
+    text = STUDY.replace("{T: [1, 2], d: 0.5}", "{d: 0.5}")
+    points = "points: {file: points.csv, columns: [«TT]}"
+    file, line, column = marked(text.replace(GROUP, points))
+    told = ran(file, tmp_path, monkeypatch)
+    assert f"f.yaml:{line}:{column}: " in told, told
+    assert "no column 'TT'" in told
