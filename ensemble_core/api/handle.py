@@ -7,14 +7,17 @@ asked between two events of its engine; a kept one is read from its journal.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
+from ensemble_core.cli.asking import user
+from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -278,6 +281,39 @@ class EnsembleRun:
         if self.folder is not None and self.state == "running":
             (self.folder / STOP).write_text(reason, encoding="utf-8")
 
+    def submit(
+        self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any
+    ) -> list[str]:
+        """Submit a group's jobs beside what the rules do; the ids of those that went to the queue
+        at once. ``parameters`` have these values instead of the group's (a list multiplies),
+        ``fields`` are others of the group (``count=2, nodes=4``).
+
+        Raises :class:`UsageError` where the run is not under way, and for what a rule could not ask
+        for either. The journal keeps who asked, here and below; ``ensemble why`` shows it.
+        """
+        if parameters is not None:
+            fields = {**fields, "parameters": dict(parameters)}
+        action = {"name": "submit", "label": group}
+        decided = self._request({**action, "with": fields} if fields else action)
+        return [job["id"] for each in decided if each["type"] == "submit" for job in each["jobs"]]
+
+    def cancel(self, group: str) -> list[str]:
+        """Cancel the jobs of a group; their ids."""
+        decided = self._request({"name": "cancel", "label": group})
+        return [job for each in decided if each["type"] == "cancel" for job in each["jobs"]]
+
+    def set(self, group: str, **fields: Any) -> None:
+        """Change fields of a group for jobs that are submitted from now on."""
+        self._request({"name": "set", "label": group, "with": fields})
+
+    def enable(self, *rules: str) -> None:
+        """Let these rules fire again."""
+        self._request({"name": "enable", "rules": list(rules)})
+
+    def disable(self, *rules: str) -> None:
+        """Keep these rules from firing."""
+        self._request({"name": "disable", "rules": list(rules)})
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
@@ -295,6 +331,17 @@ class EnsembleRun:
         if state == "ended":
             self._over = engine
         return function(engine)
+
+    def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Ask the run for an action, wherever it is under way; what was decided."""
+        by = f"a program of {user()} on {socket.gethostname()}"
+        if self._task is not None:
+            decided = self._task.runtime.request(plain(action), by).result()
+            return [decision.to_dict() for decision in decided]
+        from ensemble_core.journal.requests import ask
+
+        assert self.folder is not None
+        return ask(self.folder, plain(action), by)
 
     def _kept(self) -> KeptRun:
         from ensemble_core.cli.kept_run import KeptRun

@@ -18,7 +18,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import printable
 from ensemble_core.errors import Location, UsageError
 
-__all__ = ["given_values", "request", "switch_rules"]
+__all__ = ["given_values", "request", "switch_rules", "user"]
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
@@ -28,7 +28,7 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
 
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
-        decided = ask(folder, action, f"{_user()} on {socket.gethostname()}")
+        decided = ask(folder, action, f"{user()} on {socket.gethostname()}")
     if as_json:
         click.echo(to_json({"tag": folder.name, "decided": decided}))
     else:
@@ -55,7 +55,8 @@ def _said(decision: Mapping[str, Any]) -> str:
     return str(decision.get("message") or kind)
 
 
-def _user() -> str:
+def user() -> str:
+    """The name of whoever runs this program."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -150,6 +150,46 @@ def test_an_opened_run_of_another_process_is_stopped(tmp_path: Path) -> None:
     run.wait()
 
 
+STEERED = {
+    "jobs": [
+        {"name": "hold", "command": "sleep 600"},
+        {"name": "sim", "command": "echo {x}", "parameters": {"x": [1, 2]}},
+    ],
+    "rules": [
+        {"trigger": "start", "action": {"name": "submit", "label": "hold"}},
+        {"id": "after", "trigger": "job-done", "name": "sim", "repetitions": 99,
+         "action": {"name": "log", "message": "done"}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["in-this-process", "opened"])
+def test_a_run_under_way_is_steered(here: bool) -> None:
+    run = ensemble.run(STEERED, executor="local", options={"slots": 4}, wait=False)
+    started(run)
+    steered = run if here else ensemble.open_run(run.tag)
+    assert steered.submit("sim") == ["sim.0", "sim.1"]
+    assert steered.submit("sim", {"x": 7}, count=2) == ["sim.2", "sim.3"]
+    wait_until(lambda: run.metric("count.sim.done") == 4)
+    steered.disable("after")
+    steered.set("sim", parameters={"x": [5]})
+    assert steered.submit("sim") == ["sim.4"]
+    wait_until(lambda: run.metric("count.sim.done") == 5)
+    rules = {rule.id: rule for rule in run.report().rules}
+    assert (rules["after"].fired, rules["after"].enabled) == (4, False)
+    steered.enable("after")
+    with pytest.raises(ensemble.UsageError, match="did you mean 'sim'"):
+        steered.submit("simm")
+    with pytest.raises(ensemble.EnsembleError, match="y"):
+        steered.submit("sim", {"y": 1})
+    assert steered.cancel("hold") == ["hold.0"]
+    run.wait()
+    jobs = [(row["group"], row.get("x"), row["outcome"]) for row in run.jobs()]
+    assert jobs == [("hold", None, "cancelled")] + [("sim", x, "success") for x in (1, 2, 7, 7, 5)]
+    with pytest.raises(ensemble.UsageError, match=r"not under way|has ended"):
+        steered.submit("sim")
+
+
 def test_a_run_is_begun_and_waited_for_in_a_thread_of_the_program(study: Path) -> None:
     codes: list[int | None] = []
     thread = threading.Thread(
