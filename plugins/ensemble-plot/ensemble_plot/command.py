@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from ensemble_plot.picture import Axis, Picture
     from ensemble_plot.run_history import RunHistory
+    from ensemble_plot.table_picture import TablePicture
+    from ensemble_plot.timeline import Timeline
 
 __all__ = ["plot"]
 
@@ -78,6 +80,8 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 @click.command()
 @click.argument("run", metavar="[RUN]", default="last", shell_complete=complete_runs)
+@click.argument("table", metavar="[TABLE]", required=False)
+@click.option("--timeline", is_flag=True, help="Draw the jobs over time, and where rules fired.")
 @click.option(
     "--variable",
     metavar="NAME,…",
@@ -114,11 +118,17 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     metavar="WxH",
     help="1600x1000 (pixels), 16x10cm or 6x4in.  [default: what the panels need]",
 )
-@click.option("--title", metavar="TEXT", help="In place of the ensemble's name and the run's tag.")
+@click.option(
+    "--title",
+    metavar="TEXT",
+    help="In place of the ensemble's name and the run's tag; a table and a timeline have no other.",
+)
 @state_option
 @json_option
 def plot(
     run: str,
+    table: str | None,
+    timeline: bool,
     variable: tuple[str, ...],
     group: tuple[str, ...],
     job: tuple[str, ...],
@@ -132,20 +142,42 @@ def plot(
     """Draw what a run's jobs reported, and where rules fired.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last', the default; it
-    may be under way. Each variable that observers read in the jobs' output is a panel, each job a
-    curve; marks show where rules fired and jobs were cancelled or failed. With --json the same is
-    printed as data, and a picture is made only where -o says so. Needs matplotlib:
-    pip install 'ensemble-core[plot]>=1.0'.
+    may be under way. With TABLE, one of the ensemble file's tables of results is drawn as its
+    'plot:' says, as a figure for a paper. Without it, each variable that observers read in the
+    jobs' output is a panel, each job a curve; marks show where rules fired and jobs were cancelled
+    or failed. With --json the same is printed as data, and a picture is made only where -o says so.
+    Needs matplotlib: pip install 'ensemble-core[plot]>=1.0'.
     """
 
     with errors_as_json(as_json):
         measures = None if size is None else inches(size)
         draws = output is not None or not as_json
+        beside = (("--variable", variable), ("--job", job), ("--x", axis))
+        wrong = [name for name, value in beside if value and (table is not None or timeline)]
+        wrong += ["--group"] if group and table is not None else []
+        wrong += ["--timeline"] if timeline and table is not None else []
+        if wrong:
+            said = "a table of results" if table is not None else "--timeline"
+            raise click.UsageError(f"{wrong[0]} does not go with {said}")
         if output is not None:
             format_of(output)
             check_place(Path(output))
         if draws:
             need_matplotlib()
+        if table is not None or timeline:
+            with KeptRun(state, run) as kept:
+                other = _of_table(kept, table, title) if table else _over_time(kept, group, title)
+                tag, standing = kept.tag, kept.state
+            path = Path(output or f"{table or tag}.png") if draws else None
+            if path is not None:
+                write(path, drawn(other, format_of(str(path)), measures))
+            if as_json:
+                file = None if path is None else str(path.absolute())
+                told = {"run": tag, "state": standing, "file": file, **other.to_dict()}
+                print_line(to_json(told))
+            elif path is not None:
+                print_line(printable(f"{path}: {table or 'timeline'} of {tag}"))
+            return 0
         with KeptRun(state, run, salvage=True) as kept:
             selection = _Selection(kept, _names(variable), _names(group), _names(job))
             picture = selection.picture(axis, title)
@@ -169,6 +201,33 @@ def plot(
             print_error(damage)
             return 1
     return 0
+
+
+def _of_table(kept: KeptRun, name: str, title: str | None) -> TablePicture:
+    from difflib import get_close_matches
+
+    from ensemble_plot.table_picture import table_picture
+
+    engine = kept.recover(compare=False).engine
+    tables = engine.state.ensemble.tables
+    if name not in tables:
+        near = get_close_matches(name, tables, 1, 0.5)
+        listed = f"it has {', '.join(tables)}" if tables else "its file has no 'results:'"
+        raise UsageError(
+            f"the run has no table {name!r}",
+            hint=f"did you mean {near[0]!r}?" if near else listed,
+            code="no-such-table",
+        )
+    return table_picture(name, tables[name], engine.tables()[name], title)
+
+
+def _over_time(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeline:
+    from contextlib import closing
+
+    from ensemble_plot.timeline import timeline_of
+
+    with closing(kept.jobs()) as jobs:
+        return timeline_of(jobs.rows(), kept.journal, _names(groups), title)
 
 
 class _Selection:

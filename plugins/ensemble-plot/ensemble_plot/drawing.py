@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ensemble_plot.picture import Panel, Picture
 
-__all__ = ["DPI", "FORMATS", "draw"]
+__all__ = ["DPI", "FORMATS", "draw", "figure_bytes", "new_figure"]
 
 #: Dots per inch of a PNG, and what a size in pixels is taken by.
 DPI = 160
@@ -90,15 +90,27 @@ _DENSE = 30.0
 
 def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -> bytes:
     """The picture as a file of this format; ``size`` is its width and height in inches."""
+    return figure_bytes(lambda: _Drawing(picture, size).figure, form)
+
+
+def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
+    """What is drawn, as a file of this format; ``settings`` are matplotlib's beside ours."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font lacks, of room that is scarce
         mpl.rcdefaults()
-        mpl.rcParams.update(_SETTINGS)
-        figure = _Drawing(picture, size).figure
+        mpl.rcParams.update({**_SETTINGS, **settings})
+        figure = draw()
         out = io.BytesIO()
         figure.savefig(out, format=form, dpi=DPI, metadata=FORMATS[form])
     return out.getvalue()
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """A figure of this width and height in inches, with nothing in it."""
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 class _Drawing:
@@ -125,8 +137,7 @@ class _Drawing:
         }
         #: Rules whose names stand in the picture: once each, where it is first.
         self._said: set[str] = set()
-        self.figure = Figure(figsize=size or self._size(), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(self.figure)
+        self.figure = new_figure(size or self._size())
         pads = self.figure.get_layout_engine()
         assert pads is not None
         pads.set(w_pad=0.08, h_pad=0.06, hspace=0.03, wspace=0.04)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_plot.picture import Panel
 
-__all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation"]
+__all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation", "unit_of"]
 
 #: No axis goes beyond: its length would not be a number any more.
 _HUGE = 1e300
@@ -59,6 +59,11 @@ def time_unit(panels: Iterable[Panel]) -> tuple[str, float]:
         ),
         default=0.0,
     )
+    return unit_of(longest)
+
+
+def unit_of(longest: float) -> tuple[str, float]:
+    """The unit in which so many seconds are said, and its seconds."""
     for name, seconds, least in (("d", 86400.0, 3.0), ("h", 3600.0, 3.0), ("min", 60.0, 10.0)):
         if longest >= least * seconds:
             return name, seconds

@@ -13,6 +13,8 @@ from ensemble_core import EnsembleError, UsageError
 
 if TYPE_CHECKING:
     from ensemble_plot.picture import Picture
+    from ensemble_plot.table_picture import TablePicture
+    from ensemble_plot.timeline import Timeline
 
 __all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
 
@@ -64,12 +66,21 @@ def need_matplotlib() -> None:
         raise _no_matplotlib("it is not installed for this Python")
 
 
-def drawn(picture: Picture, form: str, size: tuple[float, float] | None) -> bytes:
+def drawn(
+    picture: Picture | TablePicture | Timeline, form: str, size: tuple[float, float] | None
+) -> bytes:
     """The picture as a file. Raises :class:`UsageError` where matplotlib cannot be used."""
     try:
         from ensemble_plot.drawing import draw
     except ImportError as error:
         raise _no_matplotlib(str(error)) from error
+    from ensemble_plot.table_picture import TablePicture, draw_table
+    from ensemble_plot.timeline import Timeline, draw_timeline
+
+    if isinstance(picture, TablePicture):
+        return draw_table(picture, form, size)
+    if isinstance(picture, Timeline):
+        return draw_timeline(picture, form, size)
     return draw(picture, form, size)
 
 

@@ -1,0 +1,181 @@
+"""A table of results as a figure for a paper: what ``ensemble plot RUN TABLE`` draws.
+
+The table's ``plot:`` says which columns are x and y and which are the errors of others. A panel for
+each y, one below the other; where the table has a further parameter in ``by``, a curve for each of
+its values. No title, small type, the width of a column of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Curve", "TablePicture", "draw_table", "table_picture"]
+
+#: Inches of a figure: the width of a column, and the height of one panel.
+_WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
+#: Curves that a legend can name.
+_MOST = 24
+_SHAPES = ("o", "s", "^", "D", "v", "P")
+_PAPER = {
+    "font.size": 8.0,
+    "axes.grid": False,
+    "axes.edgecolor": "#222222",
+    "axes.spines.right": True,
+    "axes.spines.top": True,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.top": True,
+    "ytick.right": True,
+    "legend.fontsize": 7.0,
+    "legend.frameon": False,
+    "lines.markersize": 3.5,
+    "lines.linewidth": 1.0,
+    # Text in a PDF stays text.
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of one curve, by x; ``errors`` are as many, or none."""
+
+    y: str
+    label: str
+    xs: list[Any]
+    ys: list[float]
+    errors: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePicture:
+    """What is drawn of a table: the curves, in the order of their panels ``ys``."""
+
+    table: str
+    x: str
+    ys: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    title: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The picture as plain data."""
+        return {
+            "table": self.table,
+            "x": self.x,
+            "curves": [
+                {"y": c.y, "label": c.label, "xs": c.xs, "ys": c.ys, "errors": c.errors or None}
+                for c in self.curves
+            ],
+        }
+
+
+def table_picture(
+    name: str, table: Any, rows: Sequence[Mapping[str, Any]], title: str | None
+) -> TablePicture:
+    """What is to be drawn of a table. Raises :class:`UsageError` where it does not say what, or has
+    nothing to draw."""
+    plot = table.plot
+    if not plot:
+        raise UsageError(
+            f"the table {name!r} does not say what is drawn of it",
+            hint="write 'plot: {x: NAME, y: NAME}' beside its columns",
+            code="no-plot",
+        )
+    x, given = str(plot["x"]), plot["y"]
+    ys = (given,) if isinstance(given, str) else tuple(given)
+    errors = plot.get("errors") or {}
+    others = [parameter for parameter in table.by if parameter not in (x, *ys)]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(each) for each in others), []).append(row)
+    if len(groups) > _MOST:
+        raise UsageError(
+            f"the table {name!r} has {len(groups)} curves, one for each {' and '.join(others)}",
+            hint=f"a legend can name {_MOST}: choose some with 'where'",
+            code="too-many",
+        )
+    curves: list[Curve] = []
+    for y in ys:
+        for values, found in groups.items():
+            shown = (
+                (n, f"{v:g}" if isinstance(v, float) else v)
+                for n, v in zip(others, values, strict=True)
+            )
+            label = ", ".join(f"{n} = {v}" for n, v in shown)
+            points = [row for row in found if row.get(x) is not None and _is_number(row.get(y))]
+            if all(_is_number(row[x]) for row in points):
+                points.sort(key=lambda row: float(row[x]))
+            error = errors.get(y)
+            curve = Curve(
+                y,
+                label,
+                [row[x] for row in points],
+                [float(row[y]) for row in points],
+                [float(row[error]) if _is_number(row.get(error)) else 0.0 for row in points]
+                if error
+                else [],
+            )
+            if points:
+                curves.append(curve)
+    if not curves:
+        raise UsageError(
+            f"the table {name!r} has nothing to draw: no row has {x} and {' or '.join(ys)}",
+            hint=f"'ensemble results RUN {name}' shows it",
+            code="nothing-to-draw",
+        )
+    return TablePicture(name, x, ys, tuple(curves), title)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
+
+
+def draw_table(picture: TablePicture, form: str, size: tuple[float, float] | None = None) -> bytes:
+    """The figure as a file of this format; ``size`` is its width and height in inches."""
+    from ensemble_plot.drawing import figure_bytes, new_figure
+
+    drawn = [y for y in picture.ys if any(curve.y == y for curve in picture.curves)]
+
+    def draw() -> Any:
+        figure = new_figure(size or (_WIDTH, _HEIGHT * len(drawn)))
+        grid = figure.subplots(len(drawn), 1, squeeze=False, sharex=True)
+        for (ax,), y in zip(grid, drawn, strict=True):
+            _panel(ax, [c for c in picture.curves if c.y == y], y, legend=y == drawn[0])
+        _plain(grid[-1][0].set_xlabel(picture.x))
+        if picture.title is not None:
+            _plain(figure.suptitle(picture.title, fontsize=9))
+        return figure
+
+    return figure_bytes(draw, form, _PAPER)
+
+
+def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
+    from ensemble_plot.colours import style_of
+
+    for place, curve in enumerate(curves):
+        ax.errorbar(
+            curve.xs,
+            curve.ys,
+            yerr=curve.errors or None,
+            color=style_of(place % 12).colour,
+            marker=_SHAPES[place % len(_SHAPES)],
+            linestyle=style_of(place % 12).dashes,
+            capsize=2.0,
+            elinewidth=0.8,
+            label=curve.label or None,
+        )
+    _plain(ax.set_ylabel(y))
+    if legend and any(curve.label for curve in curves):
+        for text in ax.legend().get_texts():
+            _plain(text)
+
+
+def _plain(text: Any) -> None:
+    """A name is what it says: no formulas in it."""
+    text.set_parse_math(False)

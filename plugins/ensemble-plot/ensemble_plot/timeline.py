@@ -1,0 +1,190 @@
+"""Jobs over time: what ``ensemble plot RUN --timeline`` draws.
+
+Each job is a bar from its start to its end, light before it while it waited, in the colour of its
+group; jobs that ran one after another share a line. Marks at the top show where rules fired.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core import UsageError
+from ensemble_plot.measures import shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ensemble_core.cli.toolkit import Journal
+
+__all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
+
+_WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
+#: Rules that are named, and firings of one that are marked.
+_RULES, _MARKS = 12, 2000
+_FILLS = ("#F0E442", "#ffffff")
+_FAILED, _CANCELLED = "#222222", "#999999"
+_SHAPES = ("v", "D", "o", "s", "^", "P", "*", "X", "<", ">", "h", "p")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A job on its line. Times are seconds since the run began; ``start`` ``None``: it never
+    ran."""
+
+    job: str
+    group: str
+    line: int
+    submitted: float
+    start: float | None
+    end: float
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The bars, how many lines they have, and when each rule fired."""
+
+    bars: list[Bar]
+    lines: int
+    firings: dict[str, list[float]]
+    title: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The timeline as plain data."""
+        names = Bar.__slots__
+        return {
+            "bars": [{name: getattr(bar, name) for name in names} for bar in self.bars],
+            "lines": self.lines,
+            "firings": self.firings,
+        }
+
+
+def timeline_of(
+    jobs: Iterable[Mapping[str, Any]],
+    journal: Journal,
+    groups: Sequence[str],
+    title: str | None,
+) -> Timeline:
+    """The timeline of these rows of jobs, those of ``groups`` if there are any. Raises
+    :class:`UsageError` where there is nothing to draw."""
+    began: float | None = None
+    last = 0.0
+    firings: dict[str, list[float]] = {}
+    for row in journal.rows():
+        began = row.time if began is None else began
+        last = max(last, row.time - began)
+        if row.decisions is not None and '"type":"fired"' in row.decisions:
+            for decision in json.loads(row.decisions):
+                if decision["type"] == "fired":
+                    firings.setdefault(str(decision.get("rule")), []).append(row.time - began)
+    begin = began or 0.0
+    found = [row for row in jobs if not groups or row["group"] in groups]
+    if not found:
+        raise UsageError(
+            "the run has no jobs" + (f" of {' or '.join(groups)}" if groups else ""),
+            hint="'ensemble jobs RUN' lists them",
+            code="nothing-to-draw",
+        )
+    found.sort(key=lambda row: (row.get("started") or row["submitted"], row["group"], row["index"]))
+    bars: list[Bar] = []
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    lines = 0
+    for job in found:
+        started = job.get("started")
+        submitted = job["submitted"] - begin
+        start = None if started is None else started - begin
+        end = job["finished"] - begin if job.get("finished") is not None else last
+        if start is None:
+            end = submitted
+        first = submitted if start is None else start
+        while busy and busy[0][0] <= first:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        line = heapq.heappop(free) if free else lines
+        lines = max(lines, line + 1)
+        heapq.heappush(busy, (end, line))
+        name = f"{job['group']}.{job['index']}"
+        bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"]))
+    return Timeline(bars, lines, firings, title)
+
+
+def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
+    """The picture as a file of this format; ``size`` is its width and height in inches."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    from ensemble_plot.colours import style_of
+    from ensemble_plot.drawing import figure_bytes, new_figure
+    from ensemble_plot.measures import unit_of
+
+    longest = max(bar.end for bar in timeline.bars)
+    longest = max([longest, *(time for times in timeline.firings.values() for time in times)])
+    unit, by = unit_of(longest)
+    groups = list(dict.fromkeys(bar.group for bar in timeline.bars))
+    colours = {group: style_of(place % 12).colour for place, group in enumerate(groups)}
+
+    def draw() -> Any:
+        figure = new_figure(size or (_WIDTH, _HEIGHT))
+        ax = figure.subplots()
+        _bars(ax, timeline, colours, by)
+        handles: list[Any] = [Patch(color=colours[group], label=group) for group in groups]
+        outcomes = {bar.outcome for bar in timeline.bars}
+        for outcome, colour in (("failed", _FAILED), ("cancelled", _CANCELLED)):
+            if outcome in outcomes:
+                handles.append(Line2D([], [], color=colour, lw=2.5, label=f"then {outcome}"))
+        top = -0.9 - 0.03 * timeline.lines
+        for place, (rule, times) in enumerate(list(timeline.firings.items())[:_RULES]):
+            ink, shape = _FILLS[place % 2], _SHAPES[place]
+            shown = [time / by for time in times[:_MARKS]]
+            ax.plot(shown, [top] * len(shown), shape, color=ink, ms=4, mec="#222222", mew=0.4)
+            mark = {"color": ink, "marker": shape, "mec": "#222222", "mew": 0.4, "ms": 5}
+            label = f"{shorten(rule, 24)} fired"
+            handles.append(Line2D([], [], linestyle="none", label=label, **mark))
+        ax.set_ylim(timeline.lines - 0.4, top - 0.7 - 0.02 * timeline.lines)
+        ax.set_yticks([])
+        ax.set_ylabel(f"jobs at once (at most {timeline.lines})")
+        ax.set_xlabel(f"time since the start ({unit})")
+        legend = figure.legend(handles=handles, loc="outside right upper", fontsize=7)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        if timeline.title is not None:
+            figure.suptitle(timeline.title, fontsize=9).set_parse_math(False)
+        return figure
+
+    return figure_bytes(draw, form, {"font.size": 8.0, "axes.grid.axis": "x", "pdf.fonttype": 42})
+
+
+def _bars(ax: Axes, timeline: Timeline, colours: Mapping[str, str], by: float) -> None:
+    from matplotlib.collections import PolyCollection
+
+    def boxes(bars: Iterable[tuple[float, float, int]], height: float) -> list[Any]:
+        half = height / 2
+        return [
+            [(a / by, n - half), (b / by, n - half), (b / by, n + half), (a / by, n + half)]
+            for a, b, n in bars
+        ]
+
+    waits = [(b.submitted, b.start or b.submitted, b.line) for b in timeline.bars]
+    faint = {"facecolors": "#cccccc", "linewidths": 0, "zorder": 1.5}
+    ax.add_collection(PolyCollection(boxes(waits, 0.12), **faint))
+    for group, colour in colours.items():
+        runs = [
+            (b.start, b.end, b.line)
+            for b in timeline.bars
+            if b.group == group and b.start is not None
+        ]
+        thin = 0.3 if timeline.lines <= 60 else 0.0
+        made = {"facecolors": colour, "edgecolors": "#ffffff", "linewidths": thin, "zorder": 2}
+        ax.add_collection(PolyCollection(boxes(runs, 0.8), **made))
+    # The end of a job that did not succeed.
+    for outcome, colour in (("failed", _FAILED), ("cancelled", _CANCELLED)):
+        ends = [(b.end / by, b.line) for b in timeline.bars if b.outcome == outcome]
+        if ends:
+            xs, lines = zip(*ends, strict=True)
+            low, high = [n - 0.4 for n in lines], [n + 0.4 for n in lines]
+            ax.vlines(xs, low, high, colors=colour, lw=2, zorder=3)
+    ax.autoscale_view()

@@ -1,0 +1,146 @@
+"""``ensemble plot RUN TABLE`` and ``--timeline``: figures of results, and of jobs over time."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import ensemble_core as ensemble
+from ensemble_core.cli.main import main
+
+STUDY = """
+jobs:
+  - {name: sim, command: "echo m={T}{L}", parameters: {T: [3, 1, 2], L: [8, 16]}, replicas: 2,
+     observe: {key-value: {}}, result: {m: last.m}}
+  - {name: bad, command: 'false'}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {id: then, trigger: idle, name: sim, action: {name: submit, label: bad}}
+  - {trigger: job-fail, name: bad, action: {name: log, message: bad}}
+results:
+  curve: {of: sim, by: [T, L], columns: {m: mean.m, e: error.m, n: n},
+          plot: {x: T, y: [m, n], errors: {m: e}}}
+  one: {of: sim, by: [T], columns: {m: mean.m}, plot: {x: T, y: m}}
+  none: {of: sim, where: m > 1e9, columns: {m: m}, plot: {x: index, y: m}}
+  silent: {of: sim, columns: {m: m}}
+"""
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plots")
+    (folder / "study.yaml").write_text(STUDY)
+    run = ensemble.run(folder / "study.yaml", executor="local", state=folder, tag="t")
+    assert run.exit_code == 0
+    return folder
+
+
+def plot(state: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plot", "t", *arguments, "--state", str(state)])
+
+
+def data(state: Path, *arguments: str) -> dict[str, Any]:
+    result = plot(state, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_table_is_a_panel_for_each_y_and_a_curve_for_each_other_parameter(state: Path) -> None:
+    curves = data(state, "curve")["curves"]
+    assert [(c["y"], c["label"], c["xs"], c["ys"]) for c in curves] == [
+        ("m", "L = 8", [1, 2, 3], [18.0, 28.0, 38.0]),
+        ("m", "L = 16", [1, 2, 3], [116.0, 216.0, 316.0]),
+        ("n", "L = 8", [1, 2, 3], [2.0] * 3),
+        ("n", "L = 16", [1, 2, 3], [2.0] * 3),
+    ]
+    assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
+    assert [c["label"] for c in data(state, "one")["curves"]] == [""]
+
+
+def test_a_figure_has_the_size_that_was_asked_for_in_any_format(
+    state: Path, tmp_path: Path
+) -> None:
+    for ending in ("png", "pdf", "svg"):
+        file = tmp_path / f"figure.{ending}"
+        result = plot(state, "curve", "-o", str(file), "--size", "8.6x12cm")
+        assert result.exit_code == 0, result.output
+        content = file.read_bytes()
+        if ending == "png":
+            width, height = struct.unpack(">II", content[16:24])
+            assert (width, height) == (int(8.6 / 2.54 * 160), int(12 / 2.54 * 160))
+        elif ending == "pdf":
+            box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", content)
+            assert box is not None
+            assert [float(each) / 72 * 2.54 for each in box.groups()] == pytest.approx(
+                [8.6, 12], abs=0.01
+            )
+        else:
+            found = re.search(rb'width="([\d.]+)pt" height="([\d.]+)pt"', content)
+            assert found is not None
+            assert float(found[1]) / 72 * 2.54 == pytest.approx(8.6, abs=0.01)
+
+
+def test_a_figure_has_a_title_only_where_one_is_asked_for(state: Path, tmp_path: Path) -> None:
+    plain, titled = tmp_path / "plain.svg", tmp_path / "titled.svg"
+    assert plot(state, "one", "-o", str(plain)).exit_code == 0
+    assert plot(state, "one", "-o", str(titled), "--title", "Figure 1").exit_code == 0
+    assert plain.read_text().count("<!-- Figure 1 -->") == 0
+    assert titled.read_text().count("<!-- Figure 1 -->") == 1
+    assert "<!-- T -->" in plain.read_text()
+    assert plot(state, "one", "-o", str(titled)).exit_code == 0
+    assert titled.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["silent"], 2, "does not say what is drawn of it"),
+        (["none"], 2, "has nothing to draw: no row has index and m"),
+        (["curv"], 2, "did you mean 'curve'"),
+        (["curve", "--variable", "m"], 2, "--variable does not go with a table"),
+        (["curve", "--timeline"], 2, "--timeline does not go with a table"),
+        (["--timeline", "--x", "time"], 2, "--x does not go with --timeline"),
+        (["--timeline", "--group", "simm"], 2, "the run has no jobs of simm"),
+        (["curve", "-o", "figure.gif"], 2, "let it end with .png, .svg, .pdf"),
+        (["curve", "-o", "figure.png", "--size", "8"], 2, "16x10cm"),
+        (["curve", "-o", "none/figure.png"], 2, "there is no folder none"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = plot(state, *arguments)
+    assert result.exit_code == code
+    assert said in f"{result.stderr} {result.exception}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_timeline_has_a_bar_for_each_job_and_the_firings(state: Path, tmp_path: Path) -> None:
+    told = data(state, "--timeline")
+    assert len(told["bars"]) == 13
+    assert {bar["group"] for bar in told["bars"]} == {"sim", "bad"}
+    assert [bar["outcome"] for bar in told["bars"]][-1] == "failed"
+    assert sorted(told["firings"]) == ["begin", "rule-3", "then"]
+    for bar in told["bars"]:
+        assert 0 <= bar["submitted"] <= bar["start"] <= bar["end"]
+    for line in range(told["lines"]):  # nothing is on top of another
+        spans = sorted((b["start"], b["end"]) for b in told["bars"] if b["line"] == line)
+        assert all(one[1] <= other[0] for one, other in pairwise(spans))
+    assert {bar["group"] for bar in data(state, "--timeline", "--group", "bad")["bars"]} == {"bad"}
+    file = tmp_path / "timeline.png"
+    assert plot(state, "--timeline", "-o", str(file)).exit_code == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
