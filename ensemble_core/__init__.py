@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
+    from ensemble_core.plugin.polled.executor import PolledExecutor as PolledExecutor
+    from ensemble_core.plugin.polled.executor import QueueJob as QueueJob
+    from ensemble_core.plugin.polled.job_script import Batch as Batch
     from ensemble_core.plugin.resizer import Resized as Resized
     from ensemble_core.plugin.resizer import Resizer as Resizer
 
@@ -93,6 +96,8 @@ else:
             "StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",
+        "plugin.polled.executor": "PolledExecutor QueueJob",
+        "plugin.polled.job_script": "Batch",
         "plugin.resizer": "Resized Resizer",
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

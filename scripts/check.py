@@ -42,7 +42,14 @@ TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 2
 #: Parts that take long, to begin with.
-LONGEST = ("core", "ensemble-slurm", "ensemble-flux", "ensemble-service", "checkout")
+LONGEST = (
+    "core",
+    "ensemble-slurm",
+    "ensemble-gridengine",
+    "ensemble-flux",
+    "ensemble-service",
+    "checkout",
+)
 #: The line that pytest ends with, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
@@ -309,6 +316,15 @@ def slurm() -> str:
     return f"Slurm: tests ran with {done.stdout.strip() or 'an unknown version'} ({command})"
 
 
+def gridengine() -> str:
+    """Whether the tests of ensemble-gridengine ran with a real Grid Engine."""
+    if any(
+        why.startswith("no Grid Engine") for each in RESULTS.skipped.values() for why, _ in each
+    ):
+        return "!! Grid Engine: NO test with a real Grid Engine was run, for want of one"
+    return "Grid Engine: tests ran with a cell of their own"
+
+
 def last_section(whole: float) -> None:
     heading("RESULT")
     for name, seconds in RESULTS.took.items():
@@ -333,6 +349,8 @@ def last_section(whole: float) -> None:
         print(flux())
     if RESULTS.closing.keys() & {"checkout", "ensemble-slurm"}:
         print(slurm())
+    if RESULTS.closing.keys() & {"checkout", "ensemble-gridengine"}:
+        print(gridengine())
     for name, line in sorted(RESULTS.closing.items(), key=lambda item: item[0] == "core"):
         print(f"{name}: {line}")
 

@@ -1,0 +1,200 @@
+"""The executor ``gridengine``: what Grid Engine's commands are told, and what they say. The rest is
+:class:`PolledExecutor`'s. See the README."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+from xml.etree import ElementTree as ET
+
+from ensemble_core import Batch, ExecutorError, Job, PolledExecutor, QueueJob
+
+__all__ = ["GridEngineExecutor"]
+
+#: What is said where qmaster is away, busy or starting.
+_AWAY = (
+    "unable to contact qmaster", "unable to send message", "commlib error", "got select error",
+    "got send error", "got read error", "connection refused", "timeout", "try again later",
+    "failed receiving gdi request", "qmaster is not alive",
+)  # fmt: skip
+_FULL = ("exceed", "only has limit of", "job is rejected because a limit", "maximum number of jobs")
+#: Ids that one ``qdel`` is given.
+_AT_ONCE = 200
+#: What ``-p`` is lowered by for each step that ``urgency`` is below the usual 16.
+_STEP = 50
+
+
+class GridEngineExecutor(PolledExecutor):
+    """Runs jobs on a Grid Engine cluster; see the README for what it promises."""
+
+    name: ClassVar[str] = "gridengine"
+    most_jobs: ClassVar[int] = 1000
+    task_place: ClassVar[str] = "$SGE_TASK_ID"
+    task_id: ClassVar[str] = '$JOB_ID$(case $SGE_TASK_ID in [0-9]*) echo ".$SGE_TASK_ID";; esac)'
+    own_variables: ClassVar[tuple[str, ...]] = (
+        "SGE_TASK", "SGE_JOB_SPOOL", "JOB_", "PE_", "NSLOTS", "NHOSTS", "NQUEUES", "TMPDIR",
+        "QUEUE", "RESTARTED", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        queue: str | None = None,
+        project: str | None = None,
+        environment: str | None = None,
+        gpu: str | None = None,
+        poll: float = 15.0,
+    ) -> None:
+        self._site = {"queue": queue, "project": project}
+        self._environment = environment
+        self._gpu = gpu
+        self.poll = poll
+
+    # -- the queue -----------------------------------------------------------------------------
+
+    def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
+        """What a command says. ``fine`` is what it may say where it fails and that is no error."""
+        code, out, err = self.command(words)
+        said = f"{err}\n{out}".strip()
+        lower = said.lower()
+        if code == 0 or (fine and re.search(fine, lower)):
+            return out
+        text = " ".join(line.strip() for line in said.splitlines())[:600]
+        what = text or f"{words[0]} ended with exit code {code}"
+        if any(part in lower for part in _AWAY):
+            hint = "is qmaster up? 'qconf -sss' tells"
+            raise ExecutorError(what, hint=hint, code="no-answer", transient=True)
+        full = any(part in lower for part in _FULL)
+        raise ExecutorError(what, code="full" if full else "refused")
+
+    def connect(self) -> None:
+        if shutil.which("qsub") is None:
+            hint = "source the settings.sh of the Grid Engine cell, or run on a submit host"
+            raise ExecutorError("qsub is not on the PATH", hint=hint, code="no-gridengine")
+        self._run_command(["qconf", "-sss"])
+
+    def wrong(self, job: Job) -> str | None:
+        if job.nodes > 1:
+            return (
+                f"it asks for {job.nodes} nodes, and jobs of several nodes are not started here: "
+                "say nodes: 1 and 'tasks'"
+            )
+        if job.cores > 1 and self._environment is None:
+            return (
+                f"it asks for {job.cores} cores, and no parallel environment is named: run with "
+                "-o environment=NAME ('qconf -spl' lists them)"
+            )
+        if job.gpus and self._gpu is None:
+            return "it asks for GPUs, and it is not said what they are called: -o gpu=NAME"
+        return None
+
+    def words(self, batch: Batch) -> list[str]:
+        """The command line that hands a batch in."""
+        job = batch.job
+        options = job.options.get(self.name, {})
+        words = [
+            *("qsub", "-terse", "-N", batch.name, "-S", "/bin/bash", "-cwd", "-r", "n"),
+            # The wrapper is told (SIGUSR2) before it is killed, and ends what it has started.
+            *("-notify", "-o", "/dev/null", "-e", "/dev/null"),
+        ]
+        if len(batch.jobs) > 1:
+            words += ["-t", f"1-{len(batch.jobs)}"]
+        if job.urgency == 0:
+            words.append("-h")
+        elif job.urgency < 16:
+            words += ["-p", str((job.urgency - 16) * _STEP)]
+        if job.cores > 1:
+            words += ["-pe", str(self._environment), str(job.cores)]
+        resources = dict(options.get("resources", {}))
+        if job.duration:  # ours comes first: this is for the scheduler, and for want of it
+            resources.setdefault("h_rt", int(job.duration + self.grace + 60))
+        if job.gpus:
+            resources[str(self._gpu)] = job.gpus
+        for name, value in resources.items():
+            words += ["-l", f"{name}={value}"]
+        for name, flag in (("queue", "-q"), ("project", "-P")):
+            value = options.get(name, self._site[name])
+            if value is not None:
+                words += [flag, value]
+        return [*words, batch.script]
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        out = self._run_command(self.words(batch))
+        match = re.search(r"^(\d+)(\.\S+)?$", out, re.M)
+        if match is None:
+            raise ExecutorError(f"qsub said {out.strip()[:200]!r}", code="garbled", transient=True)
+        return _ids(match[1], len(batch.jobs))
+
+    def _jobs(self) -> Iterator[tuple[str, str, str]]:
+        """Name, id and state of this user's jobs."""
+        out = self._run_command(["qstat", "-xml", "-g", "d", "-u", getpass.getuser()])
+        try:
+            rows = list(ET.fromstring(out).iter("job_list"))
+        except ET.ParseError as error:
+            what = f"qstat printed something else than XML: {error}"
+            raise ExecutorError(what, code="garbled", transient=True) from None
+        for row in rows:
+            number, task = row.findtext("JB_job_number", ""), row.findtext("tasks")
+            id_ = f"{number}.{task}" if task else number
+            yield row.findtext("JB_name", ""), id_, row.findtext("state", "")
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        for _, id_, state in self._jobs():
+            if "E" in state:
+                note = f"in error ('qstat -j {id_.partition('.')[0]}' says why; 'qmod -cj' clears)"
+                yield QueueJob(id_, "stuck", note=note)
+            else:
+                yield QueueJob(id_, "waiting" if "w" in state else "running")
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        found = {id_.partition(".")[0] for called, id_, _ in self._jobs() if called == name}
+        return _ids(min(found), size) if found else None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        whole: dict[str, list[str]] = defaultdict(list)
+        for id_ in ids:
+            whole[id_.partition(".")[0]].append(id_)
+        words = [id_ for tasks in whole.values() for id_ in tasks]
+        for at in range(0, len(words), _AT_ONCE):
+            some = words[at : at + _AT_ONCE]
+            self._run_command(["qdel", *some], fine=r"does not exist|registered|has deleted")
+
+    def nodes(self) -> Mapping[str, float]:
+        """Slots, as cores: of the queue that jobs go to, or of all."""
+        words = ["qstat", "-g", "c"]
+        if self._site["queue"] is not None:
+            words += ["-q", self._site["queue"]]
+        up = free = 0
+        for line in self._run_command(words).splitlines()[2:]:
+            fields = line.split()
+            if len(fields) >= 8 and all(field.isdigit() for field in fields[-7:]):
+                total, _, lost = (int(field) for field in fields[-3:])
+                up += max(0, total - lost)
+                free += int(fields[-4])
+        return {"cores.up": float(up), "cores.free": float(min(up, free))}
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        """From the accounting file, where this machine can read it."""
+        for number in sorted({id_.partition(".")[0] for id_ in ids})[:20]:
+            code, out, _ = self.command(["qacct", "-j", number])
+            for part in out.split("=" * 62) if code == 0 else ():
+                fields = dict(re.findall(r"^(\w+)\s+(.*?)\s*$", part, re.M))
+                task = fields.get("taskid", "undefined")
+                status = re.match(r"\d+", fields.get("exit_status", ""))
+                if fields.get("jobnumber") == number and status is not None:
+                    rc = int(status[0])
+                    failed = fields.get("failed", "0")
+                    yield QueueJob(
+                        number if task == "undefined" else f"{number}.{task}",
+                        "over",
+                        status=rc - 128 if 128 < rc < 160 else (rc & 0xFF) << 8 or 1 << 8,
+                        note="" if failed.strip() == "0" else f"Grid Engine: {failed}",
+                    )
+
+
+def _ids(number: str, size: int) -> list[str]:
+    return [number] if size == 1 else [f"{number}.{task}" for task in range(1, size + 1)]

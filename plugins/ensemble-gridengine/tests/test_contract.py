@@ -1,0 +1,77 @@
+"""The contract of executors, on a real Grid Engine; and its decisions, and its crashes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from ensemble_gridengine import ensemble_executors
+from ensemble_gridengine.executor import GridEngineExecutor
+
+from ensemble_core import Cause, Executor
+from ensemble_core.testing import CrashSuite, DecisionSuite, ExecutorContract, Session
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+NAMES = (
+    "backoff", "custom-action", "failure-handling", "grow-shrink", "heartbeat", "hello-world",
+    "json-lines", "parameter-sweep", "terminate",
+)  # fmt: skip
+OPTIONS = ("-o", "poll=1", "-o", "environment=smp")
+
+
+def files() -> list[Path]:
+    """Examples of the project, where it is around, and those of the first implementation."""
+    folder = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
+    own = [path for name in NAMES if (path := EXAMPLES / f"{name}.yaml").exists()]
+    return [*own, *sorted([*folder.glob("*-example.yaml"), *folder.glob("hello-*.yaml")])]
+
+
+@pytest.mark.usefixtures("cluster")
+class TestGridEngine(ExecutorContract):
+    (plugin,) = ensemble_executors()
+    contains = False  # Grid Engine signals process groups
+    many: ClassVar[int] = 20
+
+    @pytest.fixture(autouse=True)
+    def _inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+        monkeypatch.chdir(tmp_path)
+        self.cluster = cluster
+
+    def make_executor(self) -> Executor:
+        return GridEngineExecutor(poll=1.0, environment="smp")
+
+    def end_by_submit(self, session: Session) -> Cause:
+        """Also of a job that the queue refuses: there is no such queue."""
+        job = session.job(*self.succeeding, options={"gridengine": {"queue": "none.q"}})
+        session.run(job)
+        assert session.cause(job) == super().end_by_submit(session)
+        return session.cause(job)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("cluster")
+class TestDecisions(DecisionSuite):
+    executor = "gridengine"
+    options = OPTIONS
+    files = tuple(files())
+    refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
+    timed = ("backoff.yaml", "heartbeat.yaml")
+
+
+@pytest.mark.timeout(600)
+class TestCrashes(CrashSuite):
+    executor = "gridengine"
+    options = OPTIONS
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def active(self) -> int:
+        self.cluster.wait_idle()
+        return len(self.cluster.jobs())
