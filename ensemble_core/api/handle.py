@@ -22,6 +22,7 @@ from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
+    from ensemble_core.cli.interrupts import How
     from ensemble_core.cli.kept_run import KeptRun
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
@@ -70,8 +71,8 @@ class EnsembleRun:
 
     @property
     def state(self) -> str:
-        """``running``, ``ended``, ``interrupted`` (it can be resumed) … as ``ensemble runs`` says
-        it; ``failed`` where it could not begin."""
+        """``running``, ``ended``, ``stopped`` or ``interrupted`` (both can be resumed) …, as
+        ``ensemble runs`` says it; ``failed`` where it could not begin."""
         task = self._task
         if task is not None and not task.done.is_set():
             return "running"
@@ -82,7 +83,8 @@ class EnsembleRun:
 
             return look(self.folder).state
         if task is not None and task.outcome is not None:
-            return "ended" if task.outcome.over else "interrupted"
+            stopped = "stopped" if task.outcome.stopped else "interrupted"
+            return "ended" if task.outcome.over else stopped
         return "failed"
 
     @property
@@ -212,10 +214,9 @@ class EnsembleRun:
 
         heard: list[int] = []
 
-        def stop(reason: str, exit_code: int, again: bool) -> None:
+        def stop(reason: str, exit_code: int, how: How) -> None:
             heard.append(exit_code)
-            if again or task.runtime.engine.state.ended is None:
-                task.stop(reason, exit_code)
+            task.stop(reason, exit_code, how)
 
         if threading.current_thread() is threading.main_thread():
             with Interrupts(stop):
@@ -269,17 +270,19 @@ class EnsembleRun:
         return self
 
     def stop(self, reason: str = "stopped by the program") -> None:
-        """Ask the run to end, wherever it is under way: nothing more is submitted, and its jobs are
-        cancelled. Returns at once. A second time: a run of this process leaves at once."""
+        """Ask the run to stop, wherever it is under way, as ``ensemble stop`` does: ``ensemble
+        resume`` goes on with it. Returns at once. A second time: a run of this process leaves at
+        once."""
         task = self._task
         if task is not None:
             if not task.done.is_set():
-                task.stop(reason)
+                again = task.runtime.engine.state.ended is not None
+                task.stop(reason, how="leave" if again else "stop")
             return
-        from ensemble_core.journal.run_store import STOP
+        from ensemble_core.journal.run_store import HALT
 
         if self.folder is not None and self.state == "running":
-            (self.folder / STOP).write_text(reason, encoding="utf-8")
+            (self.folder / HALT).write_text(reason, encoding="utf-8")
 
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any

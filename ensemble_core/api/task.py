@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from ensemble_core.cli.console import Narrator, OutputLine
-from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.cli.interrupts import How, Interrupts
 from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import Feed
@@ -26,7 +26,7 @@ from ensemble_core.model.events import Event
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.program import Program
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.runtime.controller import Outcome, Runtime
+from ensemble_core.runtime.controller import STOPPED, Outcome, Runtime
 
 if TYPE_CHECKING:
     from ensemble_core.model.decisions import Decision
@@ -109,9 +109,11 @@ class Task:
             _LOG.warning("%s", text)
         self._thread.start()
 
-    def stop(self, reason: str, exit_code: int = 130) -> None:
-        """Ask the run to end: what is active is cancelled. A second time: leave at once."""
-        self.runtime.stop(reason, exit_code)
+    def stop(self, reason: str, exit_code: int = STOPPED, how: How = "stop") -> None:
+        """Ask the run to stop, or to end; where it does, to leave at once."""
+        ended = self.runtime.engine.state.ended
+        if how == "leave" or ended is None or (how == "end" and ended.stopped):
+            self.runtime.stop(reason, exit_code, end=how == "end")
 
     def tell_when_done(self, function: Callable[[], None]) -> None:
         """Call this once the run is over, on the run's thread; at once where it is."""
@@ -128,16 +130,12 @@ class Task:
     def _main(self) -> None:
         kept = self._kept
 
-        def asked(reason: str, exit_code: int, again: bool) -> None:
-            if again or self.runtime.engine.state.ended is None:
-                self.stop(reason, exit_code)
-
         try:
             with kept if kept is not None else contextlib.nullcontext(), self._output:
                 try:
                     folder = kept.folder if kept is not None else None
                     desk = Desk(folder, self.runtime.request) if folder is not None else None
-                    with Interrupts(asked, folder, desk):
+                    with Interrupts(self.stop, folder, desk):
                         self.outcome = self.runtime.run()
                 finally:
                     problem = kept.end(self.outcome) if kept is not None else None

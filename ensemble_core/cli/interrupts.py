@@ -1,11 +1,11 @@
 """Interrupts of a run: Ctrl-C, the signals by which terminals and queues end programs, and what
-``ensemble cancel`` asks for.
+``ensemble cancel`` and ``ensemble stop`` ask for.
 
-Only a controller installs these. The first asks the run to stop: nothing more is submitted and
-its jobs are cancelled. Another Ctrl-C leaves at once. A thread of its own hears of signals through
-a pipe that the interpreter writes to: a handler runs only when the main thread gets to it, and a
-signal that comes just before that thread begins to wait for an event would wait with it, perhaps
-for hours.
+Only a controller installs these. The first asks the run to stop, so that a resume goes on with it;
+another leaves at once. ``ensemble cancel`` asks it to end. A thread of its own hears of signals
+through a pipe that the interpreter writes to: a handler runs only when the main thread gets to it,
+and a signal that comes just before that thread begins to wait for an event would wait with it,
+perhaps for hours.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from ensemble_core.journal.run_store import leave_asked, stop_asked
+from ensemble_core.journal.run_store import halt_asked, leave_asked, stop_asked
+from ensemble_core.runtime.controller import STOPPED
 
-__all__ = ["Interrupts"]
+__all__ = ["How", "Interrupts"]
+
+#: To stop, so that a resume goes on; to end; not to wait for what either takes.
+How = Literal["stop", "end", "leave"]
 
 _WORDS = {
     signal.SIGINT: "interrupted (Ctrl-C)",
@@ -38,15 +43,15 @@ _ECHO = 0.3
 
 class Interrupts:
     """Turns signals into stops while its ``with`` block runs, and restores what was there; and what
-    ``ensemble cancel`` leaves in the run's ``folder``, if it has one.
+    ``ensemble cancel`` and ``ensemble stop`` leave in the run's ``folder``, if it has one.
 
-    ``stop`` is given the reason, the exit code and whether this is the second time; it is called
-    on a thread of this object, and so is ``desk``, now and then: it answers what users ask.
+    ``stop`` is given the reason, the exit code and how to stop; it is called on a thread of this
+    object, and so is ``desk``, now and then: it answers what users ask.
     """
 
     def __init__(
         self,
-        stop: Callable[[str, int, bool], None],
+        stop: Callable[[str, int, How], None],
         folder: Path | None = None,
         desk: Callable[[], None] | None = None,
     ) -> None:
@@ -54,6 +59,7 @@ class Interrupts:
         self._folder = folder
         self._desk = desk
         self._cancelled_by: str | None = None
+        self._stopped_by: str | None = None
         self._first: float | None = None
         self._woken_before: int | None = None
         self._before: dict[signal.Signals, object] = {}
@@ -101,23 +107,27 @@ class Interrupts:
                 self._desk()
 
     def _look(self, folder: Path) -> None:
-        """Stop when somebody asks for it; again, where it is not to wait for what cannot be
+        """Stop or end when somebody asks for it; again, where it is not to wait for what cannot be
         cancelled."""
         if self._cancelled_by is None:
             self._cancelled_by = stop_asked(folder)
             if self._cancelled_by is not None:
-                self._stop(f"cancelled by {self._cancelled_by}", 130, False)
+                self._stop(f"cancelled by {self._cancelled_by}", 130, "end")
+            elif self._stopped_by is None:
+                self._stopped_by = halt_asked(folder)
+                if self._stopped_by is not None:
+                    self._stop(f"stopped by {self._stopped_by}", STOPPED, "stop")
         elif leave_asked(folder):
             self._folder = None
-            self._stop(f"cancelled by {self._cancelled_by}", 130, True)
+            self._stop(f"cancelled by {self._cancelled_by}", 130, "leave")
 
     def _heard(self, which: signal.Signals) -> None:
         now = time.monotonic()
         if self._first is None:
             self._first = now
-            self._stop(_WORDS[which], 128 + which, False)
+            self._stop(_WORDS[which], 128 + which, "stop")
         elif which is not signal.SIGHUP and now - self._first > _ECHO:
-            self._stop(_WORDS[which], 128 + which, True)
+            self._stop(_WORDS[which], 128 + which, "leave")
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

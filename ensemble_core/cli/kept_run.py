@@ -74,7 +74,7 @@ class KeptRun:
 
     @property
     def state(self) -> str:
-        """How the run stands: ``new``, ``running``, ``interrupted``, ``ended``, ``unreadable``."""
+        """How the run stands: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         from ensemble_core.journal.run_store import look
 
         return look(self.folder).state

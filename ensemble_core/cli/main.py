@@ -21,8 +21,9 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, str] = {
     "init": "Write a small commented study: study.yaml and a program.",
     "run": "Run an ensemble file.",
-    "resume": "Go on with a run whose controller was stopped or killed.",
-    "cancel": "Stop a run: cancel its jobs and end it.",
+    "resume": "Go on with a run that was stopped, or whose controller was killed.",
+    "stop": "Stop a run, so that 'ensemble resume' goes on with it.",
+    "cancel": "End a run: cancel its jobs.",
     "submit": "Submit jobs of a run under way.",
     "set": "Change a job group of a run under way.",
     "enable": "Switch rules of a run under way on.",

@@ -30,6 +30,7 @@ __all__ = [
     "run_argument",
     "set_option",
     "state_option",
+    "wall_option",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -95,6 +96,32 @@ def set_option(function: _F) -> _F:
         metavar="KEY=VALUE",
         multiple=True,
         help="Override a value of the file, for example jobs.sleep.count=3. May be repeated.",
+    )(function)
+
+
+def wall_option(function: _F) -> _F:
+    """``--wall DURATION``, in seconds."""
+
+    def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
+        from ensemble_core.errors import EnsembleError
+        from ensemble_core.model.durations import seconds
+
+        if given is None:
+            return None
+        try:
+            found = seconds(given)
+        except EnsembleError as error:
+            raise click.BadParameter(f"{error.what} ({error.hint})") from None
+        if not found:
+            raise click.BadParameter("the run would be stopped at once")
+        return found
+
+    return click.option(
+        "--wall",
+        metavar="DURATION",
+        callback=read,
+        help="Stop the run after so long, for example 3h50m; 'ensemble resume' goes on with it."
+        "  [default: limits.wall of the file]",
     )(function)
 
 

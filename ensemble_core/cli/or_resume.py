@@ -49,7 +49,9 @@ def check_tag(tag: str | None, state: str | None, *, or_resume: bool, no_journal
         )
 
 
-def go_on(tag: str, file: str, state: str | None, display: Display) -> int | None:
+def go_on(
+    tag: str, file: str, state: str | None, display: Display, wall: float | None = None
+) -> int | None:
     """The exit code of the run with this tag, once it is over; ``None`` where it has yet to begin.
 
     A run that was killed before anything happened is removed, to begin anew. Raises
@@ -72,7 +74,7 @@ def go_on(tag: str, file: str, state: str | None, display: Display) -> int | Non
         return info.exit_code or 0
     from ensemble_core.cli.commands.resume import take_up
 
-    return take_up(str(folder), state, display)
+    return take_up(str(folder), state, display, wall=wall)
 
 
 def _never_began(folder: Path) -> bool:

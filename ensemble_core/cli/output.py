@@ -38,8 +38,8 @@ class Output:
 
     ``tell`` makes lines of events and decisions. ``block`` is the live table, if there is one.
     When the reader is too slow, debug lines are left out, but ``as_json`` the run waits; then also
-    what is printed goes to stderr, for stdout has nothing but JSON. ``on_gone`` is called once,
-    when the reader of stdout went away. ``redirects`` false leaves ``print`` alone.
+    what is printed goes to stderr, for stdout has nothing but JSON. When the reader of stdout goes
+    away, nothing more is written there. ``redirects`` false leaves ``print`` alone.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Output:
         *,
         block: LiveTable | None = None,
         as_json: bool = False,
-        on_gone: Callable[[], None] = lambda: None,
         redirects: bool = True,
     ) -> None:
         self._tell = tell
@@ -58,7 +57,6 @@ class Output:
         self._err = err
         self.block = block
         self._as_json = as_json
-        self._on_gone = on_gone
         self._redirects = redirects
         self._shares_terminal = block is not None and is_terminal(err)
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -191,9 +189,7 @@ class Output:
         close_quietly(stream)
         if stream is not self._out:
             return
-        if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            self._on_gone()
-        else:
+        if not (isinstance(error, OSError) and error.errno == errno.EPIPE):
             note = f"warning: stdout cannot be written ({error}); the run goes on without it\n"
             self._send(self._err, note)
 

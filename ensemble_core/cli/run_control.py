@@ -96,7 +96,7 @@ class ControlledRun:
         if outcome is None:
             said: dict[str, Any] = {"over": False, "reason": "the controller failed"}
         else:
-            told = ("over", "exit_code", "reason", "natural")
+            told = ("over", "stopped", "exit_code", "reason", "natural")
             said = {name: getattr(outcome, name) for name in told} | {"left": outcome.left > 0}
         try:
             self.journal.end(time.time(), said)

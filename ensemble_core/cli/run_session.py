@@ -16,7 +16,7 @@ import click
 
 from ensemble_core.cli.console import Narrator, OutputLine, interesting
 from ensemble_core.cli.executor_choice import ExecutorChoice
-from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.cli.interrupts import How, Interrupts
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.live import LiveTable, can_be_live
 from ensemble_core.cli.options import Display
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.virtual import VirtualRuntime
 
 __all__ = ["Feed", "RunSession"]
-
-#: Exit code when the reader of stdout went away, as a shell reports SIGPIPE.
-READER_GONE = 141
 
 _USUAL_SIZE = os.terminal_size((80, 24))
 
@@ -97,11 +94,13 @@ class RunSession:
         engine: Engine | None = None,
         stop_first: str | None = None,
         make: Callable[..., Runtime | VirtualRuntime] = Runtime,
+        wall: float | None = None,
     ) -> int:
         """Run to the end, or go on with ``engine``; the exit code.
 
         ``folder`` is where the output of jobs goes that say nothing of theirs. ``stop_first`` is
-        why the run is taken up only to be stopped. ``make`` makes the runtime.
+        why the run is taken up only to be cancelled, ``wall`` after how many seconds it is to stop.
+        ``make`` makes the runtime.
         """
         output = Output(
             self._tell,
@@ -109,7 +108,6 @@ class RunSession:
             self._err,
             block=self._block,
             as_json=self._as_json,
-            on_gone=lambda: stop("the reader of the output went away", READER_GONE, False),
         )
         feed = Feed(output, everything=self._as_json or self._narrator.debug)
         runtime = make(
@@ -125,6 +123,7 @@ class RunSession:
             maker=kept.maker if kept is not None else "",
             state=kept.executor_folder if kept is not None else None,
             engine=engine,
+            wall=wall,
         )
         if engine is not None:
             feed.active.update(engine.state.active())
@@ -133,22 +132,24 @@ class RunSession:
         if stop_first is not None:
             runtime.stop_first(stop_first)
 
-        def stop(reason: str, exit_code: int, again: bool) -> None:
-            ending = runtime.engine.state.ended is not None
-            if again:
+        def stop(reason: str, exit_code: int, how: How) -> None:
+            ended = runtime.engine.state.ended
+            if how == "leave":
                 self._left = True
                 output.say("leaving at once", error=True)
-            elif exit_code != READER_GONE:
+            else:
+                kept_jobs = how == "stop" and runtime.on_stop == "keep"
                 jobs = count_of(len(feed.active), "job")
-                doing = f"cancelling {jobs}" if feed.active else "no job is active"
-                note = f"stopping: {doing} (Ctrl-C again to leave at once)"
+                doing = f"{jobs} left to the queue" if kept_jobs else f"cancelling {jobs}"
+                note = f"stopping: {doing if feed.active else 'no job is active'}"
+                note += " (Ctrl-C again to leave at once)"
                 if self._block is not None:
                     self._block.note = note
                 # A terminal shows "^C" where the cursor was: write over it.
                 output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
             # The run's second stop leaves at once: one that is ending anyway is let end.
-            if again or not ending:
-                runtime.stop(reason, exit_code)
+            if how == "leave" or ended is None or (how == "end" and ended.stopped):
+                runtime.stop(reason, exit_code, end=how == "end")
 
         with output:
             self._begin(output, tag, kept, engine)

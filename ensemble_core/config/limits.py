@@ -6,6 +6,7 @@ Called by the loader once the groups are known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import RESOURCES
@@ -28,7 +29,18 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         **hours,
         submits_per_second=None if pace is None else float(pace),
         chain=int(given.get("chain", Limits().chain)),
+        wall=_wall(context, given),
     )
+
+
+def _wall(context: Context, given: Mapping[str, Any]) -> float | None:
+    """After how many seconds a run is to stop, if that is said."""
+    path = ("limits", "wall")
+    found = context.duration(path, given["wall"]) if given.get("wall") is not None else None
+    if found == 0:
+        hint = 'write how long it may go on: "3h50m", or leave it out'
+        context.report(path, "the run would be stopped at once", hint=hint, code="out-of-range")
+    return found
 
 
 def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:

@@ -206,6 +206,7 @@ class _Loader:
             binder=_binder(context),
             tables=tables,
             limits=limits,
+            on_stop=data.get("on_stop") if context.intact(("on_stop",)) else None,
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,
             custom=source,

@@ -40,6 +40,11 @@ These are its laws; the tests hold it to each of them.
    been looked at and no live rule waits for time to pass. Jobs that could pass a limit are held; it
    ends as well when only these are left, after the rules on ``limit``, with exit code 4. That end,
    as one by the loss of the queue, is taken back by a resume.
+9. A stop is an end that a resume takes back. Until then no event is worked in: what comes is
+   deferred, and worked in by the resume before it says anything again. A job that the stop
+   cancelled is requeued at its ``clean``: its record and its statistics begin anew, nothing is
+   counted, and no rule hears of it. One that ended by itself counts as it ended, and rules hear of
+   it then.
 
 The runtime owns the only thread that calls this; the journal can replay it.
 """
@@ -57,6 +62,7 @@ from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.state import State
+from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
@@ -108,6 +114,9 @@ class Engine:
         self.state = ensemble
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
+        self._stopping = Stopping(ensemble, self._effects.submission)
+        #: Whether events that a stop deferred are worked in: their rows are counted already.
+        self._catching_up = False
         #: The metrics after an event that called functions: what these are given.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -147,8 +156,23 @@ class Engine:
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
         """The jobs that were handed to the executor and whose last event has not come yet."""
-        held = set(self.state.held())
-        return [item for item in self.state.table.records.items() if item[0] not in held]
+        away = set(self.state.held())
+        if self.state.stop is not None:
+            away.update(self.state.stop.over)
+        return [item for item in self.state.table.records.items() if item[0] not in away]
+
+    @property
+    def waits_for_cancelled(self) -> bool:
+        """True while a job that a stop cancelled is in the queue yet."""
+        stop = self.state.stop
+        return (
+            stop is not None
+            and len(stop.over) < len(self.state.table.records)
+            and any(
+                job not in stop.over and job in self.state.table.records
+                for job in stop.decision.cancel
+            )
+        )
 
     def concerns(self, event: Event) -> bool:
         """True if this event can matter. One of a stranger's job cannot, nor need it be kept,
@@ -186,15 +210,21 @@ class Engine:
         """How the run stands, for people."""
         state = self.state
         groups = []
+        records = state.table.records
+        gone = [] if state.stop is None else [records[job] for job in state.stop.over]
         for name, group in state.table.groups.items():
             counts = state.metrics.counts[name]
+            running = group.running - sum(
+                each.job.group == name and each.outcome is None and each.job.id not in group.waiting
+                for each in gone
+            )
             over = counts["success"] + counts["failed"] + counts["cancelled"]
             groups.append(
                 GroupReport(
                     name=name,
                     submitted=counts["submitted"],
-                    running=group.running,
-                    waiting=counts["submitted"] - group.running - over,
+                    running=running,
+                    waiting=counts["submitted"] - running - over,
                     success=counts["success"],
                     failed=counts["failed"],
                     cancelled=counts["cancelled"],
@@ -227,7 +257,9 @@ class Engine:
         try:
             if event.timestamp > state.now:
                 state.now = event.timestamp
-            if type(event) is JobEvent:
+            if state.stop is not None and self._stopping.defers(event):
+                pass
+            elif type(event) is JobEvent:
                 self._on_job(event)
             else:
                 self._handlers[type(event)](event)
@@ -277,6 +309,10 @@ class Engine:
             self._on_stranger(event)
             return
         state.link = record.link
+        if record.stopping and self._stopping.swallows(record, event):
+            if not self._catching_up:
+                self._stopping.hand_on()
+            return
         occasions = state.table.take(record, event)
         if occasions is None:
             return
@@ -344,10 +380,10 @@ class Engine:
         self.state.link = record.link
         if self.state.silence.of:
             self.state.silence.heard(record, self.state.now)
-        if event.anew and record.rows is not None:
-            record.rows.pop(event.observer, None)
-            if record.kept is not None:
-                record.kept.forget_rows(event.observer)
+        if event.anew and record.rows is not None and record.kept is not None:
+            record.kept.forget_rows(event.observer)
+        if not self._catching_up:
+            record.count_row(event.observer, event.anew)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
@@ -371,12 +407,19 @@ class Engine:
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> None:
-        """Say again what may not have been carried out: nobody knows how far that had got."""
+        """Work in what a stop deferred, and say again what may not have been carried out: nobody
+        knows how far that had got."""
         state = self.state
+        stop = state.stop
+        deferred = self._stopping.take_back()
+        if event.reopened:
+            state.ended = None
         if state.ended is not None and state.ended is state.ended_for_now:
             state.ended = None
             if state.lost:
                 state.errors -= 1
+        elif stop is not None and state.lost:
+            state.errors -= 1
         state.lost = False
         state.ended_for_now = None
         state.look_for_end = True
@@ -388,23 +431,49 @@ class Engine:
         again = tuple(
             job
             for job, record in state.table.records.items()
-            if record.cancelling and record.outcome is None
+            if record.cancelling
+            and record.outcome is None
+            and (stop is None or job not in stop.over)
         )
         if again:
             state.out.append(Cancel(jobs=again))
+        calls, resizes = list(state.calls), list(state.resizes)
+        if deferred:
+            self._catch_up(deferred)
         if state.ended is not None:
             state.rules.index.touched.clear()
             for record, _ in cancelled:
                 self._rules.endings.settle_index(record.index, event)
             return
-        for call, asked in state.calls.items():
-            state.calls[call] = asked.retry()
-            state.out.append(state.calls[call].decision)
-        for request in list(state.resizes):
-            self._ask_again(request)
+        for call in calls:
+            if call in state.calls:
+                state.calls[call] = asked = state.calls[call].retry()
+                state.out.append(asked.decision)
+        for request in resizes:
+            if request in state.resizes:
+                self._ask_again(request)
         state.withdrawn += cancelled
         self._rules.react((), None, event)
         self._rules.endings.resumed(event)
+
+    def _catch_up(self, deferred: Sequence[Event]) -> None:
+        """Work in the events that a stop deferred, each as if it came now."""
+        state = self.state
+        self._catching_up = True
+        for event in deferred:
+            state.link = state.deepest = None
+            try:
+                if type(event) is JobEvent:
+                    self._on_job(event)
+                else:
+                    self._handlers[type(event)](event)
+                if state.look_for_idle and state.ended is None:
+                    self._rules.endings.idle(event)
+            except Exception as error:  # as of any other
+                self._recover(event, error)
+        self._catching_up = False
+        self._stopping.hand_on()
+        state.link = state.deepest = None
 
     def _submit_again(self, absent: Sequence[str]) -> list[tuple[JobRecord, Link | None]]:
         """Hand the jobs on that never arrived; those that were to be cancelled are over."""
@@ -417,6 +486,7 @@ class Engine:
             if record is None or record.seen or name in held:
                 continue
             # Not those of a run that ended and let its jobs be: they were submitted before that.
+            record.stopping = False
             if record.cancelling:
                 state.table.forget(record)
                 cancelled.append((record, record.link))
@@ -431,8 +501,14 @@ class Engine:
 
     def _on_stop(self, event: StopRequested) -> None:
         state = self.state
-        # An end that a resume takes back gives way to this one.
-        if state.ended is None or state.ended is state.ended_for_now:
+        if event.then != "end":
+            if state.ended is None:
+                self._stopping.begin(event)
+            return
+        # An end that a resume takes back gives way to this one, and so does a stop.
+        by_stop = state.stop is not None
+        self._catch_up(self._stopping.take_back(final=True))
+        if state.ended is None or by_stop or state.ended is state.ended_for_now:
             cancel = tuple(state.active())
             end = Terminate(exit_code=event.exit_code, cancel=cancel, reason=event.reason)
             self._effects.end(end)

@@ -134,6 +134,12 @@ class OwnGauges:
             self._touch(_QUEUE[before], states[before])
             self._touch(_QUEUE[after], states[after])
 
+    def leave(self, state: int) -> None:
+        """A job is in no state any more: it is to be handed on again."""
+        self._states[state] -= 1
+        if self.index.gauges and not self.queue_reported:
+            self._touch(_QUEUE[state], self._states[state])
+
     def taken(self, group: str) -> None:
         """The backlog of a group has changed."""
         gauge = BACKLOG + group

@@ -17,6 +17,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import Job, JobGroup, JobState
 
 if TYPE_CHECKING:
+    from ensemble_core.metrics.series import Series
     from ensemble_core.model.decisions import Retry
 
 __all__ = ["MOST_ROWS", "Index", "JobRecord", "Link", "Outcome"]
@@ -76,6 +77,8 @@ class JobRecord:
     cancelling: bool = False
     #: Whether it then could not be.
     refused: bool = False
+    #: Whether a stop of the run cancelled it, and a resume is to hand it on again.
+    stopping: bool = False
     #: When its newest event was; 0 before the first.
     newest: float = 0.0
     #: The context of its ``start``, which says where its output is, and, of an observed job,
@@ -111,6 +114,12 @@ class JobRecord:
             return self.earlier
         return self.earlier + self.job.cores * (self.finished - self.started)
 
+    def count_row(self, observer: str, anew: bool) -> None:
+        """One more row of this observer was taken; the first, where its file was begun anew."""
+        if self.rows is None:
+            self.rows = {}
+        self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
+
     @property
     def why(self) -> Cause | None:
         """Why it ended; ``None`` while nothing says that it does."""
@@ -141,6 +150,8 @@ class Index(Scope):
     waits: bool = False
     #: Whether a retry of it was dropped.
     dropped: bool = False
+    #: In a chain, the statistics as they were when its newest attempt began.
+    base: dict[str, Series] | None = None
     over: bool = False
     #: Rows that observers with ``rows`` read, with the attempt and the observer of each.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None

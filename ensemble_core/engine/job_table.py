@@ -572,6 +572,29 @@ class JobTable:
             if watches is not None:
                 self._index.touched.update(watches)
 
+    def requeue(self, record: JobRecord, job: Job, now: float) -> None:
+        """This attempt is to be handed on again, as ``job``, before others of its group."""
+        group, gauges = self.groups[job.group], self.gauges
+        if group.waiting.pop(job.id, None) is None:
+            group.running -= 1
+        elif gauges.kept:
+            gauges.dequeue(record.job)
+        if gauges.kept:
+            gauges.leave(record.state)
+        if record.started is not None:
+            self.usage.end(record.job, record.started, record.finished or now)
+        if self.budget is not None:
+            self.budget.end(job.id)
+            self.budget.handed -= 1
+        group.handed_over -= 1
+        fresh = JobRecord(job, now, record.link, record.source, record.kept)
+        fresh.earlier = record.spent
+        if record.kept is not None:
+            record.kept.record = fresh
+        self.records[job.id] = fresh
+        group.held[job.id] = (job, None, 0)
+        heapq.heappush(group.line, (-job.urgency, 0, job.id))
+
     def forget(self, record: JobRecord) -> None:
         """A job that never reached an executor is cancelled: it is over at once."""
         group = self.groups[record.job.group]
@@ -591,11 +614,9 @@ class JobTable:
         scoped = state.scoped
         if state.group.result:
             state.columns.update(values)
-        if record.rows is None:
-            record.rows, record.columns = {}, {}
-        if record.columns is not None:
-            record.columns.update(values)
-        record.rows[observer] = record.rows.get(observer, 0) + 1
+        if record.columns is None:
+            record.columns = {}
+        record.columns.update(values)
         options = record.job.observe.get(observer)
         if options and options.get("rows"):
             record.index.keep_row(observer, values)

@@ -9,7 +9,7 @@ object, encoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
@@ -37,6 +37,9 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.stopping import Stop
 
 __all__ = ["State"]
 
@@ -78,7 +81,7 @@ class State:
         "ensemble", "errors", "events", "firings", "heeds", "held_at", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "now", "out",
         "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources", "started",
-        "strangers", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+        "stop", "strangers", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +114,8 @@ class State:
         #: resume takes it back.
         self.lost = False
         self.ended_for_now: Terminate | None = None
+        #: The stop that is in force, which is an end until a resume takes it back.
+        self.stop: Stop | None = None
         self.errors = 0
         #: What observers did not understand, for whoever looks at the run later.
         self.warnings: list[str] = []

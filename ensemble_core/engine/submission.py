@@ -166,6 +166,8 @@ class Submission:
         index.result = NOTHING
         if not decision.resume:
             index.series = index.printed = None
+        kept = index.series
+        index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
         held = self._held(state.table.groups[job.group], (job,))
         state.table.add(job, source, state.now, None, mark, index=index, held=held)
@@ -237,4 +239,4 @@ class Submission:
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:
-                record.cancelling, record.refused = True, False
+                record.cancelling, record.refused, record.stopping = True, False, False

@@ -26,6 +26,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 
 __all__ = [
+    "HALT",
     "LEAVE",
     "LOCK",
     "STOP",
@@ -34,6 +35,7 @@ __all__ = [
     "find",
     "fit",
     "folders",
+    "halt_asked",
     "is_own",
     "leave_asked",
     "look",
@@ -46,6 +48,8 @@ __all__ = [
 LOCK = "lock"
 #: A file of this name in a run's folder asks its controller to stop.
 STOP = "stop"
+#: One of this name, to stop so that a resume goes on.
+HALT = "halt"
 #: And one of this name not to wait for what cannot be cancelled now.
 LEAVE = "leave"
 #: Seconds that a lock may be held by those who only look at it.
@@ -265,9 +269,18 @@ class Lock:
 
 
 def stop_asked(folder: Path) -> str | None:
-    """Who asked this run's controller to stop, if somebody did."""
+    """Who asked this run's controller to cancel the run, if somebody did."""
+    return _asked(folder / STOP)
+
+
+def halt_asked(folder: Path) -> str | None:
+    """Who asked this run's controller to stop until a resume, if somebody did."""
+    return _asked(folder / HALT)
+
+
+def _asked(file: Path) -> str | None:
     try:
-        return (folder / STOP).read_text(encoding="utf-8").strip() or "somebody"
+        return file.read_text(encoding="utf-8").strip() or "somebody"
     except OSError:
         return None
 
@@ -279,16 +292,16 @@ def leave_asked(folder: Path) -> bool:
 
 # -- finding runs ----------------------------------------------------------------------------------
 
-State = Literal["running", "ended", "interrupted", "new", "unreadable"]
+State = Literal["running", "ended", "stopped", "interrupted", "new", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """One run in a list. Times are seconds since the epoch.
 
-    ``running``: a controller has it. ``ended``: its end was reached. ``interrupted``: its
-    controller is gone and it can be resumed. ``new``: killed before anything happened.
-    ``unreadable``: ``problem`` says why.
+    ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
+    and ``interrupted``: its controller was killed, or left at once; both can be resumed. ``new``:
+    killed before anything happened. ``unreadable``: ``problem`` says why.
     """
 
     tag: str
@@ -329,6 +342,8 @@ def look(folder: Path) -> RunInfo:
         state = "running"
     elif outcome is not None and outcome.get("over"):
         state = "ended"
+    elif outcome is not None and outcome.get("stopped"):
+        state = "stopped"
     else:
         state = "interrupted" if events else "new"
     return RunInfo(

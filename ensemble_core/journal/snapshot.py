@@ -32,6 +32,7 @@ from ensemble_core.engine import (
     rule_set,
     scopes,
     silence,
+    stopping,
     strangers,
     table_rows,
     timers,
@@ -51,7 +52,7 @@ from ensemble_core.model.rules import BoundRule, BoundSpec, RetryPolicy
 __all__ = ["FORMAT", "dump", "load"]
 
 #: Changes whenever a field of the engine's state changes its meaning. (One more or less is seen.)
-FORMAT = 14
+FORMAT = 15
 
 #: What a state is made of: the classes of these modules, by name.
 _CLASSES: dict[str, type[Any]] = {
@@ -62,6 +63,7 @@ _CLASSES: dict[str, type[Any]] = {
             rule_set,
             scopes,
             silence,
+            stopping,
             strangers,
             table_rows,
             timers,

@@ -44,7 +44,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
@@ -213,6 +213,11 @@ class LocalExecutor(Executor):
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         return self._opened().reattach(jobs)
+
+    @property
+    def on_stop(self) -> Literal["keep", "cancel"]:
+        """Who interrupts a run on this machine wants its processors back."""
+        return "cancel"
 
     def forget(self, jobs: Sequence[str]) -> None:
         self._opened().ask("forget", list(jobs))

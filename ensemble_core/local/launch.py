@@ -269,14 +269,13 @@ class Launcher:
             environment[b"CUDA_VISIBLE_DEVICES"] = b"-1"
         for key, value in job.environment.items():
             environment[os.fsencode(key)] = os.fsencode(value)
-        name = os.fsencode(job.id)
-        environment[b"ENSEMBLE_JOB_ID"] = name
+        environment[b"ENSEMBLE_JOB_ID"] = os.fsencode(job.label)
         environment[b"ENSEMBLE_GROUP"] = os.fsencode(job.group)
         environment[b"ENSEMBLE_INDEX"] = b"%d" % job.index
         environment[b"ENSEMBLE_ATTEMPT"] = b"%d" % job.attempt
         environment[b"ENSEMBLE_RUN"] = self._base[b"ENSEMBLE_RUN"]
         environment[b"ENSEMBLE_TASK_COUNT"] = b"%d" % job.tasks
-        environment[LINEAGE] = self._lineage + name
+        environment[LINEAGE] = self._lineage + os.fsencode(job.id)
         return environment
 
     def _resolve(self, name: str, environment: Mapping[bytes, bytes], workdir: str) -> bytes:

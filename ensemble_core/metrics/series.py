@@ -301,6 +301,23 @@ class Series:
             if not cell.broken:
                 put_state(cell.statistic, states[name])
 
+    def copy(self) -> Series:
+        """The series as it is now, which goes its own way from here on."""
+        self._flush()
+        found = Series(problems=self._problems)
+        found.count, found.total, found.low, found.high = (
+            self.count,
+            self.total,
+            self.low,
+            self.high,
+        )
+        found._timed = self._timed
+        for name, cell in self._cells.items():
+            twin = copy.copy(cell)
+            twin.hold(copy.deepcopy(cell.statistic))
+            found._cells[name] = twin
+        return found
+
     def tell(self, problems: Callable[[str, Exception], None]) -> None:
         """Tell this from now on of a statistic that raises."""
         self._problems = problems

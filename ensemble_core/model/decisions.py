@@ -184,7 +184,7 @@ class Terminate(Decision):
     """End the run. Nothing is submitted after it. ``cancel`` are the jobs to cancel first.
 
     ``reason`` is for the user; ``natural`` says that the run ended by itself because nothing more
-    could happen.
+    could happen, ``stopped`` that it has not ended, but stops until it is resumed.
     """
 
     type: ClassVar[str] = "terminate"
@@ -192,6 +192,13 @@ class Terminate(Decision):
     cancel: tuple[str, ...] = ()
     reason: str = ""
     natural: bool = False
+    stopped: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.stopped:
+            del data["stopped"]
+        return data
 
 
 Decision.kinds = {cls.type: cls for cls in Decision.__subclasses__()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
@@ -31,7 +31,8 @@ class Limits:
     ``jobs``: attempts that are handed on in the whole run, ``None`` for no limit; ``core_hours``,
     ``node_hours``, ``gpu_hours``: what these may take, likewise. What could pass one of them is
     held. ``submits_per_second``: jobs above this rate wait for their turn. ``chain``: rule firings
-    that may cause one another without any job finishing in between.
+    that may cause one another without any job finishing in between. ``wall``: seconds after which
+    a controller stops the run.
     """
 
     jobs: int | None = None
@@ -40,6 +41,7 @@ class Limits:
     gpu_hours: float | None = None
     submits_per_second: float | None = None
     chain: int = 100
+    wall: float | None = None
 
     @property
     def hours(self) -> dict[str, float | None]:
@@ -77,6 +79,8 @@ class Ensemble:
     ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
     ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
     ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``.
+    ``on_stop`` is what a stop does with jobs: to leave them to the queue (``keep``), or to cancel
+    them; ``None`` leaves that to the executor.
     """
 
     name: str
@@ -91,6 +95,7 @@ class Ensemble:
     custom: str = ""
     functions: frozenset[str] = frozenset()
     attached: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    on_stop: Literal["keep", "cancel"] | None = None
     file: str = ""
     warnings: tuple[str, ...] = ()
 

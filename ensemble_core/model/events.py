@@ -55,11 +55,19 @@ class Resumed(Event):
 
     ``absent`` are jobs (our ids) of which no event was ever seen and that the queue does not know:
     they never arrived. Events of the others follow. ``resources`` as in :class:`Started`.
+    ``reopened``: the run had ended, and goes on because its file was changed.
     """
 
     type: ClassVar[str] = "resume"
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     absent: tuple[str, ...] = ()
+    reopened: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.reopened:
+            del data["reopened"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +170,28 @@ class CallFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Event):
-    """Somebody wants the run to end: Ctrl-C, SIGTERM, a cancel command."""
+    """Somebody wants the run to end or to stop: a signal, a command, the time given to it.
+
+    ``then`` says which. ``end``: its jobs are cancelled and it is over. It is stopped, so that a
+    resume goes on with it, by ``cancel`` (its jobs are cancelled, and handed on again by the
+    resume) and by ``keep`` (they are left to the queue).
+    """
 
     type: ClassVar[str] = "stop"
     reason: str = "interrupted"
     exit_code: int = 130
+    then: Literal["end", "cancel", "keep"] = "end"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run is over then."""
+        return self.then == "end"
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if self.ends:
+            del data["then"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,9 @@ class Job(Record):
     copies of ``command`` are launched over ``nodes`` nodes. ``workdir`` ``None`` means the folder
     the run was started in; ``stdout``/``stderr`` ``None`` mean that the run keeps the output.
     ``replica`` numbers the jobs of one combination of parameters from 0, where the group has
-    ``replicas``; ``attempt`` those of one index, from 0.
+    ``replicas``; ``attempt`` those of one index, from 0. ``requeued`` counts how often an attempt
+    was handed on again because a stop of the run had cancelled it: the engine knows it by its id
+    all the time, an executor is given it with :attr:`queue_name` as its ``id``.
     """
 
     id: str
@@ -105,13 +107,29 @@ class Job(Record):
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     replica: int = 0
     attempt: int = 0
+    requeued: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("replica", "attempt"):
+        for name in ("replica", "attempt", "requeued"):
             if not data[name]:  # of nearly every job
                 del data[name]
         return data
+
+    @property
+    def label(self) -> str:
+        """``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``: what the job itself is told that it is,
+        however often it was requeued."""
+        return f"{self.group}.{self.index}" + (f"-{self.attempt}" if self.attempt else "")
+
+    @property
+    def queue_name(self) -> str:
+        """Its name in the queue: one of its own each time that it is handed on there.
+
+        >>> Job(id="melt.3", group="melt", index=3, command=("lmp",), requeued=2).queue_name
+        'melt.3~2'
+        """
+        return f"{self.id}~{self.requeued}" if self.requeued else self.id
 
     @property
     def cores(self) -> int:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
@@ -175,6 +175,12 @@ class Executor(ABC):
         """True if events of jobs that are not the run's own are told, once it is open. Where they
         are not, a run whose rules have ``scope: queue`` warns of it."""
         return True
+
+    @property
+    def on_stop(self) -> Literal["keep", "cancel"]:
+        """What becomes of jobs when the run is stopped and its file does not say: they are left to
+        the queue where that keeps them (``detach``) and can be asked for them (``reattach``)."""
+        return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
     @property
     def handle(self) -> object:

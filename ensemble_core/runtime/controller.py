@@ -13,9 +13,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
@@ -51,11 +51,15 @@ from ensemble_core.runtime.event_check import usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.orders import Forget, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
+from ensemble_core.runtime.queue_names import QueueNames
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["Outcome", "Runtime", "Watcher"]
+__all__ = ["STOPPED", "Outcome", "Runtime", "Watcher"]
+
+#: Exit code of a run that a command stopped, or whose time was over.
+STOPPED = 5
 
 _T = TypeVar("_T")
 
@@ -101,7 +105,8 @@ class Watcher:
 class Outcome:
     """How a run ended, or was left. ``seconds`` is its length; ``natural`` that it ended by itself.
 
-    ``over``: nothing is left to do for a later controller. ``left``: jobs that go on in the queue.
+    ``over``: nothing is left to do for a later controller. ``stopped``: a resume goes on with it.
+    ``left``: jobs that go on in the queue.
     """
 
     exit_code: int
@@ -111,6 +116,7 @@ class Outcome:
     report: Report
     tag: str
     over: bool = True
+    stopped: bool = False
     left: int = 0
 
 
@@ -120,8 +126,9 @@ class Runtime:
     ``actions`` and ``observers`` are the records that the ensemble may name, ``folder`` is where
     output that no job says anything of is kept. ``journal`` writes the run's journal, with
     ``maker`` as what can read its snapshots; ``state`` is the executor's folder beside it. A run
-    that is taken up again has its ``engine`` from there. ``functions`` are there beside those of
-    the file's ``custom:`` part. Raises :class:`UsageError` when the ensemble's functions cannot be
+    that is taken up again has its ``engine`` from there. ``wall`` is after how many seconds the run
+    is stopped (default: what the file's limits say). ``functions`` are there beside those of the
+    file's ``custom:`` part. Raises :class:`UsageError` when the ensemble's functions cannot be
     loaded; :meth:`run` raises :class:`ExecutorError` when the executor cannot be opened. In both
     cases nothing was submitted.
     """
@@ -141,6 +148,7 @@ class Runtime:
         maker: str = "",
         state: Path | None = None,
         engine: Engine | None = None,
+        wall: float | None = None,
         functions: Mapping[str, Callable[..., object]] = NOTHING,
     ) -> None:
         self.ensemble = ensemble
@@ -152,6 +160,9 @@ class Runtime:
         self._since_snapshot = 0
         self._told_of_snapshots = False
         self._stop_first: StopRequested | None = None
+        self._wall_limit = ensemble.limits.wall if wall is None else wall
+        self._stop_at: float | None = None
+        self._names = QueueNames()
         self._next_snapshot = _SNAPSHOT_EVERY
         #: True if the executor wants to hear which jobs it need not remember.
         self._remembers = journal is not None and type(executor).forget is not Executor.forget
@@ -206,6 +217,8 @@ class Runtime:
         """Hand events to the run. Safe from any thread."""
         if not all(map(usual, events)):
             events = [each for event in events if (each := self._admitted(event)) is not None]
+        if self._names:
+            events = self._names.ours(events)
         self._tracker.emit(events)
 
     def _admitted(self, event: Event) -> Event | None:
@@ -230,15 +243,29 @@ class Runtime:
             self._put((Problem(self.clock(), message, "error"),))
         return admitted
 
-    def stop(self, reason: str = "interrupted", exit_code: int = 130) -> None:
-        """Ask the run to end: cancel what is active. A second time: leave at once.
+    @property
+    def on_stop(self) -> Literal["end", "cancel", "keep"]:
+        """What a stop does with the jobs: as the file says, or else the executor. A run without a
+        journal cannot be resumed, and ends."""
+        if self._journal is None:
+            return "end"
+        chosen = self.ensemble.on_stop or self._executor.on_stop
+        return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
+
+    def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
+        """Ask the run to stop, so that a resume goes on with it; with ``end``, to cancel its jobs
+        and end. A second time: leave at once.
 
         Safe from any thread and from a signal handler.
         """
-        if self._asked is not None or self.engine.state.ended is not None:
-            self._leave = True
-        asked = StopRequested(self.clock(), reason, exit_code)
-        self._asked = self._asked or asked
+        asked = StopRequested(self.clock(), reason, exit_code, "end" if end else self.on_stop)
+        ended = self.engine.state.ended
+        if self._asked is not None or ended is not None:
+            stopping = ended.stopped if ended is not None else self._asked and not self._asked.ends
+            if not (end and stopping):
+                self._leave = True
+        if self._asked is None or end:
+            self._asked = asked
         # Not through _put: a signal may come while its lock is held.
         self._inbox.put((asked,))
 
@@ -327,6 +354,8 @@ class Runtime:
 
     def _run(self, began: float) -> Outcome:
         failed: str | None = None
+        if self._wall_limit is not None:
+            self._stop_at = began + self._wall_limit
         self._make_folder()
         try:
             run = Run(tag=self.tag, folder=self._folder, clock=self.clock, state=self._state)
@@ -369,7 +398,10 @@ class Runtime:
             seconds=time.monotonic() - began,
             report=self.engine.report(),
             tag=self.tag,
-            over=not self._for_now and (not self.engine.busy or not self._leave),
+            over=not ended.stopped
+            and not self._for_now
+            and (not self.engine.busy or not self._leave),
+            stopped=ended.stopped and not self._for_now and not self._leave,
             left=len(self.engine.in_queue()),
         )
 
@@ -386,6 +418,8 @@ class Runtime:
             return
         jobs = self.engine.in_queue()
         sought = {name: record.newest for name, record in jobs}
+        for _, record in jobs:
+            self._names.learn(record.job)
         # First this: their starts may come as soon as the queue is asked.
         for _, record in jobs:
             self._tracker.resume(record.job, record.submitted, record.files, record.rows or {})
@@ -401,15 +435,20 @@ class Runtime:
         self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent))
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
+        records = self.engine.state.table.records
         for name in lost:
+            if name not in records:
+                continue
+            # Of what a stop cancelled nothing is left where the queue is gone since.
+            kind = "cancel" if records[name].stopping else "lost"
             note = (
                 f"executor {self._name} knows nothing of this job any more: whether and how it "
                 "ended cannot be known"
             )
-            context = {"type": "lost", "severity": 0, "note": note}
-            if self.engine.state.table.records[name].outcome is None:
-                self.emit((JobEvent(self.clock(), name, "exception", context),))
-            self.emit((JobEvent(self.clock(), name, "clean"),))
+            context = {"type": kind, "severity": 0, "note": note}
+            if records[name].outcome is None:
+                self._tracker.emit((JobEvent(self.clock(), name, "exception", context),))
+            self._tracker.emit((JobEvent(self.clock(), name, "clean"),))
         if self._behind > _CLOCK_SLACK:
             self._warn(
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
@@ -434,7 +473,10 @@ class Runtime:
                 "queue are taken for lost"
             )
             return {}
-        return self._guard.reattach(jobs)
+        if not self._names:
+            return self._guard.reattach(jobs)
+        asked = {self._names.name(job): newest for job, newest in jobs.items()}
+        return self._names.found(jobs, self._guard.reattach(asked))
 
     def _tell_of_journal(self, error: JournalError | None) -> None:
         """The journal cannot be written, or can be again. Called on its writing thread."""
@@ -482,7 +524,9 @@ class Runtime:
                 self._handle(event)
                 if self._leave:
                     if self.engine.state.ended is None and self._asked is not None:
-                        self._handle(self._asked)  # it waits behind other events
+                        # It waits behind other events; jobs are left as they are.
+                        asked = self._asked
+                        self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._tell_time() or dirty
 
@@ -499,6 +543,8 @@ class Runtime:
         self._leave = self._leave or self._stuck(ended)
         if self._leave or self._for_now or not self.engine.busy:
             return True
+        if ended.stopped:
+            return not self.engine.waits_for_cancelled
         # Jobs that were not to be cancelled outlive the run where the queue can keep them.
         return not ended.cancel and "detach" in self._executor.capabilities
 
@@ -514,16 +560,25 @@ class Runtime:
             self._stuck_since = now
             # Said again when it is on record: jobs that wait for the disk come to the queue first.
             if ended.cancel:
-                self._performer.perform(Cancel(jobs=ended.cancel))
+                self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self.engine.in_queue())
         return unheard and now - self._stuck_since > _UNHEARD_GRACE
 
     def _until_timer(self) -> float | None:
         timer = self.engine.next_timer()
-        return None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
+        wait = None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
+        if self._stop_at is None:
+            return wait
+        left = min(max(0.0, self._stop_at - time.monotonic()), _LONGEST_WAIT)
+        return left if wait is None else min(left, wait)
 
     def _tell_time(self) -> bool:
-        """Hand the engine the timer that has come due; whether there was one."""
+        """Hand the engine the timer that has come due; whether there was one. Stop the run whose
+        time is over."""
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            self._stop_at = None
+            if self._asked is None and self.engine.state.ended is None:
+                self.stop("the time given to it has passed (wall)", STOPPED)
         timer = self.engine.next_timer()
         now = self.clock()
         if timer is not None and timer.when <= now:
@@ -542,10 +597,11 @@ class Runtime:
             event = row
         for watcher in self._watchers:
             watcher.event(event)
+        name = self._names.name(event.job) if type(event) is JobEvent and self._names else None
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
         if self._remembers and type(event) is JobEvent and event.name == "clean" and event.ours:
-            self._forget(event.job, orders)
+            self._forget(name or event.job, orders)
         journal = self._journal
         if journal is None:
             for order in orders:
@@ -568,11 +624,18 @@ class Runtime:
                 watcher.decision(decision)
             if isinstance(decision, Submit) and decision.jobs:
                 self._tracker.expect(decision.jobs)
+                given = self._names.given(decision.jobs)
+                orders.append(
+                    decision if given is decision.jobs else replace(decision, jobs=tuple(given))
+                )
+            elif isinstance(decision, Resize):
                 orders.append(decision)
-            elif isinstance(decision, Resize) or (isinstance(decision, Cancel) and decision.jobs):
+            elif isinstance(decision, Cancel) and decision.jobs:
+                if self._names:
+                    decision = replace(decision, jobs=self._names.names(decision.jobs))
                 orders.append(decision)
             elif isinstance(decision, Terminate) and decision.cancel:
-                orders.append(Cancel(jobs=decision.cancel))
+                orders.append(Cancel(jobs=self._names.names(decision.cancel)))
             elif isinstance(decision, Call):
                 rule = Rule(self.engine.rule_of(decision))
                 tables = self.engine.tables().detached()

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import UsageError
@@ -44,7 +44,7 @@ _TICK_EVERY = 2000
 
 class VirtualRuntime:
     """One run of one ensemble on a virtual clock; the same face as ``Runtime``, of whose arguments
-    ``observers``, ``name`` and ``state`` mean nothing here.
+    ``observers``, ``name``, ``state`` and ``wall`` mean nothing here.
 
     ``began`` is the time of its first event and ``until`` the time after which nothing more
     happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
@@ -67,6 +67,7 @@ class VirtualRuntime:
         maker: str = "",
         state: Path | None = None,
         engine: Engine | None = None,
+        wall: float | None = None,
         began: float = 1e9,
         until: float = math.inf,
         takes: Callable[[Call], float] = lambda call: 0.0,
@@ -102,7 +103,16 @@ class VirtualRuntime:
         """Tell one more of what happens."""
         self._watchers = (*self._watchers, watcher)
 
-    def stop(self, reason: str = "interrupted", exit_code: int = 128 + signal.SIGINT) -> None:
+    #: What a stop does: nobody goes on with a simulated run.
+    on_stop: Final = "end"
+
+    def stop(
+        self,
+        reason: str = "interrupted",
+        exit_code: int = 128 + signal.SIGINT,
+        *,
+        end: bool = True,
+    ) -> None:
         """Ask the run to end; a second time: at once. Safe from a signal handler."""
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)

@@ -68,7 +68,9 @@ class Story:
         """Hand one event to the engine, and check the laws."""
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
-        if isinstance(event, Resumed) and self.engine.state.ended_for_now is not None:
+        state = self.engine.state
+        taken_back = state.ended_for_now is not None or state.stop is not None
+        if isinstance(event, Resumed) and (taken_back or event.reopened):
             self._terminated = False  # a resume takes this end back
         decisions = self.engine.handle(event)
         self.decisions += decisions

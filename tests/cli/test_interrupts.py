@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from ensemble_core.cli.interrupts import Interrupts
+from ensemble_core.journal.run_store import HALT, STOP
 
 BLOCKED = """
 import os, signal, threading
@@ -19,7 +21,7 @@ from ensemble_core.cli.interrupts import Interrupts
 
 over = threading.Lock()
 over.acquire()
-with Interrupts(lambda reason, code, again: (print(reason, code, again), over.release())):
+with Interrupts(lambda reason, code, how: (print(reason, code, how), over.release())):
     # A lock that is taken without noticing signals: the main thread gets to no handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -31,17 +33,17 @@ def test_a_signal_stops_the_run_although_the_main_thread_notices_none() -> None:
     result = subprocess.run(
         [sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=30
     )
-    assert result.stdout.split() == ["ended", "by", "SIGTERM", "143", "False"], result.stderr
+    assert result.stdout.split() == ["ended", "by", "SIGTERM", "143", "stop"], result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM])
 def test_the_handlers_of_before_are_back_afterwards(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    stops: queue.Queue[tuple[str, int, bool]] = queue.Queue()
+    stops: queue.Queue[tuple[str, int, str]] = queue.Queue()
     with Interrupts(lambda *stop: stops.put(stop)):
         assert signal.getsignal(number) is not before
         os.kill(os.getpid(), number)
-        assert stops.get(timeout=10)[1:] == (128 + number, False)
+        assert stops.get(timeout=10)[1:] == (128 + number, "stop")
     assert signal.getsignal(number) is before
     assert "ensemble-signals" not in {thread.name for thread in threading.enumerate()}
     woken = signal.set_wakeup_fd(-1)
@@ -49,7 +51,7 @@ def test_the_handlers_of_before_are_back_afterwards(number: signal.Signals) -> N
 
 
 def test_one_key_press_that_arrives_twice_is_one() -> None:
-    stops: queue.Queue[tuple[str, int, bool]] = queue.Queue()
+    stops: queue.Queue[tuple[str, int, str]] = queue.Queue()
     with Interrupts(lambda *stop: stops.put(stop)):
         os.kill(os.getpid(), signal.SIGINT)
         stops.get(timeout=10)
@@ -65,3 +67,15 @@ def test_what_was_ignored_stays_ignored() -> None:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("asked", "how", "code"), [(HALT, "stop", 5), (STOP, "end", 130)])
+def test_what_another_process_asks_for_is_heard(
+    tmp_path: Path, asked: str, how: str, code: int
+) -> None:
+    stops: queue.Queue[tuple[str, int, str]] = queue.Queue()
+    with Interrupts(lambda *stop: stops.put(stop), tmp_path):
+        (tmp_path / asked).write_text("ada on here\n")
+        reason, *told = stops.get(timeout=30)
+    assert told == [code, how]
+    assert reason.endswith("by ada on here")

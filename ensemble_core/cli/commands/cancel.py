@@ -1,4 +1,4 @@
-"""``ensemble cancel RUN``: stops a run, whether or not its controller is still there."""
+"""``ensemble cancel RUN``: ends a run, whether or not its controller is still there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
-__all__ = ["cancel"]
+__all__ = ["LOOK", "cancel", "user"]
 
 #: Seconds between looks whether the controller has gone.
-_LOOK = 0.2
+LOOK = 0.2
 
 
 @click.command(cls=CommandWithFlags)
@@ -47,9 +47,9 @@ def cancel(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """Stop a run: cancel its jobs and end it.
+    """End a run: cancel its jobs. 'ensemble stop' stops one that is to go on later.
 
-    A controller that has the run is asked to stop it, on whichever machine it is. Where none is
+    A controller that has the run is asked to end it, on whichever machine it is. Where none is
     left, this command takes the run up itself and cancels what its queue still has of it.
     """
 
@@ -57,7 +57,7 @@ def cancel(
         click.echo(to_json(told) if as_json else text)
 
     folder = find(state_folder(state), run)
-    who = f"{_user()} on {socket.gethostname()}"
+    who = f"{user()} on {socket.gethostname()}"
     lock = Lock(folder)
     if leave and lock.controller() is None:
         raise UsageError(
@@ -97,7 +97,7 @@ def cancel(
         say({"tag": folder.name, "state": "stopping"}, f"run {folder.name} was told to stop")
         return 0
     while lock.controller() is not None:
-        time.sleep(_LOOK)
+        time.sleep(LOOK)
     info = look(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"
@@ -115,7 +115,8 @@ def cancel(
     return 0 if leave or info.state == "ended" else 1
 
 
-def _user() -> str:
+def user() -> str:
+    """Who asks, as the run's controller tells it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

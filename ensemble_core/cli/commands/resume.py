@@ -1,4 +1,4 @@
-"""``ensemble resume RUN``: goes on with a run whose controller was stopped or killed."""
+"""``ensemble resume RUN``: goes on with a run that was stopped, or whose controller was killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from ensemble_core.cli.executor_choice import (
 )
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.kept_run import KeptRun
-from ensemble_core.cli.options import Display, display_options, run_argument, state_option
+from ensemble_core.cli.options import (
+    Display,
+    display_options,
+    run_argument,
+    state_option,
+    wall_option,
+)
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
@@ -27,7 +33,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Text, migrate
 from ensemble_core.journal.requests import forget_requests
-from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, is_own, state_folder
+from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, find, is_own, state_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
 
@@ -47,24 +53,28 @@ __all__ = ["resume"]
     help="Believe that the controller is gone, where nothing else can tell.",
 )
 @state_option
+@wall_option
 @display_options
 def resume(
     run: str,
     accept_changes: bool,
     take_over: bool,
     state: str | None,
+    wall: float | None,
     display: Display,
 ) -> int:
-    """Go on with a run whose controller was stopped or killed.
+    """Go on with a run that was stopped, or whose controller was killed.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. The queue is
-    asked what became of each job that was not over; only what never arrived is submitted. The exit
-    code is the run's, as of 'ensemble run'.
+    asked what became of each job that was not over; only what never arrived, and what the stop
+    cancelled, is submitted. The exit code is the run's, as of 'ensemble run'.
 
     An executor is used as it was, unless one of its flags says otherwise: of a service that has
     moved, --host and --port.
     """
-    return take_up(run, state, display, accept_changes=accept_changes, take_over=take_over)
+    return take_up(
+        run, state, display, accept_changes=accept_changes, take_over=take_over, wall=wall
+    )
 
 
 def take_up(
@@ -75,6 +85,7 @@ def take_up(
     accept_changes: bool = False,
     take_over: bool = False,
     stop_first: str | None = None,
+    wall: float | None = None,
 ) -> int:
     """Take a run up again; its exit code. With ``stop_first``, only to cancel what is left."""
     folder = find(state_folder(state), run)
@@ -89,7 +100,7 @@ def take_up(
     try:
         # What an earlier controller was asked. At once: from here on it is this one that is asked,
         # and to read a long history takes a while.
-        for asked in (STOP, LEAVE):
+        for asked in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
                 (folder / asked).unlink()
         forget_requests(folder)
@@ -97,7 +108,7 @@ def take_up(
             check_not_lost(folder)
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
-            return _take_up(past, lock, display, accept_changes, stop_first)
+            return _take_up(past, lock, display, accept_changes, stop_first, wall)
     finally:
         lock.release()
 
@@ -108,6 +119,7 @@ def _take_up(
     display: Display,
     accept_changes: bool,
     stop_first: str | None,
+    wall: float | None,
 ) -> int:
     if past.journal.about.get("simulated"):
         raise UsageError(
@@ -167,6 +179,7 @@ def _take_up(
             kept,
             engine=recovered.engine,
             stop_first=stop_first,
+            wall=wall,
         )
 
 

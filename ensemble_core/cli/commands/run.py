@@ -28,6 +28,7 @@ from ensemble_core.cli.options import (
     plugin_option,
     set_option,
     state_option,
+    wall_option,
 )
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.config.source import read
@@ -56,6 +57,7 @@ __all__ = ["run"]
     "  [default: beside the run's journal]",
 )
 @state_option
+@wall_option
 @click.option(
     "--no-journal",
     is_flag=True,
@@ -79,6 +81,7 @@ def run(
     display: Display,
     folder: str | None,
     state: str | None,
+    wall: float | None,
     no_journal: bool,
     tag: str | None,
     or_resume: bool,
@@ -86,18 +89,20 @@ def run(
     """Run an ensemble file.
 
     The exit code is 0 when all went well, 1 when jobs failed and no rule concerned itself with
-    that, 2 for a wrong file or command line, 130 after Ctrl-C, and otherwise what the file's
-    terminate action says. The first Ctrl-C cancels the jobs, another leaves at once.
+    that, 2 for a wrong file or command line, 5 when the run was stopped by 'ensemble stop' or
+    because its time was over, 128 + N after signal N (130 after Ctrl-C), and otherwise what the
+    file's terminate action says.
 
-    Every event and decision goes into a journal: a run whose controller was killed is taken up
-    again with 'ensemble resume', and 'ensemble runs' lists all that are kept. Whoever is started
-    again with the same words, as a pod is, says '--tag TAG --or-resume'.
+    Every event and decision goes into a journal: 'ensemble resume' goes on with a run that was
+    stopped, by Ctrl-C too, or whose controller was killed, and 'ensemble runs' lists all that are
+    kept. What a stop does with jobs, the file's 'on_stop' says; another Ctrl-C leaves at once.
+    Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'.
     """
     if tag is not None or or_resume:
         from ensemble_core.cli.or_resume import check_tag, go_on
 
         check_tag(tag, state, or_resume=or_resume, no_journal=no_journal)
-        code = go_on(str(tag), file, state, display) if or_resume else None
+        code = go_on(str(tag), file, state, display, wall) if or_resume else None
         if code is not None:
             return code
     registry = load_plugins(plugins)
@@ -122,7 +127,7 @@ def run(
     output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
     if no_journal:
         built.prepare(tag, None)
-        return _session(ensemble, choice, display).run(registry, built, output, tag)
+        return _session(ensemble, choice, display).run(registry, built, output, tag, wall=wall)
     about = {
         "tag": tag,
         "name": ensemble.name,
@@ -137,7 +142,9 @@ def run(
     with ControlledRun.new(
         home, about, registry, text, list(overrides), built, ensemble.attached
     ) as kept:
-        return _session(ensemble, choice, display).run(registry, built, output, tag, kept)
+        return _session(ensemble, choice, display).run(
+            registry, built, output, tag, kept, wall=wall
+        )
 
 
 def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:

@@ -30,7 +30,13 @@ _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
 _RIGHT = (False, False, True, False, True, True, False)
 #: By which order columns go when the terminal is narrow.
 _GOES = ("file", "began", "events", "length")
-_STYLES = {"running": "good", "interrupted": "warning", "unreadable": "bad", "new": "dim"}
+_STYLES = {
+    "running": "good",
+    "stopped": "warning",
+    "interrupted": "warning",
+    "unreadable": "bad",
+    "new": "dim",
+}
 
 
 @click.command()
@@ -40,10 +46,10 @@ _STYLES = {"running": "good", "interrupted": "warning", "unreadable": "bad", "ne
 def runs(everything: bool, state: str | None, as_json: bool) -> int:
     """List the runs that are kept, newest last.
 
-    A run is 'running' while a controller has it, 'ended' once its end was reached, and
-    'interrupted' if its controller was stopped or killed before that: 'ensemble resume' goes on
-    with it. A 'new' one was killed before anything happened. With --json, one object a line for
-    every run.
+    A run is 'running' while a controller has it, and 'ended' once its end was reached. 'ensemble
+    resume' goes on with one that was 'stopped' before that, by a signal, 'ensemble stop' or the end
+    of its time, and with an 'interrupted' one, whose controller was killed. A 'new' one was killed
+    before anything happened. With --json, one object a line for every run.
     """
     with errors_as_json(as_json):
         home = state_folder(state)

@@ -128,7 +128,7 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
         lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
-    if info.state in ("interrupted", "new"):
+    if info.state in ("stopped", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({count_of(active, 'job')} not over)" if active else ""
         lines.append(f" to go on with this run{jobs}: ensemble resume {printable(kept.tag)}")
@@ -166,7 +166,8 @@ def _sessions(sessions: list[Session], info: RunInfo, style: TextStyle) -> list[
         else:
             over = session.outcome.get("over")
             code = session.outcome.get("exit_code")
-            how = f"ended the run, exit code {code}" if over else "left"
+            left = "stopped" if session.outcome.get("stopped") else "left"
+            how = f"ended the run, exit code {code}" if over else left
             reason = str(session.outcome.get("reason") or "")
             how += f": {reason}" if reason and not over else ""
         rows.append(

@@ -98,7 +98,7 @@ class Jobspecs:
             "cwd": self.workdir(job),
             "environment": {
                 **self._environment,
-                "ENSEMBLE_JOB_ID": job.id,
+                "ENSEMBLE_JOB_ID": job.label,
                 "ENSEMBLE_GROUP": job.group,
                 "ENSEMBLE_INDEX": str(job.index),
                 "ENSEMBLE_ATTEMPT": str(job.attempt),

@@ -1,0 +1,226 @@
+"""A run that is stopped, by a signal, a command or the clock, goes on where it was when it is
+resumed."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.testing import wait_until
+
+COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+#: Jobs print a row, wait for a file that lets them end, and print another.
+STUDY = """
+jobs:
+  - name: work
+    command: '{here}/job.sh {T}'
+    parameters: {T: [1, 2, 3]}
+    observe: {json-lines: {}}
+    result: {x: mean.x}
+  - {name: last, command: 'true'}
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: idle, name: work, action: {name: submit, label: last}}
+results:
+  t: {of: work, by: [T], columns: {x: mean.x, n: n}}
+"""
+JOB = """#!/bin/sh
+echo "started $ENSEMBLE_JOB_ID" >> started
+echo "{\\"x\\": $1}"
+until [ -e go ]; do sleep 0.05; done
+echo "{\\"x\\": $(($1 * 3))}"
+"""
+TABLE = [{"T": 1, "x": 2.0, "n": 1}, {"T": 2, "x": 4.0, "n": 1}, {"T": 3, "x": 6.0, "n": 1}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    Path("e.yaml").write_text(STUDY)
+    Path("job.sh").write_text(JOB)
+    Path("job.sh").chmod(0o755)
+    return tmp_path
+
+
+def ensemble(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def begun(*args: str, jobs: int = 3) -> subprocess.Popen[str]:
+    """A run whose jobs have all started."""
+    words = [*COMMAND, "run", "e.yaml", "--tag", "study", "--slots", "3", *args]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(starts()) >= jobs)
+    return process
+
+
+def starts() -> list[str]:
+    return Path("started").read_text().splitlines() if Path("started").exists() else []
+
+
+def state() -> str:
+    return str(json.loads(ensemble("runs", "--json").output)["state"])
+
+
+def table() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(ensemble("results", "study", "t", "--json").output)
+    return found
+
+
+def check_whole() -> None:
+    """Everything is as it is without a stop."""
+    assert state() == "ended"
+    assert table() == TABLE
+    ensemble("replay", "study")
+
+
+def stopped(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    return out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_a_run_and_resume_goes_on_with_it(
+    folder: Path, number: signal.Signals
+) -> None:
+    process = begun()
+    process.send_signal(number)
+    out, err = stopped(process, 128 + number)
+    assert "stopping: cancelling 3 jobs (Ctrl-C again to leave at once)" in err
+    assert "to go on with this run: ensemble resume study" in out
+    assert state() == "stopped"
+    assert "ensemble resume study" in ensemble("status", "study").output
+    Path("go").touch()
+    ensemble("resume", "study")
+    assert sorted(starts()) == sorted(2 * [f"started work.{index}" for index in range(3)])
+    check_whole()
+
+
+def test_jobs_go_on_where_the_file_says_so(folder: Path) -> None:
+    process = begun("--set", "on_stop=keep")
+    process.terminate()
+    _, err = stopped(process, 143)
+    assert "stopping: 3 jobs left to the queue" in err
+    assert state() == "stopped"
+    Path("go").touch()
+    ensemble("resume", "study")
+    assert len(starts()) == 3
+    check_whole()
+
+
+def test_a_job_that_ends_by_itself_while_the_run_stops_counts_as_it_ended(folder: Path) -> None:
+    text = JOB.replace('echo "started', "trap '' TERM\necho \"started")
+    Path("job.sh").write_text(text)
+    process = begun()
+    process.terminate()
+    assert process.stderr is not None
+    assert "stopping" in process.stderr.readline()
+    Path("go").touch()
+    stopped(process, 143)
+    ensemble("resume", "study")
+    check_whole()
+
+
+def test_a_second_signal_leaves_at_once_and_resume_goes_on(folder: Path) -> None:
+    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    process = begun()
+    process.terminate()
+    assert process.stderr is not None
+    assert "stopping" in process.stderr.readline()
+    process.terminate()
+    while not select.select([process.stderr], [], [], 0.4)[0]:
+        process.terminate()  # signals that come within a moment are one
+    assert "leaving at once" in process.stderr.readline()
+    stopped(process, 143)
+    assert state() == "interrupted"
+    Path("go").touch()
+    ensemble("resume", "study")
+    check_whole()
+
+
+def test_a_command_stops_a_run(folder: Path) -> None:
+    process = begun()
+    result = ensemble("stop", "study")
+    assert "run study is stopped; 'ensemble resume study' goes on with it" in result.output
+    stopped(process, 5)
+    assert "is stopped" in ensemble("stop", "study").output
+    Path("go").touch()
+    ensemble("resume", "study")
+    check_whole()
+    assert "has ended already" in ensemble("stop", "study").output
+
+
+def test_the_clock_stops_a_run_as_often_as_it_is_resumed(folder: Path) -> None:
+    process = begun("--set", "limits.wall=1")
+    stopped(process, 5)
+    assert "the time given to it has passed" in ensemble("status", "study").output
+    ensemble("resume", "study", "--wall", "0.5s", code=5)
+    assert state() == "stopped"
+    Path("go").touch()
+    ensemble("resume", "study", "--wall", "1h")
+    check_whole()
+
+
+@pytest.mark.parametrize("wall", ["soon", "0"])
+def test_a_wall_that_is_no_time_is_refused(folder: Path, wall: str) -> None:
+    assert "--wall" in ensemble("run", "e.yaml", "--wall", wall, code=2).output
+    result = ensemble("run", "e.yaml", "--set", f"limits.wall={wall}", code=2)
+    assert "limits.wall" in result.output
+    assert not Path("state").exists()
+
+
+def test_the_same_words_go_on_with_a_run_until_it_is_over(folder: Path) -> None:
+    words = ("run", "e.yaml", "--tag", "study", "--or-resume", "--wall", "1s")
+    ensemble(*words, code=5)
+    ensemble(*words, code=5)
+    Path("go").touch()
+    ensemble(*words[:-2])
+    check_whole()
+    assert "run study is over, with exit code 0" in ensemble(*words).output
+
+
+def test_a_stopped_run_can_be_cancelled_for_good(folder: Path) -> None:
+    process = begun()
+    ensemble("stop", "study")
+    stopped(process, 5)
+    ensemble("cancel", "study")
+    assert state() == "ended"
+    assert len(starts()) == 3
+    assert "has ended" in ensemble("resume", "study", code=2).output
+
+
+def test_a_cancel_ends_a_run_that_is_stopping(folder: Path) -> None:
+    Path("job.sh").write_text(JOB.replace('echo "started', "trap '' TERM\necho \"started"))
+    process = begun()
+    ensemble("stop", "study", "--no-wait")
+    assert process.stderr is not None
+    assert "stopping" in process.stderr.readline()
+    ensemble("cancel", "study")
+    stopped(process, 130)
+    assert state() == "ended"
+
+
+def test_a_run_without_a_journal_ends(folder: Path) -> None:
+    process = begun("--no-journal")
+    process.terminate()
+    out, _ = stopped(process, 143)
+    assert "resume" not in out
+    assert ensemble("runs", "--json").output == ""
+
+
+def test_a_word_for_on_stop_that_is_none_is_refused(folder: Path) -> None:
+    result = ensemble("validate", "e.yaml", "--set", "on_stop=kep", code=2)
+    assert "keep" in result.output

@@ -1,0 +1,488 @@
+"""A stop is no end: what came meanwhile is worked in by the resume, and what the stop cancelled is
+handed on again, as if nothing had been."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.decisions import Call, Cancel, Decision, Submit, Terminate
+from ensemble_core.model.events import (
+    CallReturned,
+    Event,
+    ExecutorLost,
+    JobEvent,
+    Observed,
+    Problem,
+    Resources,
+    Resumed,
+    Started,
+    StopRequested,
+    TimerElapsed,
+)
+from ensemble_core.testing import Story
+
+START = "{trigger: start, action: {name: submit, label: work}}"
+SWEEP = f"""
+jobs:
+  - name: work
+    command: x
+    parameters: {{T: [1, 2, 3]}}
+    result: {{e: mean.e}}
+    observe: {{json-lines: {{}}}}
+  - {{name: after, command: x}}
+rules:
+  - {START}
+  - {{trigger: job-success, name: work, repetitions: 9, action: {{name: submit, label: after}}}}
+results:
+  t: {{of: work, by: [T], columns: {{e: mean.e, n: n}}}}
+"""
+
+
+def stop(story: Story, then: str = "cancel") -> Terminate:
+    (end,) = story.tell(StopRequested(story.now, "SIGTERM", 143, then))  # type: ignore[arg-type]
+    assert isinstance(end, Terminate)
+    assert end.stopped
+    return end
+
+
+def resume(story: Story, *absent: str) -> list[Decision]:
+    again(story)
+    return story.tell(Resumed(story.now, {}, absent))
+
+
+def again(story: Story) -> None:
+    """Another controller takes the run up, from a snapshot."""
+    engine = load(dump(story.engine), story.ensemble)
+    assert engine is not None
+    story.engine = engine
+
+
+def requeued(decided: list[Decision]) -> list[tuple[str, str]]:
+    return [
+        (job.id, job.queue_name) for one in decided if isinstance(one, Submit) for job in one.jobs
+    ]
+
+
+def rows(story: Story, table: str) -> list[dict[str, Any]]:
+    return story.engine.tables()[table]
+
+
+def test_what_a_stop_cancelled_is_handed_on_again_and_no_rule_hears_of_it() -> None:
+    story = Story(SWEEP + "logging: {heartbeat: 10}\n")
+    story.start()
+    story.begin("work.0")
+    story.observe("work.0", e=100.0)
+    story.play("work.1")
+    end = stop(story)
+    assert end.cancel == ("work.0", "work.2", "after.0")
+    for job in end.cancel:
+        assert story.cancel(job) == []
+    assert not story.engine.waits_for_cancelled
+    assert story.engine.in_queue() == []
+    decided = resume(story)
+    assert requeued(decided) == [
+        ("work.0", "work.0~1"),
+        ("work.2", "work.2~1"),
+        ("after.0", "after.0~1"),
+    ]
+    assert story.fired(decided) == []
+    counts = story.engine.state.metrics.counts["work"]
+    assert (counts["submitted"], counts["active"], counts["cancelled"]) == (3, 2, 0)
+    story.begin("work.0")
+    story.observe("work.0", e=1.0)
+    story.end("work.0")
+    story.play("work.2")
+    for number in range(3):
+        story.play(f"after.{number}")
+    assert story.exit_code == 0
+    assert rows(story, "t")[0] == {"T": 1, "e": 1.0, "n": 1}
+
+
+def test_a_job_that_ended_by_itself_meanwhile_counts_and_its_rules_fire_at_the_resume() -> None:
+    story = Story(SWEEP)
+    story.start()
+    story.begin("work.0")
+    stop(story)
+    story.observe("work.0", e=4.0)
+    assert story.end("work.0") == []
+    assert story.metric("count.work.success") == 0
+    for job in ("work.1", "work.2"):
+        story.cancel(job)
+    decided = resume(story)
+    assert story.fired(decided) == ["rule-2"]
+    assert ("after.0", "after.0") in requeued(decided)
+    assert rows(story, "t") == [{"T": 1, "e": 4.0, "n": 1}]
+
+
+def test_jobs_are_left_alone_where_they_are_to_be_kept() -> None:
+    story = Story(SWEEP)
+    story.start()
+    story.begin("work.0")
+    assert stop(story, "keep").cancel == ()
+    assert not story.engine.waits_for_cancelled
+    assert story.submitted(resume(story)) == []
+    story.end("work.0")
+    assert story.metric("count.work.success") == 1
+
+
+def test_a_cancel_that_a_rule_decided_is_one_for_good() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 2}}]
+rules:
+  - {START}
+  - {{trigger: job-success, action: {{name: cancel, label: work}}}}
+"""
+    )
+    story.start()
+    story.begin("work.1")
+    story.play("work.0")
+    assert stop(story).cancel == ("work.1",)
+    story.cancel("work.1")
+    assert story.submitted(resume(story)) == []
+    assert story.metric("count.work.cancelled") == 1
+
+
+def test_a_rule_may_cancel_for_good_what_a_stop_is_still_cancelling() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 2}}]
+rules:
+  - {START}
+  - {{trigger: job-success, action: {{name: cancel, label: work}}}}
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    story.begin("work.1")
+    stop(story)
+    story.end("work.0")
+    (cancel,) = [one for one in resume(story) if isinstance(one, Cancel)]
+    assert cancel.jobs == ("work.1",)
+    story.cancel("work.1")
+    assert story.metric("count.work.cancelled") == 1
+    assert story.exit_code == 0
+
+
+def test_a_function_that_returned_after_the_stop_is_not_called_again() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}]
+custom: |
+  def more(*_):
+      return Action({"name": "submit", "label": "work"})
+rules: [{trigger: start, action: {name: custom, label: more}}]
+"""
+    )
+    (call,) = [one for one in story.start() if isinstance(one, Call)]
+    stop(story)
+    returned = CallReturned(
+        story.now, call.call, ({"action": {"name": "submit", "label": "work"}},)
+    )
+    assert story.tell(returned) == []
+    decided = resume(story)
+    assert [one for one in decided if isinstance(one, Call)] == []
+    assert story.submitted(decided) == ["work.0"]
+
+
+def test_a_function_under_way_is_called_again() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x}]
+custom: |
+  def more(*_):
+      return None
+rules: [{trigger: start, action: {name: custom, label: more}}]
+"""
+    )
+    story.start()
+    stop(story)
+    (call,) = [one for one in resume(story) if isinstance(one, Call)]
+    assert call.attempt == 2
+
+
+def test_a_waiting_retry_and_held_jobs_outlive_a_stop() -> None:
+    story = Story(
+        f"""
+jobs: [{{name: work, command: x, count: 3, at_once: 2, retry: {{times: 2, wait: 60s}}}}]
+rules: [{START}]
+"""
+    )
+    story.start()
+    story.play("work.0", status=256)
+    assert stop(story).cancel == ("work.1", "work.2")
+    story.cancel("work.1")
+    story.cancel("work.2")
+    assert story.engine.next_timer() is None
+    assert requeued(resume(story)) == [("work.1", "work.1~1"), ("work.2", "work.2~1")]
+    story.play("work.1")
+    assert story.submitted(story.wait(60)) == ["work.0-1"]
+    story.play("work.2")
+    story.play("work.0-1")
+    assert story.exit_code == 0
+
+
+def test_a_job_of_a_restart_chain_begins_where_its_attempt_began() -> None:
+    story = Story(
+        """
+jobs: [{name: work, command: x, observe: {json-lines: {}}, result: {mean: mean.e}}]
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: job-fail, action: {name: retry, continue: true}}
+results: {t: {of: work, columns: {s: mean}}}
+"""
+    )
+    story.start()
+    story.begin("work.0")
+    story.observe("work.0", e=2.0)
+    story.end("work.0", status=256)
+    story.begin("work.0-1")
+    story.observe("work.0-1", e=100.0)
+    stop(story)
+    story.cancel("work.0-1")
+    assert requeued(resume(story)) == [("work.0-1", "work.0-1~1")]
+    story.begin("work.0-1")
+    story.observe("work.0-1", e=4.0)
+    story.end("work.0-1")
+    assert [row["s"] for row in rows(story, "t")] == [3.0]
+
+
+def test_a_second_stop_requeues_once_more() -> None:
+    story = Story(SWEEP)
+    story.start()
+    for number in (1, 2):
+        for job in stop(story).cancel:
+            story.cancel(job)
+        assert requeued(resume(story))[0] == ("work.0", f"work.0~{number}")
+
+
+def test_a_job_that_the_stop_has_not_cancelled_yet_is_handed_on_once_it_is_over() -> None:
+    """The controller left at once: the cancels are on their way."""
+    story = Story(SWEEP)
+    story.start()
+    story.begin("work.0")
+    stop(story)
+    story.cancel("work.1")
+    assert requeued(resume(story)) == [("work.1", "work.1~1")]
+    assert requeued(story.cancel("work.0")) == [("work.0", "work.0~1")]
+    story.play("work.2")
+    assert story.metric("count.work.success") == 1
+
+
+def test_a_stopped_run_may_be_cancelled_for_good() -> None:
+    story = Story(SWEEP)
+    story.start()
+    story.begin("work.0")
+    stop(story)
+    story.cancel("work.0")
+    again(story)
+    end = story.tell(StopRequested(story.now, "cancelled by ada", 130))[-1]
+    assert isinstance(end, Terminate)
+    assert not end.stopped
+    assert end.cancel == ("work.1", "work.2")
+    assert story.tell(Resumed(story.now, {})) == [Cancel(jobs=("work.1", "work.2"))]
+    for job in end.cancel:
+        story.cancel(job)
+    assert story.metric("count.work.cancelled") == 3
+    assert story.exit_code == 130
+
+
+def test_the_loss_of_the_queue_while_it_stops_is_no_error_of_the_run() -> None:
+    story = Story(SWEEP)
+    story.start()
+    stop(story)
+    story.tell(ExecutorLost(story.now, "flux", "the instance ended"))
+    resume(story)
+    assert story.engine.state.errors == 0
+    assert story.exit_code is None
+
+
+def test_trouble_and_gauges_meanwhile_do_no_harm() -> None:
+    story = Story(SWEEP)
+    story.start()
+    stop(story, "keep")
+    story.tell(Resources(story.now, {"nodes.up": 3}))
+    assert len(story.tell(Problem(story.now, "look"))) == 1
+    resume(story)
+    assert story.metric("nodes.up") is None
+
+
+def test_a_stop_of_a_run_that_has_ended_changes_nothing() -> None:
+    story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
+    story.start()
+    story.play("work.0")
+    assert story.tell(StopRequested(story.now, "SIGTERM", 143, "keep")) == []
+    assert story.exit_code == 0
+
+
+# -- a stop anywhere is as none ------------------------------------------------------------------
+
+STUDY = """
+limits: {submits_per_second: 50}
+jobs:
+  - name: work
+    command: x
+    parameters: {T: [1, 2]}
+    replicas: 3
+    at_once: 4
+    observe: {json-lines: {}}
+    result: {e: mean.e, k: max.e}
+    retry: {times: 2, wait: 20s, when: 'exit_code == 1'}
+  - {name: follow, command: x, parameters: {T: null}, observe: {json-lines: {}}, result: {e: max.e}}
+custom: |
+  def more(*_):
+      return None
+rules:
+  - {trigger: start, action: {name: submit, label: work}}
+  - {trigger: idle, name: work, each: [T], action: {name: vary, label: follow}}
+  - {trigger: job-done, name: work, repetitions: 3, action: {name: custom, label: more}}
+  - {trigger: idle, action: {name: log, message: all}}
+results:
+  work: {of: work, by: [T], columns: {e: mean.e, n: n, a: max.attempt}}
+  follow: {of: follow, columns: {T: T, e: e}}
+"""
+
+
+class Queue:
+    """Plays jobs in an order by chance; what a job does depends on its id alone."""
+
+    def __init__(self, chance: random.Random, stops: float) -> None:
+        self.story = Story(STUDY)
+        self.chance = chance
+        self.stops = stops
+        #: What is left of each job's life, and under which name it is there.
+        self.lives: dict[str, list[Event]] = {}
+        self.calls: list[str] = []
+        self.stopped = 0
+
+    def carry_out(self, decided: list[Decision]) -> None:
+        for one in decided:
+            if isinstance(one, Submit):
+                for job in one.jobs:
+                    assert job.id not in self.lives
+                    self.lives[job.id] = self.life(job.id)
+            elif isinstance(one, Call):
+                self.calls.append(one.call)
+
+    def life(self, job: str) -> list[Event]:
+        what = random.Random(job)
+        names = ("submit", "alloc", "start")
+        events: list[Event] = [JobEvent(0, job, name) for name in names]
+        rows = [{"e": what.random()} for _ in range(what.randint(1, 4))]
+        events += [Observed(0, job, "json-lines", row) for row in rows]
+        status = 256 if what.random() < 0.3 and job.startswith("work") else 0
+        events.append(JobEvent(0, job, "finish", {"status": status}))
+        events.append(JobEvent(0, job, "clean"))
+        return events
+
+    def tell(self, event: Event) -> None:
+        self.story.now += self.chance.random()
+        self.carry_out(self.story.tell(replaced(event, self.story.now)))
+
+    def step(self) -> None:
+        """Something happens."""
+        timer = self.story.engine.next_timer()
+        choices = [*self.lives, *self.calls, *(["timer"] if timer else [])]
+        chosen = self.chance.choice(choices)
+        if chosen == "timer" and timer is not None:
+            self.story.now = max(self.story.now, timer.when)
+            self.tell(TimerElapsed(self.story.now, timer.kind, timer.key))
+        elif chosen in self.calls:
+            self.calls.remove(chosen)
+            self.tell(CallReturned(0, chosen))
+        else:
+            life = self.lives[chosen]
+            event = life.pop(0)
+            if not life:
+                del self.lives[chosen]
+            self.tell(event)
+
+    def stop(self) -> None:
+        self.stopped += 1
+        then = self.chance.choice(["cancel", "keep"])
+        (end,) = self.story.tell(StopRequested(self.story.now, "x", 143, then))  # type: ignore[arg-type]
+        assert isinstance(end, Terminate)
+        for _ in range(self.chance.randint(0, 5)):  # before the cancels arrive
+            if self.lives or self.calls:
+                self.step()
+        cancels = [job for job in end.cancel if job in self.lives]
+        late = [job for job in cancels if self.chance.random() < 0.2]
+        for job in cancels:
+            self.cancel(job, only=late)
+        self.calls.clear()  # with their process
+        if self.chance.random() < 0.5:
+            again(self.story)
+        self.carry_out(self.story.tell(Resumed(self.story.now, {})))
+        self.calls = list(self.story.engine.state.calls)
+
+    def cancel(self, job: str, only: list[str]) -> None:
+        """It ends because it is cancelled, now or, of those in ``only``, when its turn comes."""
+        left = [
+            JobEvent(0, job, "exception", {"type": "cancel", "severity": 0}),
+            JobEvent(0, job, "finish", {"status": 15}),
+            JobEvent(0, job, "clean"),
+        ]
+        if any(isinstance(event, JobEvent) and event.name == "finish" for event in self.lives[job]):
+            self.lives[job] = list(left)
+        if job not in only:
+            for event in self.lives.pop(job):
+                self.tell(event)
+
+    def run(self) -> dict[str, Any]:
+        self.carry_out(self.story.start())
+        for count in itertools.count():
+            assert count < 20_000
+            if self.story.exit_code is not None:
+                break
+            if self.chance.random() < self.stops:
+                self.stop()
+            else:
+                self.step()
+        tables = self.story.engine.tables()
+        counts = self.story.engine.state.metrics.counts
+        return {
+            "work": tables["work"],
+            # Which of the values was through first is chance, and so is which job is of which.
+            "follow": sorted(row["T"] for row in tables["follow"]),
+            "counts": {name: dict(counts[name]) for name in ("work", "follow")},
+            "fired": sorted(self.story.fired()),
+            "exit code": self.story.exit_code,
+        }
+
+
+def replaced(event: Event, now: float) -> Event:
+    data = event.to_dict()
+    return Event.from_dict({**data, "timestamp": now})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_run_stopped_anywhere_gives_what_an_undisturbed_one_gives(seed: int) -> None:
+    undisturbed = Queue(random.Random(seed), 0.0).run()
+    stopped = Queue(random.Random(seed), 0.05)
+    assert stopped.run() == undisturbed
+    assert undisturbed["follow"] == [1, 2]
+
+
+def test_the_rounds_of_the_test_before_do_stop() -> None:
+    queue = Queue(random.Random(1), 0.05)
+    queue.run()
+    assert queue.stopped > 1
+    assert any(job.requeued for one in queue.story.decisions if isinstance(one, Submit)
+               for job in one.jobs)  # fmt: skip
+
+
+def test_a_replay_of_a_stopped_run_decides_the_same() -> None:
+    queue = Queue(random.Random(3), 0.05)
+    queue.run()
+    other = Story(STUDY)
+    for event in queue.story.events:
+        other.tell(event)
+    assert [one.to_dict() for one in other.decisions] == [
+        one.to_dict() for one in queue.story.decisions
+    ]
+    assert isinstance(queue.story.events[0], Started)
