@@ -355,7 +355,7 @@ def look(folder: Path) -> RunInfo:
         executor=str(about.get("executor", {}).get("name", "")),
         began=sessions[0].began if sessions else None,
         ended=last.ended if last is not None and state != "running" else None,
-        exit_code=outcome.get("exit_code") if outcome and state == "ended" else None,
+        exit_code=outcome.get("exit_code") if outcome and state in ("ended", "stopped") else None,
         reason=str(outcome.get("reason", "")) if outcome and state != "running" else "",
         events=events,
         controller=controller,

@@ -91,7 +91,7 @@ def test_ctrl_c_in_a_cell_stops_the_run_politely_and_the_notebook_goes_on(
         "study['jobs'][0]['command'] = 'sleep 600'\n"
         "try:\n    ensemble.run(study, executor='local', tag='t')\n"
         "except KeyboardInterrupt as error:\n    print(error)",
-        "ensemble.open_run('last').report().groups[0].cancelled",
+        "ensemble.open_run('last').state",
     )
     done: list[Any] = []
 
@@ -110,5 +110,5 @@ def test_ctrl_c_in_a_cell_stops_the_run_politely_and_the_notebook_goes_on(
     assert [out.get("text") for out in stopped["outputs"] if out["output_type"] == "stream"] == [
         "run t was stopped; open_run('t') has it\n"
     ]
-    assert shown(after, "text/plain") == ["3"]
+    assert shown(after, "text/plain") == ["'stopped'"]
     assert open_run("t", state=state).exit_code == 130

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ensemble_core import Cause, Emit, Executor, ExecutorError, Job, Run, job_environment
 from ensemble_flux import bindings
@@ -123,6 +123,11 @@ class FluxExecutor(Executor):
                 code="lost",
             )
         return self._loop
+
+    @property
+    def on_stop(self) -> Literal["keep", "cancel"]:
+        """An instance that is itself a job ends with its allocation, and its jobs with it."""
+        return "cancel" if self._loop is not None and self._loop.nested else "keep"
 
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._opened()

@@ -103,6 +103,8 @@ class FluxLoop:
         #: The hosts of the instance's brokers, and its version. Known once it is open.
         self.hosts: tuple[str, ...] = ()
         self.version = ""
+        #: Whether the instance is a job of another.
+        self.nested = False
         #: The gauges now; replaced, never changed.
         self.gauges: Mapping[str, float] = {}
         #: Jobs that were handed over and are not over. Added to by whoever hands them over.
@@ -170,6 +172,7 @@ class FluxLoop:
         handle = self._reactor.handle
         self.version = handle.attr_get("version")
         self.hosts = _hosts(handle)
+        self.nested = _nested(handle)
         self._gauges.read_nodes()
         if self._events != "eventlogs":
             self._open_journal(full=False)
@@ -379,6 +382,13 @@ class FluxLoop:
         else:
             self._finders.append(known)
             self._reopen()
+
+
+def _nested(handle: Any) -> bool:
+    try:
+        return int(handle.attr_get("instance-level")) > 0
+    except (OSError, ValueError):
+        return False
 
 
 def _hosts(handle: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core import (
     Cause,
@@ -187,6 +187,10 @@ class MiniCluster(Executor):
             self._inner.resize(request, delta, when_busy=when_busy)
         else:
             self._resizing.ask(request, delta, when_busy)
+
+    @property
+    def on_stop(self) -> Literal["keep", "cancel"]:
+        return self._inner.on_stop
 
     def submit(self, jobs: Sequence[Job]) -> None:
         self._inner.submit(jobs)
