@@ -81,7 +81,8 @@ class State:
         "ensemble", "errors", "events", "firings", "heeds", "held_at", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "now", "out",
         "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources", "started",
-        "stop", "strangers", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+        "stop", "strangers", "table", "timers", "unhandled_failures", "via", "warnings",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(

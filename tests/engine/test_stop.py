@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.metrics.store import COUNTS
 from ensemble_core.model.decisions import Call, Cancel, Decision, Submit, Terminate
 from ensemble_core.model.events import (
     CallReturned,
@@ -91,7 +92,7 @@ def test_what_a_stop_cancelled_is_handed_on_again_and_no_rule_hears_of_it() -> N
         ("after.0", "after.0~1"),
     ]
     assert story.fired(decided) == []
-    counts = story.engine.state.metrics.counts["work"]
+    counts = {name: story.metric(f"count.work.{name}") for name in COUNTS}
     assert (counts["submitted"], counts["active"], counts["cancelled"]) == (3, 2, 0)
     story.begin("work.0")
     story.observe("work.0", e=1.0)
@@ -444,12 +445,16 @@ class Queue:
             else:
                 self.step()
         tables = self.story.engine.tables()
-        counts = self.story.engine.state.metrics.counts
+        metric = self.story.metric
         return {
             "work": tables["work"],
             # Which of the values was through first is chance, and so is which job is of which.
             "follow": sorted(row["T"] for row in tables["follow"]),
-            "counts": {name: dict(counts[name]) for name in ("work", "follow")},
+            "counts": {
+                f"{group}.{name}": metric(f"count.{group}.{name}")
+                for group in ("work", "follow")
+                for name in COUNTS
+            },
             "fired": sorted(self.story.fired()),
             "exit code": self.story.exit_code,
         }
