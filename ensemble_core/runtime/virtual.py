@@ -205,15 +205,14 @@ class VirtualRuntime:
     # -- events and decisions ------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
-        if not self.engine.concerns(event):
-            return
         for watcher in self._watchers:
             watcher.event(event)
         decisions = self.engine.handle(event)
         if self._journal is not None:
             self._journal.append(event, decisions, [])
-        for decision in decisions:
-            self._carry_out(decision)
+        if decisions:
+            for decision in decisions:
+                self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
         for watcher in self._watchers:

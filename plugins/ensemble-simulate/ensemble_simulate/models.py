@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import CAUSES, EnsembleError, Expression, FileErrors, Job, JobGroup, UsageError
 from ensemble_core.cli.toolkit import Call, Document, Ensemble, Registry
+from ensemble_simulate.chance import Stream
 from ensemble_simulate.draws import Chance, Draw, formula, parse
 
 __all__ = ["GroupModel", "Life", "Model", "Recorded", "names_of", "read", "without_model"]
@@ -118,7 +119,7 @@ class Model:
 
     def chance(self, *about: object) -> Random:
         """The source of chance of one thing: the same for the same seed, whatever else happens."""
-        return Random("\0".join(map(str, (self.seed, *about))))
+        return Stream("\0".join(map(str, (self.seed, *about))))
 
     def takes(self, call: Call) -> float:
         """Seconds that a call of a function takes."""

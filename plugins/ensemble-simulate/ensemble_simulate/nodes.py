@@ -81,8 +81,8 @@ class Nodes:
         found: list[int] = []
         if demand.cores * demand.nodes > self.free_cores:
             return None
-        for cores in range(demand.cores, self.cores + 1):
-            for node in self._by_free[cores]:
+        for nodes in self._by_free[demand.cores :]:
+            for node in nodes:
                 if node in self.leaving or self._free[node][1] < demand.gpus:
                     continue
                 found.append(node)

@@ -71,6 +71,7 @@ def figures_of(study: Study, found: Sequence[Figures]) -> dict[str, Any]:
         "exit_codes": {str(code): n for code, n in Counter(e.exit_code for e in found).items()},
         "not_ended": sum(not each.over for each in found),
         "rules": {rule: _rule(found, rule) for rule in found[0].fired},
+        "limited": sum(each.limited for each in found),
         "never_fired": never_fired(found),
         "loops": loops(found),
         "stubbed": sorted(frozenset().union(*(each.stubbed for each in found))),
@@ -157,6 +158,10 @@ def _not_ended(study: Study, found: Sequence[Figures]) -> list[str]:
         lines.append(
             f"  {count} of {len(found)} runs had not ended after {format_duration(study.until)}"
         )
+    limited = [each for each in found if each.limited]
+    if limited:
+        lines.append(f"  a limit ended {len(limited)} of {len(found)} runs, the first by this:")
+        lines.append(f"    {limited[0].reason}")
     around = loops(found)
     if around:
         lines.append(f"  rules that go round: {', '.join(around)}")

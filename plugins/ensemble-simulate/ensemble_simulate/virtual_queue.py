@@ -67,22 +67,27 @@ class VirtualQueue:
 
     def begin(self, now: float) -> Iterator[Entry]:
         """The jobs that start now, each with its nodes."""
-        while (head := next(self._in_order(), None)) is not None:
-            nodes = self.nodes.fitting(head.demand)
-            if nodes is None:
-                break
-            yield self._start(head, nodes, now)
-        else:
-            return
-        if self._backfill == "easy" and self._any_fits():
-            yield from self._fill_in(head, now)
+        for urgency in sorted(self._waiting, reverse=True):
+            waiting = self._waiting[urgency]
+            while waiting:
+                head = next(iter(waiting.values()))
+                nodes = self.nodes.fitting(head.demand)
+                if nodes is None:
+                    if self._backfill == "easy" and self._any_fits(head.demand):
+                        yield from self._fill_in(head, now)
+                    return
+                yield self._start(head, nodes, now)
 
     def _in_order(self) -> Iterator[Entry]:
         for urgency in sorted(self._waiting, reverse=True):
             yield from self._waiting[urgency].values()
 
-    def _any_fits(self) -> bool:
-        return any(self.nodes.fitting(demand) is not None for demand in self._demands)
+    def _any_fits(self, blocked: Demand) -> bool:
+        return any(
+            self.nodes.fitting(demand) is not None
+            for demand in self._demands
+            if demand is not blocked and demand != blocked
+        )
 
     def _start(self, entry: Entry, nodes: list[int], now: float) -> Entry:
         self.drop(entry)

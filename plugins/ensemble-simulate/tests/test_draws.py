@@ -7,6 +7,7 @@ import statistics
 from random import Random
 
 import pytest
+from ensemble_simulate.chance import Stream
 from ensemble_simulate.draws import parse
 
 from ensemble_core import EnsembleError
@@ -68,3 +69,14 @@ def test_what_is_no_number_is_refused_with_what_to_write(
         parse(text, ("L", "cores"))
     assert said in caught.value.what
     assert hint is None or hint in str(caught.value.hint)
+
+
+def test_a_stream_is_uniform_and_the_same_wherever_it_is_begun() -> None:
+    numbers = [Stream(f"job.{index}").random() for index in range(4000)]
+    assert numbers == [Stream(f"job.{index}").random() for index in range(4000)]
+    counts = [sum(low <= 10 * each < low + 1 for each in numbers) for low in range(10)]
+    chi_square = sum((count - 400) ** 2 / 400 for count in counts)
+    assert chi_square < 27.9  # 0.1 % of uniform samples pass it
+    one = Stream("one")
+    assert [one.getrandbits(bits).bit_length() <= bits for bits in (1, 64, 65, 300)] == [True] * 4
+    assert len({one.random() for _ in range(100)}) == 100
