@@ -41,7 +41,7 @@ def test_the_threshold_within_the_noise_is_named(told: str) -> None:
 
 def test_the_budget_that_ends_before_the_last_stage_is_named(told: str) -> None:
     assert "a limit ended 40 of 40 runs" in told
-    assert "limits.core_hours is 60" in told
+    assert "limits.core_hours is 45" in told
     assert "finish" in _line(told, "never fired:")
 
 
@@ -51,7 +51,7 @@ def test_without_the_faults_nothing_is_named(tmp_path: Path) -> None:
     for wrong, right in (
         ("value >= 200", "value >= 1"),
         ("> 2.3", "> 6"),
-        ("core_hours: 60", "core_hours: 200"),
+        ("core_hours: 45", "core_hours: 200"),
         ("trigger: job-finish, name: check, repetitions: unlimited", "trigger: job-finish, name: check, repetitions: 5"),
     ):  # fmt: skip
         assert wrong in text
