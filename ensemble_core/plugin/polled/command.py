@@ -7,9 +7,9 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from tempfile import TemporaryFile
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.plugin.executor import job_environment
 
 __all__ = ["QueueCommands"]
 
@@ -30,32 +30,28 @@ class QueueCommands:
     ) -> tuple[int, str, str]:
         """Exit code, output and errors. Raises a transient :class:`ExecutorError` where a command
         does not end within ``deadline`` seconds, another where it is not there."""
-        # Files and no pipes: what a command leaves in the background would hold those open.
-        with TemporaryFile() as read, TemporaryFile() as out, TemporaryFile() as err:
-            read.write(given)
-            read.seek(0)
+        try:
+            process = subprocess.Popen(
+                list(words),
+                env={**job_environment(), "LC_ALL": "C"},
+                stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ExecutorError(
+                f"{words[0]} cannot be run",
+                cause=error.strerror or str(error),
+                hint="load the module that provides the queue's commands",
+                code="no-command",
+            ) from None
+        self._process = process
+        with process:
             try:
-                process = subprocess.Popen(
-                    list(words),
-                    env={**os.environ, "LC_ALL": "C"},
-                    stdin=read,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ExecutorError(
-                    f"{words[0]} cannot be run",
-                    cause=error.strerror or str(error),
-                    hint="load the module that provides the queue's commands",
-                    code="no-command",
-                ) from None
-            self._process = process
-            try:
-                code = process.wait(deadline)
+                out, err = process.communicate(given or None, timeout=deadline)
             except subprocess.TimeoutExpired:
-                self.kill()
-                process.wait()
+                self.kill()  # and what it has started, which would keep its output open
                 raise ExecutorError(
                     f"{words[0]} gave no answer within {deadline:g} s",
                     hint="the queue is slow or away",
@@ -64,11 +60,7 @@ class QueueCommands:
                 ) from None
             finally:
                 self._process = None
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read().decode("utf-8", "replace"))
-            return code, texts[0], texts[1]
+        return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
     def kill(self) -> None:
         """Kill the command that runs, if one does."""

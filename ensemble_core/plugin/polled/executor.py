@@ -1,7 +1,7 @@
 """PolledExecutor: a base for executors of queues that are asked rather than tell.
 
 One thread asks the queue and hands jobs in, another reads what jobs' wrappers have written. See
-:class:`PolledExecutor`; ``plugins/ensemble-gridengine`` is one.
+:class:`PolledExecutor`; ``docs/executor-tutorial.md`` writes one.
 """
 
 from __future__ import annotations
