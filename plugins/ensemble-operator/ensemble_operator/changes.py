@@ -109,7 +109,9 @@ class Observed:
 
     ``children`` by kind and name are what there is of these names, whoever's it is; ``secrets`` by
     name, ``None`` where there is none; ``files`` the texts of keys of ConfigMaps; ``errors`` what
-    is wrong with a text, by its content. ``written`` is when the status was last written.
+    is wrong with a text, by its content. ``refused`` are what the API server would not take: by
+    kind and name the hash of the body, and its words. ``written`` is when the status was last
+    written.
     """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class Observed:
     secrets: Mapping[str, Object | None] = field(default_factory=dict)
     files: Mapping[Reference, str | None] = field(default_factory=dict)
     errors: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     flux: bool = True
     figures: Mapping[str, Figures] = field(default_factory=dict)
     written: float = 0.0

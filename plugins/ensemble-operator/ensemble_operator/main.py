@@ -172,3 +172,143 @@ def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
         text = ensemble.file if isinstance(ensemble.file, str) else ""
         objects += run_objects(ensemble, settings, text, content(text))
     return objects
+
+
+@main.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    metavar="NS",
+    multiple=True,
+    help="A namespace to work in. May be repeated.  [default: the pod's own]",
+)
+@click.option("--all-namespaces", is_flag=True, help="Work in every namespace.")
+@click.option(
+    "--leader-elect", is_flag=True, help="Work only while holding the Lease of all operators here."
+)
+@click.option(
+    "--lease-namespace", metavar="NS", help="Where that Lease is.  [default: the pod's own]"
+)
+@click.option(
+    "--image",
+    envvar="ENSEMBLE_IMAGE",
+    metavar="IMAGE",
+    help="The image of services and runs, where an Ensemble names none.  [env: ENSEMBLE_IMAGE]",
+)
+@click.option(
+    "--view-image",
+    envvar="ENSEMBLE_VIEW_IMAGE",
+    metavar="IMAGE",
+    help="The image that has 'ensemble' as a tree to be copied.  [env: ENSEMBLE_VIEW_IMAGE]",
+)
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster from outside.")
+@click.option(
+    "--health",
+    metavar="URL",
+    default="http://0.0.0.0:8081/healthz",
+    show_default=True,
+    help="Where liveness is told; empty for nowhere.",
+)
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def run(
+    namespaces: tuple[str, ...],
+    all_namespaces: bool,
+    leader_elect: bool,
+    lease_namespace: str | None,
+    image: str | None,
+    view_image: str | None,
+    kubeconfig: str | None,
+    health: str,
+    metrics_port: int | None,
+    log_format: str,
+) -> int:
+    """Work as the operator, until SIGTERM or Ctrl-C."""
+    import asyncio
+    import os
+    from dataclasses import replace
+
+    if all_namespaces and namespaces:
+        raise click.UsageError("--namespace and --all-namespaces exclude each other")
+    if kubeconfig:
+        os.environ["KUBECONFIG"] = kubeconfig
+    _log_to_stderr(log_format)
+    from ensemble_operator.settings import Settings
+    from ensemble_operator.watch import Operator
+
+    own = _own_namespace()
+    settings = Settings()
+    if image:
+        settings = replace(settings, image=image)
+    if view_image:
+        settings = replace(settings, view=view_image)
+    operator = Operator(
+        settings,
+        () if all_namespaces else namespaces or (own,),
+        lease=(lease_namespace or own) if leader_elect else "",
+        health=health or None,
+    )
+    if metrics_port is not None:
+        _serve_metrics(metrics_port, operator)
+    asyncio.run(operator.run())
+    return 0
+
+
+def _own_namespace() -> str:
+    """The pod's namespace; ``default`` where this is none."""
+    file = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    try:
+        return file.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _log_to_stderr(form: str) -> None:
+    import json
+    import logging
+    import sys
+
+    class AsJson(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            line = {
+                "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+                "level": record.levelname.lower(),
+                "message": record.getMessage(),
+            }
+            if record.exc_info:
+                line["trace"] = self.formatException(record.exc_info)
+            return json.dumps(line)
+
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(AsJson() if form == "json" else plain)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+def _serve_metrics(port: int, operator: Any) -> None:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.core import CounterMetricFamily
+
+    class Counts:
+        def collect(self) -> Iterator[Any]:
+            work = CounterMetricFamily(
+                "ensemble_operator_work", "What was done, by what", labels=("what",)
+            )
+            for what, count in dict(operator.loop.counts).items():
+                work.add_metric((what,), count)
+            yield work
+            asked = CounterMetricFamily(
+                "ensemble_operator_requests", "Requests to the API server", labels=("method",)
+            )
+            for method, count in dict(operator.counts).items():
+                asked.add_metric((method,), count)
+            yield asked
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Counts())
+    start_http_server(port, registry=registry)

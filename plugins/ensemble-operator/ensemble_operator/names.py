@@ -54,10 +54,19 @@ class Kind:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def everywhere(self) -> str:
+        """The path of all objects of all namespaces."""
+        return f"{self._root}/{self.plural}"
+
+    @property
+    def _root(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
     def path(self, namespace: str, name: str = "") -> str:
         """The path of an object, or of all of them in a namespace."""
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+        one = f"/{name}" if name else ""
+        return f"{self._root}/namespaces/{namespace}/{self.plural}{one}"
 
 
 _RBAC = "rbac.authorization.k8s.io"

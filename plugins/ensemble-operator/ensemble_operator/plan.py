@@ -89,6 +89,7 @@ class _Planning:
         self.changes: list[Change] = []
         self.notes: list[Note] = []
         self.conflicts: list[str] = []
+        self.refused: list[str] = []
         self.parts = self._wanted_parts()
 
     def plan(self) -> Plan:
@@ -113,6 +114,9 @@ class _Planning:
             ready = (False, "NoSecret", f"the Secret {name} is not there, or has no ca.crt")
         parts = self._parts(ready[0], finished)
         self._prune(parts)
+        self.changes = [each for each in self.changes if not self._in_vain(each)]
+        if self.refused:
+            valid = (False, "InvalidMember", "; ".join(self.refused)[:4096])
         if self.conflicts:
             named = ", ".join(dict.fromkeys(self.conflicts))
             valid = (False, "Conflict", f"{named}: there already, and somebody else's")
@@ -172,6 +176,17 @@ class _Planning:
         return self.observed.files.get(file) if isinstance(file, Reference) else file
 
     # -- objects -----------------------------------------------------------------------------------
+
+    def _in_vain(self, change: Change) -> bool:
+        """Whether the API server has refused just this."""
+        if not isinstance(change, (Create, Patch)):
+            return False
+        kind, metadata = change.body["kind"], change.body["metadata"]
+        said = self.observed.refused.get((kind, metadata["name"]))
+        if said is None or said[0] != metadata["annotations"][HASH]:
+            return False
+        self.refused.append(f"{kind} {metadata['name']}: {said[1]}")
+        return True
 
     def _make(self, body: Object) -> bool:
         """Have an object as it is wanted; whether it is there."""

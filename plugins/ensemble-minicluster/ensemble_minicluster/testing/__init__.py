@@ -16,9 +16,10 @@ from pathlib import Path
 
 from .flux_job import job_of, pod_errors
 from .operator import Operator
+from .player import Player
 from .server import Cluster
 
-__all__ = ["Cluster", "Operator", "definition", "job_of", "pod_errors"]
+__all__ = ["Cluster", "Operator", "Player", "definition", "job_of", "pod_errors"]
 
 
 def definition() -> Path:

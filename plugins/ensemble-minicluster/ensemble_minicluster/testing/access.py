@@ -64,18 +64,31 @@ class Access:
             self.allowed.append((user, verb, resource, namespace))
 
     def _rules(self, user: str, namespace: str) -> Iterable[Mapping[str, Any]]:
-        roles, bindings = (
-            self._store.kinds[(RBAC, plural)] for plural in ("roles", "rolebindings")
-        )
-        if not namespace:
-            return  # there are no ClusterRoles here
-        known = {role["metadata"]["name"]: role for role in self._store.all(roles, namespace)}
-        for binding in self._store.all(bindings, namespace):
+        clusterwide = self._named("clusterroles", "")
+        yield from self._bound(user, "", {"ClusterRole": clusterwide}, "clusterrolebindings")
+        if namespace:
+            known = {"Role": self._named("roles", namespace), "ClusterRole": clusterwide}
+            yield from self._bound(user, namespace, known, "rolebindings")
+
+    def _named(self, plural: str, namespace: str) -> dict[str, Mapping[str, Any]]:
+        found = self._store.all(self._store.kinds[(RBAC, plural)], namespace)
+        return {each["metadata"]["name"]: each for each in found}
+
+    def _bound(
+        self,
+        user: str,
+        namespace: str,
+        known: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        plural: str,
+    ) -> Iterable[Mapping[str, Any]]:
+        for binding in self._store.all(self._store.kinds[(RBAC, plural)], namespace):
             for subject in binding.get("subjects", []):
                 where = subject.get("namespace", namespace)
                 account = f"system:serviceaccount:{where}:{subject['name']}"
                 if user == (account if subject["kind"] == "ServiceAccount" else subject["name"]):
-                    yield from known.get(binding["roleRef"]["name"], {}).get("rules", [])
+                    role = binding["roleRef"]
+                    found = known.get(role.get("kind", "Role"), {}).get(role["name"], {})
+                    yield from found.get("rules", [])
 
 
 def _allows(rule: Mapping[str, Any], verb: str, group: str, resource: str, name: str) -> bool:

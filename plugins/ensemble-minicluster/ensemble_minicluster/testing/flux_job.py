@@ -64,7 +64,11 @@ def job_of(minicluster: Mapping[str, Any]) -> Object:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "ownerReferences": [owner]},
+        "metadata": {
+            "name": name,
+            "labels": dict(spec.get("jobLabels") or {}),
+            "ownerReferences": [owner],
+        },
         "spec": {
             "parallelism": spec["size"],
             "completions": spec["size"],

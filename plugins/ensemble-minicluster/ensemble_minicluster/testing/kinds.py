@@ -27,6 +27,8 @@ class Kind:
     #: Only of custom resources: the schema, and the paths that the scale subresource stands for.
     schema: Mapping[str, Any] | None = None
     subresources: Mapping[str, Any] = field(default_factory=dict)
+    #: Further names that people use.
+    short_names: tuple[str, ...] = ()
     #: Fields beside the name and the namespace that lists are narrowed by.
     fields: tuple[str, ...] = ()
 
@@ -61,9 +63,18 @@ BUILT_IN = (
     Kind("apps", "v1", "deployments", "Deployment", subresources={"status": {}}),
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    Kind(
+        "autoscaling",
+        "v2",
+        "horizontalpodautoscalers",
+        "HorizontalPodAutoscaler",
+        subresources={"status": {}},
+    ),
     Kind(BATCH, "v1", "jobs", "Job", subresources={"status": {}}),
     Kind(RBAC, "v1", "roles", "Role"),
     Kind(RBAC, "v1", "rolebindings", "RoleBinding"),
+    Kind(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Kind(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     Kind(EXTENSIONS, "v1", "customresourcedefinitions", "CustomResourceDefinition", False),
 )
 
@@ -80,6 +91,7 @@ def of_definition(definition: Mapping[str, Any]) -> Kind:
         namespaced=spec["scope"] == "Namespaced",
         schema=version["schema"]["openAPIV3Schema"],
         subresources=version.get("subresources", {}),
+        short_names=tuple(spec["names"].get("shortNames", ())),
     )
 
 

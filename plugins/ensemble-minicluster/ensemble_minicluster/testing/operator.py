@@ -122,11 +122,15 @@ class Operator:
         """A pod for each index; those of the highest go first, and take their time to."""
         namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
         size = job["spec"]["parallelism"]
+        if any(each["type"] == "Failed" for each in job.get("status", {}).get("conditions", ())):
+            return
         mine = {
             pod["metadata"]["name"]: int(pod["metadata"]["labels"][INDEX])
             for pod in self._store.all(self._pods, namespace)
             if pod["metadata"].get("labels", {}).get("job-name") == name
             and "deletionTimestamp" not in pod["metadata"]
+            # A pod that has failed is begun again, as another.
+            and pod.get("status", {}).get("phase") != "Failed"
         }
         for pod, index in mine.items():
             if index >= size:

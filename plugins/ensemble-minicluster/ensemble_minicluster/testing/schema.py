@@ -98,6 +98,8 @@ def errors(value: Any, schema: Schema, path: str = "") -> list[str]:
             if isinstance(part, dict):
                 found += errors(each, part, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list) and "items" in schema:
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            found.append(f"{path}: Invalid value: {len(value)}: wrong number of items")
         for index, each in enumerate(value):
             found += errors(each, schema["items"], f"{path}[{index}]")
     return found

@@ -18,6 +18,7 @@ import yaml
 
 from .access import ADMIN, Access
 from .apply import APPLY
+from .discovery import discovered
 from .kinds import EXTENSIONS, selected
 from .refusals import Refusal
 from .requests import Requests, Target, target, verb
@@ -71,6 +72,10 @@ class Cluster:
         self._server.server_close()
         self._thread.join(5)
 
+    def cut(self) -> None:
+        """Break every connection that there is, watches among them."""
+        self._server.cut()
+
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
         """Write a kubeconfig with that token (default: the one that may do everything)."""
         path.write_text(
@@ -119,6 +124,9 @@ class _Server(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         super().server_close()
+        self.cut()
+
+    def cut(self) -> None:
         for each in list(self._open):  # connections that are kept alive end with the server
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -168,6 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
         user = cluster.access.who(self.headers.get("Authorization"))
         if path == "/version":
             return 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2-standin"}
+        found = discovered(cluster.store, path)
+        if found is not None:
+            return 200, found
         at = target(cluster.store, path)
         watch = query.get("watch") in ("1", "true")
         allowed = verb(self.command, at, watch)
@@ -201,13 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
             if query.get("resourceVersion", "0") in ("", "0"):  # what there is, and then the news
                 first = store.all(at.kind, at.namespace)
         selected(_NOTHING, query.get("labelSelector", ""), query.get("fieldSelector", ""), fields)
-        if version < store.forgotten:
-            raise Refusal(410, f"too old resource version: {version} ({store.forgotten})")
+        gone = Refusal(410, f"too old resource version: {version} ({store.forgotten})")
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for what, found in self._news(at, query, version, first):
+        # That, too, is told in the stream.
+        old = [("ERROR", gone.body())] if version < store.forgotten else None
+        for what, found in old or self._news(at, query, version, first):
             line = json.dumps({"type": what, "object": found}).encode() + b"\n"
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")

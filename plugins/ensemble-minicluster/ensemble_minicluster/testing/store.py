@@ -6,6 +6,7 @@ Every write goes through :meth:`Store.write`, so one lock and one counter order 
 
 from __future__ import annotations
 
+import bisect
 import copy
 import re
 import threading
@@ -24,6 +25,8 @@ Key = tuple[str, str, str, str]  # group, plural, namespace, name
 
 #: As in a cluster that has been up for a while, the oldest versions are long forgotten.
 _FIRST_VERSION = 1000
+#: Bytes of an object's annotations.
+_ANNOTATIONS = 256 * 1024
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
@@ -74,9 +77,9 @@ class Store:
         self, version: int, kind: Kind, namespace: str
     ) -> Iterator[tuple[int, str, Object, Object | None]]:
         """What happened after a version: for watches."""
-        for when, what, (group, plural, where, _), found, before in self.history:
-            same = (group, plural) == (kind.group, kind.plural) and namespace in ("", where)
-            if same and when > version:
+        start = bisect.bisect_right(self.history, version, key=lambda each: each[0])
+        for when, what, (group, plural, where, _), found, before in self.history[start:]:
+            if (group, plural) == (kind.group, kind.plural) and namespace in ("", where):
                 yield when, what, found, before
 
     @contextmanager
@@ -187,6 +190,10 @@ class Store:
             raise Refusal(400, "the namespace of the object does not match that of the request")
         if not _NAME.fullmatch(name):
             raise invalid(kind.kind, kind.group, name, ["metadata.name: Invalid value"])
+        notes = metadata.get("annotations") or {}
+        if sum(len(key) + len(value.encode()) for key, value in notes.items()) > _ANNOTATIONS:
+            wrong = f"metadata.annotations: Too long: may not be more than {_ANNOTATIONS} bytes"
+            raise invalid(kind.kind, kind.group, name, [wrong])
 
     def _fixed(self, kind: Kind, old: Object, new: Object) -> Object:
         """The metadata that writers cannot change. Raises for one who saw an older version."""

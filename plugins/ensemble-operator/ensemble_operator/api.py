@@ -1,0 +1,170 @@
+"""Client of the Kubernetes API: one request, one answer or an :class:`ApiError`. Used by ``loop``
+and ``lease``; watching is kopf's.
+
+Who we are comes from kopf's own login functions, so there is one way of logging in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+
+from ensemble_core import UsageError
+
+__all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError", "log_in"]
+
+MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
+#: Seconds that a request may take.
+_TIMEOUT = 30.0
+_log = logging.getLogger("ensemble.operator")
+
+
+class ApiError(Exception):
+    """A request that was not carried out, or whose answer was lost (``status`` 0)."""
+
+    def __init__(self, status: int, message: str, reason: str = "", after: float = 0.0) -> None:
+        super().__init__(f"{status} {message}" if status else message)
+        self.status, self.message, self.reason, self.after = status, message, reason, after
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same may be carried out later."""
+        return self.status in (0, 401, 403, 408, 410, 429) or self.status >= 500
+
+
+def log_in() -> kopf.ConnectionInfo:
+    """How to reach the cluster: the pod's service account, else a kubeconfig. Raises
+    :class:`UsageError`."""
+    about: dict[str, Any] = {"logger": _log, "settings": kopf.OperatorSettings()}
+    found = kopf.login_with_service_account(**about) or kopf.login_with_kubeconfig(**about)
+    if found is None:
+        raise UsageError(
+            "how to reach Kubernetes is not known",
+            cause="this is no pod with a service account, and there is no kubeconfig",
+            hint="--kubeconfig FILE, or KUBECONFIG",
+            code="no-cluster",
+        )
+    return found
+
+
+class Api:
+    """Requests of one event loop. ``count`` is told the method of each that is made."""
+
+    def __init__(
+        self,
+        login: Callable[[], kopf.ConnectionInfo] = log_in,
+        count: Callable[[str], None] = lambda method: None,
+    ) -> None:
+        self._login = login
+        self._count = count
+        self._session: aiohttp.ClientSession | None = None
+        self._server = ""
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The body of the answer. Raises :class:`ApiError`."""
+        try:
+            return await self._ask(method, path, body, content_type, query)
+        except ApiError as error:
+            if error.status != 401:
+                raise
+        # Tokens of service accounts are replaced now and then.
+        await self.close()
+        return await self._ask(method, path, body, content_type, query)
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        query: Mapping[str, str] | None,
+    ) -> Any:
+        if self._session is None:
+            self._session = self._open()
+        self._count(method)
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": content_type}
+        try:
+            async with self._session.request(
+                method, self._server + path, data=data, params=query, headers=headers
+            ) as answer:
+                text = await answer.text()
+                if answer.status < 400:
+                    return json.loads(text)
+                raise _error(answer.status, text, answer.headers.get("Retry-After", ""))
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            raise ApiError(0, f"{method} {path}: {str(error) or type(error).__name__}") from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        info = self._login()
+        self._server = info.server.rstrip("/")
+        headers = {}
+        if info.token:
+            headers["Authorization"] = f"{info.scheme or 'Bearer'} {info.token}"
+        limits = aiohttp.TCPConnector(limit=16, ssl=_tls(info))
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
+        return aiohttp.ClientSession(connector=limits, timeout=timeout, headers=headers)
+
+
+def _error(status: int, text: str, after: str) -> ApiError:
+    try:
+        said = json.loads(text)
+        message, reason = str(said.get("message", "")), str(said.get("reason", ""))
+    except (ValueError, AttributeError):
+        message, reason = text[:300], ""
+    return ApiError(status, message, reason, float(after) if after.isdigit() else 0.0)
+
+
+def _tls(info: kopf.ConnectionInfo) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(info.ca_path) if info.ca_path else None)
+    if info.ca_data:
+        context.load_verify_locations(cadata=_decoded(info.ca_data).decode())
+    if info.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    with contextlib.ExitStack() as stack:
+        certificate = _file(stack, info.certificate_path, info.certificate_data)
+        key = _file(stack, info.private_key_path, info.private_key_data)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    return context
+
+
+def _decoded(data: str | bytes) -> bytes:
+    raw = data.encode() if isinstance(data, str) else data
+    return raw if raw.lstrip().startswith(b"-----") else base64.b64decode(raw)
+
+
+def _file(stack: contextlib.ExitStack, path: Any, data: str | bytes | None) -> str | None:
+    """The file of a certificate or key; one that is given as data is written down for a moment."""
+    if not data:
+        return str(path) if path else None
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ensemble-operator-"))
+    found = Path(folder, "pem")
+    found.write_bytes(_decoded(data))
+    return str(found)

@@ -1,0 +1,127 @@
+"""Leader election: of several operators, the one that holds a Lease works.
+
+Whoever cannot renew it in time ends its process at once: better nobody at work for seconds than
+two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from .api import MERGE, Api, ApiError
+from .names import KINDS
+
+__all__ = ["Lease"]
+
+_log = logging.getLogger("ensemble.operator")
+
+
+class Lease:
+    """A Lease, held by ``identity``. Times are in seconds: how long it counts, how long the holder
+    goes on without a renewal, and between two tries."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        identity: str,
+        *,
+        name: str = "ensemble-operator",
+        duration: float = 15.0,
+        renew: float = 10.0,
+        retry: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._identity, self._clock = api, identity, clock
+        self._path = KINDS["Lease"].path(namespace)
+        self._name = name
+        self._duration, self._renew, self._retry = duration, renew, retry
+        #: What was last seen of another's, and when: its clock is not ours.
+        self._seen: tuple[Any, float] = (None, 0.0)
+
+    async def acquire(self) -> None:
+        """Wait until it is held."""
+        told = False
+        while not await self._try():
+            if not told:
+                told = True
+                _log.info("another operator is at work; waiting for its Lease")
+            await asyncio.sleep(self._retry)
+        _log.info("holding the Lease %s", self._name)
+
+    async def hold(self) -> None:
+        """Renew it; returns once it is lost."""
+        renewed = self._clock()
+        while True:
+            await asyncio.sleep(self._retry)
+            if await self._try():
+                renewed = self._clock()
+            elif self._clock() - renewed > self._renew:
+                _log.error("the Lease %s is lost", self._name)
+                return
+
+    async def release(self) -> None:
+        """Give it back, so that another need not wait."""
+        try:
+            found = await self._api("GET", f"{self._path}/{self._name}")
+            if found["spec"].get("holderIdentity") == self._identity:
+                await self._write(found, "")
+        except ApiError:
+            pass
+
+    async def _try(self) -> bool:
+        """Take it or renew it; whether it is held."""
+        try:
+            return await asyncio.wait_for(self._attempt(), self._renew / 2)
+        except (ApiError, asyncio.TimeoutError) as error:
+            _log.debug("Lease: %s", error)
+            return False
+
+    async def _attempt(self) -> bool:
+        try:
+            found = await self._api("GET", f"{self._path}/{self._name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            body = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name},
+                "spec": self._spec({}, self._identity),
+            }
+            await self._api("POST", self._path, body)
+            return True
+        spec = found.get("spec") or {}
+        holder = spec.get("holderIdentity")
+        mark = (holder, spec.get("renewTime"))
+        if mark != self._seen[0]:
+            self._seen = (mark, self._clock())
+        if holder and holder != self._identity:
+            counts = float(spec.get("leaseDurationSeconds") or self._duration)
+            if self._clock() - self._seen[1] < counts:
+                return False
+        await self._write(found, self._identity)
+        return True
+
+    async def _write(self, found: Any, holder: str) -> None:
+        body = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "spec": self._spec(found.get("spec") or {}, holder),
+        }
+        await self._api("PATCH", f"{self._path}/{self._name}", body, content_type=MERGE)
+
+    def _spec(self, old: Any, holder: str) -> dict[str, Any]:
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        changed = old.get("holderIdentity") != holder
+        return {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": int(self._duration) or 1,
+            "renewTime": now,
+            "acquireTime": now if changed else old.get("acquireTime", now),
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + bool(changed and old),
+        }

@@ -1,0 +1,368 @@
+"""Reconcile loop: looks at Ensembles one at a time each, has ``plan`` say what to do, and does it.
+
+Watches (``watch``) tell :class:`Cache` what there is and call :meth:`Loop.look`. The newest look
+wins: what comes while an Ensemble is looked at makes for another look. What the API server is in
+trouble over is tried again, each object with a backoff of its own; what it refuses is told in a
+condition; what somebody changed meanwhile is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .api import MERGE, Api, ApiError
+from .asking import Target
+from .cache import Cache, Key
+from .changes import Change, Create, Figures, Keys, Observed, Patch, Plan
+from .events import Events
+from .file_check import FileChecks
+from .holders import VIEWER, secret_names, value
+from .keys import made
+from .member_objects import token_secret
+from .names import HASH, KINDS, Object, content
+from .plan import files_of, plan
+from .resource import Ensemble, Reference, problems, read
+from .schema import KIND
+from .service_objects import address, tokens_secret
+from .settings import Settings
+from .writes import about, write
+
+__all__ = ["Loop"]
+
+#: Seconds of backoff, at first and at most; and between two looks that a conflict asks for.
+_FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
+_log = logging.getLogger("ensemble.operator")
+
+Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
+
+
+@dataclass
+class _Known:
+    """What is known of one Ensemble beside what watches tell."""
+
+    secrets: dict[str, Object | None] = field(default_factory=dict)
+    secrets_at: float = 0.0
+    files: dict[Reference, str | None] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)
+    written: float = 0.0
+    refused: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    #: By what a change is about: until when it is left, and how often it failed.
+    troubles: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
+    target: Target | None = None
+
+
+class Loop:
+    """The loop of one process. ``ask`` asks a service; ``clock`` is in seconds since the epoch."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        settings: Settings,
+        ask: Ask,
+        *,
+        flux: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+        workers: int = 8,
+    ) -> None:
+        self.api, self.cache, self.settings = api, cache, settings
+        self.counts: Counter[str] = Counter()
+        self._ask, self._flux, self._clock, self._chance = ask, flux, clock, chance
+        self._workers = workers
+        self._events = Events(api)
+        self._checks = FileChecks()
+        self._known: dict[Key, _Known] = {}
+        self._waiting: asyncio.Queue[Key] = asyncio.Queue()
+        self._queued: set[Key] = set()
+        self._busy: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._when: dict[Key, float] = {}
+
+    # -- what is to be looked at -------------------------------------------------------------------
+
+    def look(self, key: Key) -> None:
+        """Have an Ensemble looked at, soon."""
+        if key in self._queued:
+            return
+        self._queued.add(key)
+        if key not in self._busy:
+            self._waiting.put_nowait(key)
+
+    def look_in(self, key: Key, seconds: float) -> None:
+        """Have an Ensemble looked at in so many seconds, or earlier."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, seconds)
+        if key in self._timers and self._when[key] <= when:
+            return
+        self._drop_timer(key)
+        self._when[key] = when
+        self._timers[key] = loop.call_at(when, self._rung, key)
+
+    def _rung(self, key: Key) -> None:
+        self._drop_timer(key)
+        self.look(key)
+
+    def _drop_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        self._when.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def config_map(self, namespace: str, name: str) -> None:
+        """A ConfigMap of somebody's has changed: Ensembles that take a file from it look again."""
+        for key, known in self._known.items():
+            gone = [each for each in known.files if (key[0], each.name) == (namespace, name)]
+            for each in gone:
+                del known.files[each]
+            if gone:
+                self.look(key)
+
+    async def run(self) -> None:
+        """Look at Ensembles until cancelled."""
+        workers = [asyncio.ensure_future(self._work()) for _ in range(self._workers)]
+        workers.append(asyncio.ensure_future(self._ask_all()))
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for each in workers:
+                each.cancel()
+            for key in list(self._timers):
+                self._drop_timer(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._waiting.get()
+            self._queued.discard(key)
+            self._busy.add(key)
+            try:
+                await self._reconcile(key)
+            except ApiError as error:
+                _log.warning("%s/%s: %s", *key, error)
+                self._trouble(key, (KIND, ""), error)
+            except Exception:
+                _log.exception("%s/%s could not be looked at", *key)
+                self._trouble(key, (KIND, ""), ApiError(0, ""))
+            finally:
+                self._busy.discard(key)
+                if key in self._queued:
+                    self._waiting.put_nowait(key)
+
+    # -- one look ----------------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        self.counts["reconciles"] += 1
+        found = self.cache.ensembles.get(key)
+        if found is None:
+            self._known.pop(key, None)
+            self._drop_timer(key)
+            return
+        known = self._known.setdefault(key, _Known())
+        sound = not problems(found)
+        ensemble = read(found) if sound else None
+        observed = await self._observe(key, known, ensemble)
+        now = self._clock()
+        planned = plan(found, observed, self.settings, now)
+        found = await self._write_status(key, known, found, planned)
+        if found is not None:
+            await self._carry_out(key, known, found, ensemble, planned)
+            again = planned.again - now if planned.again is not None else self.settings.resync
+            spread = self.settings.resync * (0.9 + 0.2 * self._chance())
+            self.look_in(key, min(max(again, 0.1), spread))
+
+    async def _observe(self, key: Key, known: _Known, ensemble: Ensemble | None) -> Observed:
+        if ensemble is None:
+            return Observed()
+        await self._look_at_secrets(key, known, ensemble)
+        errors: dict[str, Any] = {}
+        for file in files_of(ensemble).values():
+            text = await self._text(key, known, file) if isinstance(file, Reference) else file
+            if text is not None:
+                executor = "remote" if ensemble.outside else "minicluster"
+                found = await asyncio.to_thread(self._checks.get, text, executor)
+                errors[content(text)] = found.errors
+        target = self._target(ensemble, known)
+        known.target = target if not ensemble.status.get("finishedAt") else None
+        return Observed(
+            children=self.cache.children(key),
+            pods=self.cache.pods(key),
+            secrets=dict(known.secrets),
+            files=dict(known.files),
+            errors=errors,
+            refused=dict(known.refused),
+            flux=self._flux(),
+            figures=known.figures,
+            written=known.written,
+        )
+
+    async def _look_at_secrets(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
+        """Secrets are not watched, for that would be a right to read all of them: they are looked
+        at now and then."""
+        names = secret_names(ensemble)
+        now = self._clock()
+        if now - known.secrets_at > self.settings.secrets:
+            known.secrets.clear()
+        gone = [e["name"] for e in ensemble.status.get("members") or () if e.get("minicluster")]
+        names += [token_secret(ensemble, each) for each in gone]
+        for name in dict.fromkeys(names):
+            if name not in known.secrets:
+                known.secrets[name] = await self._get("Secret", key[0], name)
+                known.secrets_at = now
+
+    async def _get(self, kind: str, namespace: str, name: str) -> Object | None:
+        try:
+            found: Object = await self.api("GET", KINDS[kind].path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return {**found, "kind": kind}
+
+    async def _text(self, key: Key, known: _Known, file: Reference) -> str | None:
+        if file not in known.files:
+            found = await self._get("ConfigMap", key[0], file.name)
+            known.files[file] = ((found or {}).get("data") or {}).get(file.key)
+        return known.files[file]
+
+    def _target(self, ensemble: Ensemble, known: _Known) -> Target | None:
+        secret = known.secrets.get(tokens_secret(ensemble))
+        token, authority = value(secret, VIEWER), value(secret, "ca.crt")
+        if not token or not authority:
+            return None
+        return Target(address(ensemble), ensemble.sidecar.port, token, authority)
+
+    # -- what is done ------------------------------------------------------------------------------
+
+    async def _write_status(
+        self, key: Key, known: _Known, found: Object, planned: Plan
+    ) -> Object | None:
+        """The Ensemble with its status as planned; ``None`` where it is gone."""
+        before = found.get("status") or {}
+        if planned.status == before:
+            return found
+        patch = {**dict.fromkeys(before), **planned.status}
+        path = f"{KINDS[KIND].path(*key)}/status"
+        body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": patch}
+        try:
+            written: Object = await self.api("PATCH", path, body, content_type=MERGE)
+        except ApiError as error:
+            if error.status in (404, 409):  # gone, or another of that name
+                self.look_in(key, _SOON)
+                return None
+            raise
+        self.counts["statuses"] += 1
+        known.written = self._clock()
+        self.cache.wrote(key, KIND, written)
+        await self._events.tell(found, planned.events, self._clock())
+        return written
+
+    async def _carry_out(
+        self, key: Key, known: _Known, found: Object, ensemble: Ensemble | None, planned: Plan
+    ) -> None:
+        for change in planned.changes:
+            what = about(change)
+            until, _ = known.troubles.get(what, (0.0, 0))
+            if until > self._clock():
+                self.look_in(key, until - self._clock())
+                continue
+            try:
+                if isinstance(change, Keys):
+                    assert ensemble is not None
+                    await self._make_keys(key, known, ensemble)
+                else:
+                    await write(self.api, self.cache, key, change)
+            except ApiError as error:
+                self._failed(key, known, change, error)
+                continue
+            self.counts["changes"] += 1
+            if what[0] == "Secret" and what[1]:  # not watched: looked at again
+                known.secrets.pop(what[1], None)
+            known.troubles.pop(what, None)
+            if change.note is not None:
+                await self._events.tell(found, (change.note,), self._clock())
+        if planned.changes:
+            # Watches tell of it too, but not of what changed nothing.
+            self.look_in(key, 0.5)
+
+    def _failed(self, key: Key, known: _Known, change: Change, error: ApiError) -> None:
+        kind, name = what = about(change)
+        if kind == "Secret":
+            known.secrets.pop(name, None)
+        if error.status == 409:
+            self.counts["conflicts"] += 1
+            self.look_in(key, _SOON * (1 + self._chance()))
+        elif error.status == 404 and not isinstance(change, Create):
+            self.cache.forget(key, kind, name)
+            self.look_in(key, _SOON)
+        elif error.status in (400, 413, 422) and isinstance(change, (Create, Patch)):
+            known.refused[what] = (change.body["metadata"]["annotations"][HASH], error.message)
+            self.look(key)
+        else:
+            _log.warning("%s/%s: %s %s: %s", *key, kind, name, error)
+            self._trouble(key, what, error)
+
+    def _trouble(self, key: Key, what: tuple[str, str], error: ApiError) -> None:
+        """Leave something for a while: longer each time that it fails."""
+        self.counts["errors"] += 1
+        known = self._known.setdefault(key, _Known())
+        _, failed = known.troubles.get(what, (0.0, 0))
+        pause = min(_LAST, _FIRST * 2.0**failed) * (0.5 + self._chance() / 2)
+        pause = max(pause, min(error.after, _LAST))
+        known.troubles[what] = (self._clock() + pause, min(failed + 1, 20))
+        self.look_in(key, pause)
+
+    async def _make_keys(self, key: Key, known: _Known, ensemble: Ensemble) -> None:
+        written = await asyncio.to_thread(made, ensemble, dict(known.secrets), self._clock())
+        for body in written:
+            name = body["metadata"]["name"]
+            path = KINDS["Secret"].path(key[0])
+            try:
+                if known.secrets.get(name) is None:
+                    found = await self.api("POST", path, body)
+                else:
+                    patch = {"metadata": {"annotations": body["metadata"]["annotations"]}}
+                    patch |= {"data": body["data"]}
+                    found = await self.api("PATCH", f"{path}/{name}", patch, content_type=MERGE)
+            except ApiError:
+                known.secrets.pop(name, None)  # it is not as it was thought to be
+                raise
+            known.secrets[name] = {**found, "kind": "Secret"}
+
+    # -- services ----------------------------------------------------------------------------------
+
+    async def _ask_all(self) -> None:
+        """Ask every service how its members stand, each every so many seconds."""
+        asked: dict[Key, float] = {}
+        under_way: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        while True:
+            for key, known in list(self._known.items()):
+                if known.target is not None and loop.time() >= asked.get(key, 0.0):
+                    asked[key] = loop.time() + self.settings.ask * (0.9 + 0.2 * self._chance())
+                    task = asyncio.ensure_future(self._ask_one(key, known, known.target))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+            for key in [key for key in asked if key not in self._known]:
+                del asked[key]
+            await asyncio.sleep(min(0.5, self.settings.ask / 4))
+
+    async def _ask_one(self, key: Key, known: _Known, target: Target) -> None:
+        found = await self._ask(key, target)
+        if found is None:
+            return
+        before, known.figures = known.figures, found
+        bare = [
+            {name: (bool(each.beat), each.gauges, each.groups) for name, each in one.items()}
+            for one in (before, found)
+        ]
+        was = [each.beat for each in before.values()]
+        silent = any(self._clock() - beat > 60 for beat in was)
+        if bare[0] != bare[1] or silent:
+            self.look(key)

@@ -1,0 +1,229 @@
+"""Watching with kopf: what watches tell goes into the cache, and Ensembles are looked at.
+
+Only ``on.event`` and indices are used: neither leaves annotations or finalizers on anything. An
+index does nothing but hold handlers back until everything there is has been listed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import kopf
+
+from .api import Api, ApiError, log_in
+from .asking import Asking
+from .cache import Cache
+from .lease import Lease
+from .loop import Loop
+from .names import KINDS, LABEL
+from .schema import KIND
+from .settings import Settings
+
+__all__ = ["Operator"]
+
+#: Seconds between looks whether watches still tell everything.
+_CHECK = 300.0
+#: Seconds that kopf is given to end, and between that and its next beginning.
+_ENDING, _PAUSE = 10.0, 1.0
+_FLUX = "/apis/flux-framework.org/v1alpha2"
+_log = logging.getLogger("ensemble.operator")
+
+
+class Operator:
+    """The operator of one process. ``namespaces`` empty is all of them; ``lease`` is the namespace
+    of its Lease, empty for none."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        namespaces: Collection[str] = (),
+        *,
+        lease: str = "",
+        health: str | None = None,
+        asking: Any = None,
+        login: Callable[[], kopf.ConnectionInfo] = log_in,
+    ) -> None:
+        self.cache = Cache()
+        self.counts: dict[str, int] = {}
+        self._login = login
+        self._namespaces = list(namespaces)
+        self._lease_space = lease
+        self._health = health
+        self._asking = asking or Asking()
+        self._flux = True
+        #: Whether watches have missed something, twice in a row; and once.
+        self._stale = self._doubt = False
+        self.api = Api(login, self._count)
+        self.loop = Loop(self.api, self.cache, settings, self._asking, flux=lambda: self._flux)
+
+    def _count(self, method: str) -> None:
+        self.counts[method] = self.counts.get(method, 0) + 1
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Work until told to stop, or until the Lease is lost."""
+        lease = None
+        tasks: list[asyncio.Future[Any]] = []
+        ending = asyncio.Event()
+        try:
+            if self._lease_space:
+                identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+                lease = Lease(self.api, self._lease_space, identity)
+                await lease.acquire()
+                tasks.append(asyncio.ensure_future(lease.hold()))
+            await self._look_for_flux()
+            tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
+            if stop is not None:
+                tasks.append(asyncio.ensure_future(stop.wait()))
+            watching = asyncio.ensure_future(self._kopf(ending))
+            done, _ = await asyncio.wait([*tasks, watching], return_when=asyncio.FIRST_COMPLETED)
+            ending.set()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(watching, _ENDING)
+            for each in done:
+                each.result()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if lease is not None:
+                await lease.release()
+            await self.api.close()
+            self._asking.close()
+
+    # -- kopf --------------------------------------------------------------------------------------
+
+    async def _kopf(self, ending: asyncio.Event) -> None:
+        """Watch until told to end; what ends by itself begins anew."""
+        while True:
+            tasks = await kopf.spawn_tasks(
+                registry=self._registry(),
+                settings=_kopf_settings(),
+                standalone=True,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                liveness_endpoint=self._health,
+            )
+            told = asyncio.ensure_future(ending.wait())
+            done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+            await _end_kopf()
+            errors = [each.exception() for each in done if not each.cancelled()]
+            if ending.is_set():
+                return
+            why = next((str(each) for each in errors if each is not None), "kopf has ended")
+            _log.warning("watching ended (%s); it begins anew", why)
+            self.loop.counts["watch restarts"] += 1
+            await asyncio.sleep(_PAUSE)
+            with contextlib.suppress(ApiError):
+                await self._compare()
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        def login(**_: Any) -> kopf.ConnectionInfo:
+            return self._login()
+
+        @kopf.on.probe(registry=registry, id="watches")
+        def watches(**_: Any) -> str:
+            if self._stale:
+                raise RuntimeError("watches have told nothing for a while")
+            return "alive"
+
+        for kind, about in KINDS.items():
+            if about.watched and (kind != "MiniCluster" or self._flux):
+                self._watch(registry, kind)
+        return registry
+
+    def _watch(self, registry: kopf.OperatorRegistry, kind: str) -> None:
+        about = KINDS[kind]
+        where = (about.group, about.version, about.plural)
+
+        @kopf.index(*where, registry=registry, id=f"listed-{about.plural}")
+        def listed(body: Mapping[str, Any], **_: Any) -> None:
+            self.cache.told(kind, dict(body))
+
+        @kopf.on.event(*where, registry=registry, id=f"told-{about.plural}")
+        async def told(event: Mapping[str, Any], **_: Any) -> None:
+            found = dict(event["object"])
+            key = self.cache.told(kind, found, gone=event["type"] == "DELETED")
+            if key is not None:
+                self.loop.look(key)
+            if kind == "ConfigMap":
+                metadata = found["metadata"]
+                self.loop.config_map(metadata.get("namespace", ""), metadata["name"])
+
+    # -- what is looked at beside ------------------------------------------------------------------
+
+    async def _look_for_flux(self) -> None:
+        try:
+            await self.api("GET", _FLUX)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._flux = False
+            _log.warning("MiniClusters are not known here: install the Flux Operator")
+
+    async def _check(self) -> None:
+        """Compare what watches told with what there is: a relist tells of no deletion. And whether
+        the Flux Operator has been installed, for which the process is begun anew."""
+        while True:
+            await asyncio.sleep(_CHECK if self._flux else 10.0)
+            with contextlib.suppress(ApiError):
+                if not self._flux:
+                    await self.api("GET", _FLUX)
+                    _log.warning("MiniClusters are known now: starting again")
+                    return
+                missed = await self._compare()
+                self._stale, self._doubt = missed and self._doubt, missed
+
+    async def _compare(self) -> bool:
+        """Put right what watches have missed; whether there was something."""
+        missed = False
+        for kind, about in KINDS.items():
+            if not about.watched or (kind == "MiniCluster" and not self._flux):
+                continue
+            query = {} if kind == KIND else {"labelSelector": LABEL}
+            for namespace in self._namespaces or [""]:
+                path = about.path(namespace) if namespace else about.everywhere
+                found = await self.api("GET", path, query=query)
+                version = str(found["metadata"].get("resourceVersion", ""))
+                for key in self.cache.listed(kind, found["items"], version, namespace):
+                    missed = True
+                    self.loop.look(key)
+        return missed
+
+
+async def _end_kopf() -> None:
+    """End kopf's tasks. Its own way of ending waits for streams that it fails to close, and a
+    stream that is cancelled while it connects passes over that: so each is told until it ends."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _ENDING
+    while loop.time() < end:
+        left = [each for each in asyncio.all_tasks() if _is_kopf(each) and not each.done()]
+        if not left:
+            return
+        for each in left:
+            each.cancel()
+        await asyncio.wait(left, timeout=0.2)
+
+
+def _is_kopf(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "/kopf/" in getattr(code, "co_filename", "")
+
+
+def _kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    return settings

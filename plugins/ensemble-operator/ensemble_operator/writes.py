@@ -1,0 +1,128 @@
+"""Writes: how each change of a plan is carried out with the API. Called by ``loop``."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from .api import JSON_PATCH, MERGE, Api, ApiError
+from .cache import Cache, Key
+from .changes import Change, Create, Delete, Disown, Finalizer, Forget, Keys, Patch
+from .names import KINDS, ORPHAN, Object, without_nothing
+from .schema import KIND
+
+__all__ = ["about", "merge_patch", "write"]
+
+#: Maps that belong to whoever writes them as a whole: what is not in the new one goes.
+_WHOLE = ("nodeSelector", "limits", "requests")
+
+
+def about(change: Change) -> tuple[str, str]:
+    """The kind and name of what a change is about."""
+    if isinstance(change, (Create, Patch)):
+        return change.body["kind"], change.body["metadata"]["name"]
+    if isinstance(change, Delete):
+        return change.kind, change.name
+    if isinstance(change, Disown):
+        return change.found["kind"], change.found["metadata"]["name"]
+    return ("Secret", "") if isinstance(change, Keys) else (KIND, "")
+
+
+def merge_patch(found: Object, body: Object) -> Object:
+    """What makes an object as ``body`` says: its fields, and ``None`` for those that are to go."""
+    patch: Object = copy.deepcopy(body)
+    metadata = {key: patch["metadata"][key] for key in ("labels", "annotations")}
+    # On the condition that nobody changed it since.
+    metadata["resourceVersion"] = found["metadata"].get("resourceVersion")
+    patch["metadata"] = metadata
+    _remove(found, patch)
+    return patch
+
+
+def _remove(found: Any, patch: Any) -> None:
+    if not isinstance(found, dict) or not isinstance(patch, dict):
+        return
+    for key, each in patch.items():
+        old = found.get(key)
+        if key in _WHOLE and isinstance(old, dict) and isinstance(each, dict):
+            each.update({gone: None for gone in old if gone not in each})
+        _remove(old, each)
+
+
+async def write(api: Api, cache: Cache, key: Key, change: Change) -> None:
+    """Carry out one change. Raises :class:`ApiError`."""
+    namespace, name = key
+    if isinstance(change, Create):
+        kind = change.body["kind"]
+        await _create(api, cache, key, kind, change.body)
+    elif isinstance(change, Patch):
+        kind, own = about(change)
+        path = KINDS[kind].path(namespace, own)
+        body = merge_patch(change.found, change.body)
+        cache.wrote(key, kind, await api("PATCH", path, body, content_type=MERGE))
+    elif isinstance(change, Delete):
+        await _delete(api, cache, key, change)
+    elif isinstance(change, Disown):
+        kind, own = about(change)
+        metadata = {
+            "ownerReferences": None,
+            "resourceVersion": change.found["metadata"].get("resourceVersion"),
+        }
+        path = KINDS[kind].path(namespace, own)
+        found = await api("PATCH", path, {"metadata": metadata}, content_type=MERGE)
+        if KINDS[kind].watched:
+            cache.wrote(key, kind, found)
+    elif isinstance(change, Finalizer):
+        await _set_finalizer(api, cache, key, change.wanted)
+    elif isinstance(change, Forget):
+        found = cache.ensembles[key]
+        options = {"preconditions": {"uid": found["metadata"]["uid"]}}
+        await api("DELETE", KINDS[KIND].path(namespace, name), options)
+
+
+async def _create(api: Api, cache: Cache, key: Key, kind: str, body: Object) -> None:
+    name = body["metadata"]["name"]
+    try:
+        found = await api("POST", KINDS[kind].path(key[0]), without_nothing(body))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        # There already: ours, of which watches have not told yet, or somebody else's.
+        found = await api("GET", KINDS[kind].path(key[0], name))
+    cache.wrote(key, kind, found)
+
+
+async def _delete(api: Api, cache: Cache, key: Key, change: Delete) -> None:
+    path = KINDS[change.kind].path(key[0], change.name)
+    options = {"preconditions": {"uid": change.uid}, "propagationPolicy": "Background"}
+    try:
+        found = await api("DELETE", path, options)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        found = {}
+    if (found.get("metadata") or {}).get("deletionTimestamp"):
+        cache.wrote(key, change.kind, found)
+    else:
+        cache.deleted(key, change.kind, change.name, change.uid)
+
+
+async def _set_finalizer(api: Api, cache: Cache, key: Key, wanted: bool) -> None:
+    """As a JSON patch that holds only for the finalizers that were seen: others have theirs too."""
+    metadata = cache.ensembles[key]["metadata"]
+    there = list(metadata.get("finalizers") or ())
+    others = [each for each in there if each != ORPHAN]
+    body = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+        {
+            "op": "add",
+            "path": "/metadata/finalizers",
+            "value": [*others, ORPHAN] if wanted else others,
+        },
+    ]
+    path = KINDS[KIND].path(*key)
+    try:
+        cache.wrote(key, KIND, await api("PATCH", path, body, content_type=JSON_PATCH))
+    except ApiError as error:
+        if error.status != 404:
+            raise

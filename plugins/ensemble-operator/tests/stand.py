@@ -1,0 +1,201 @@
+"""A cluster for tests of the whole operator: the stand-in over sockets, the Flux Operator, a player
+of pods, and operators that are started, stopped and killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kopf
+import yaml
+from ensemble_minicluster.testing import Cluster, Player, definition
+from ensemble_minicluster.testing import Operator as FluxOperator
+from ensemble_minicluster.testing.kinds import EXTENSIONS
+from ensemble_minicluster.testing.refusals import Refusal
+from ensemble_operator.changes import Figures
+from ensemble_operator.names import KINDS
+from ensemble_operator.schema import GROUP
+from ensemble_operator.schema import definition as ensembles
+from ensemble_operator.settings import Settings
+from ensemble_operator.watch import Operator
+
+from ensemble_core.testing import wait_until
+
+Object = dict[str, Any]
+QUICK = Settings(resync=5.0, secrets=5.0, ask=0.2)
+
+
+class Asking:
+    """Services, played: every member whose pod runs has told of itself."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self.asked = 0
+
+    async def __call__(self, key: Any, target: Any) -> Mapping[str, Figures] | None:
+        self.asked += 1
+        namespace, _ = key
+        found = {}
+        for each in self._stand.all("MiniCluster", namespace):
+            job = each["metadata"]["name"]
+            pod = self._stand.player.pod(namespace, job)
+            state = (pod or {}).get("status", {}).get("phase")
+            if state == "Running":
+                found[f"{namespace}/{job}"] = Figures(time.time(), {"nodes.up": 1.0})
+        return found
+
+    def forget(self, key: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class Running:
+    """One operator, on a thread of its own. ``kill`` cuts its connections where they are."""
+
+    def __init__(self, stand: Stand, token: str | None = None, **more: Any) -> None:
+        self.stand = stand
+        self.error: BaseException | None = None
+        self.operator: Operator | None = None
+        self.killed = False
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._token = token or stand.cluster.token
+        self._more = more
+        self._thread = threading.Thread(target=self._work, name="operator-under-test", daemon=True)
+        self._thread.start()
+        self._ready.wait(30)
+
+    def _work(self) -> None:
+        async def main() -> None:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            login = lambda: kopf.ConnectionInfo(server=self.stand.cluster.url, token=self._token)  # noqa: E731
+            settings = self._more.pop("settings", QUICK)
+            namespaces = self._more.pop("namespaces", ("default",))
+            asking = self._more.pop("asking", None) or Asking(self.stand)
+            self.operator = Operator(settings, namespaces, asking=asking, login=login, **self._more)
+            self._ready.set()
+            await self.operator.run(self._stop)
+
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(main())
+        except BaseException as error:
+            self.error = None if self.killed else error
+        finally:
+            # A loop that was stopped is left as it is: nothing of it is run any more.
+            self._ready.set()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def kill(self) -> None:
+        """End it here and now: what it was about to do is not done."""
+        if self._loop is not None and self._thread.is_alive():
+            self.killed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "it does not end"
+
+
+class Stand:
+    """The cluster. ``flux`` false: without the Flux Operator and its definition."""
+
+    def __init__(self, *, delay: float = 0.02) -> None:
+        self.cluster = Cluster(definition())
+        kind = self.cluster.store.kinds[(EXTENSIONS, "customresourcedefinitions")]
+        self.cluster.store.create(kind, "", ensembles())
+        self.flux = FluxOperator(self.cluster, delay=delay, grace=0.05)
+        self.player = Player(self.cluster, delay=delay)
+        self.operators: list[Running] = []
+
+    def close(self) -> None:
+        self.cluster.trouble = lambda method, path: None
+        for each in self.operators:
+            each.stop()
+        self.player.stop()
+        self.flux.stop()
+        self.cluster.stop()
+
+    def start(self, **more: Any) -> Running:
+        self.operators.append(Running(self, **more))
+        return self.operators[-1]
+
+    # -- objects ---------------------------------------------------------------------------------
+
+    def kind(self, kind: str) -> Any:
+        about = KINDS[kind]
+        return self.cluster.store.kinds[(about.group, about.plural)]
+
+    def apply(self, found: Object) -> Object:
+        """As ``kubectl apply``: made, or its spec replaced."""
+        kind, name = self.kind(found["kind"]), found["metadata"]["name"]
+        namespace = found["metadata"].get("namespace", "default")
+        found = {**found, "metadata": {"name": name, "namespace": namespace}}
+        with self.cluster.store.changed:
+            try:
+                old = self.cluster.store.get(kind, namespace, name)
+            except Refusal:
+                return self.cluster.store.create(kind, namespace, found)
+            return self.cluster.store.write(kind, namespace, {**old, "spec": found["spec"]})
+
+    def apply_file(self, path: Path) -> list[Object]:
+        return [self.apply(each) for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+
+    def all(self, kind: str, namespace: str = "default") -> list[Object]:
+        found: list[Object] = self.cluster.store.all(self.kind(kind), namespace)
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        return [each["metadata"]["name"] for each in self.all(kind)]
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Object | None:
+        try:
+            found: Object = self.cluster.store.get(self.kind(kind), namespace, name)
+        except Refusal:
+            return None
+        return found
+
+    def delete(self, kind: str, name: str, namespace: str = "default") -> None:
+        self.cluster.store.delete(self.kind(kind), namespace, name)
+
+    def status(self, name: str, namespace: str = "default") -> Object:
+        return (self.get("Ensemble", name, namespace) or {}).get("status", {})
+
+    def condition(self, name: str, kind: str) -> tuple[str, str]:
+        for each in self.status(name).get("conditions", ()):
+            if each["type"] == kind:
+                return each["status"], each["reason"]
+        return "", ""
+
+    def ready(self, name: str) -> bool:
+        return self.condition(name, "Ready")[0] == "True"
+
+    def events(self) -> list[str]:
+        return [each["reason"] for each in self.all("Event")]
+
+    def until(self, holds: Any, about: str = "") -> None:
+        try:
+            wait_until(holds)
+        except BaseException:
+            wrong = [repr(each.error) for each in self.operators if each.error]
+            print(
+                "operators:",
+                wrong,
+                "statuses:",
+                [e.get("status") for e in self.all("Ensemble")],
+                about,
+            )
+            raise
+
+
+__all__ = ["GROUP", "QUICK", "Asking", "Running", "Stand"]

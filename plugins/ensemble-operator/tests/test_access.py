@@ -1,0 +1,184 @@
+"""The operator's rights: every request of a whole life is allowed, and no right is unused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
+
+from ensemble_operator.main import crd_text, main
+from ensemble_operator.names import KINDS
+from stand import Stand
+from world import FILE, ensemble, member
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+USER = "system:serviceaccount:default:ensemble-operator"
+#: What the operator holds for others: services are granted the one, the other is looked at where
+#: owners are protected.
+HELD = {("patch", "miniclusters/scale"), ("update", "ensembles/finalizers")}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "one-namespace" / name).read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    stand = Stand()
+    yield stand
+    stand.close()
+
+
+def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
+    store = stand.cluster.store
+    for each in documents("access.yaml"):
+        plural = {"ServiceAccount": "", "Role": "roles", "RoleBinding": "rolebindings"}[
+            each["kind"]
+        ]
+        kind = store.kinds[
+            ("rbac.authorization.k8s.io", plural) if plural else ("", "serviceaccounts")
+        ]
+        each["metadata"]["namespace"] = "default"
+        for subject in each.get("subjects", ()):
+            subject["namespace"] = "default"
+        store.create(kind, "default", each)
+    asked: set[tuple[str, str]] = set()
+    refused: list[str] = []
+    token = stand.cluster.access.token(USER)
+    stand.start(token=token, lease="default")
+
+    def life(name: str, **spec: Any) -> None:
+        stand.apply(
+            ensemble(
+                member(name="a", resize="HPA", autoscaling={"metrics": []}),
+                member(),
+                name=name,
+                **spec,
+            )
+        )
+        stand.until(lambda: stand.ready(name), name)
+
+    more = {"sidecar": {"storage": {"size": "1Gi"}}, "state": {"size": "1Gi"}}
+    life("one", ttlSecondsAfterFinished=0, **more)
+    life("kept", onDelete="Orphan", **more)
+    # What there is of its names already is looked at.
+    for kind in KINDS:
+        taken = "four" if kind in ("MiniCluster", "HorizontalPodAutoscaler") else "two"
+        if KINDS[kind].watched and kind not in ("Ensemble", "Pod", "Job", "ConfigMap"):
+            for found in stand.all(kind):
+                if found["metadata"]["name"].startswith("one"):
+                    copy = {k: v for k, v in found.items() if k not in ("metadata", "status")}
+                    name = taken + found["metadata"]["name"].removeprefix("one")
+                    store.create(stand.kind(kind), "default", {**copy, "metadata": {"name": name}})
+    stand.apply(ensemble(member(name="a", resize="HPA", autoscaling={"metrics": []}), name="four"))
+    stand.until(lambda: "MiniCluster four-a" in str(stand.status("four")))
+    shared = ensemble(
+        member(name="a", resize="HPA", autoscaling={"metrics": []}),
+        name="two",
+        ensemble=FILE,
+        **more,
+    )
+    del shared["spec"]["members"][0]["ensemble"]
+    stand.apply(shared)
+    stand.until(lambda: stand.condition("two", "Valid")[1] == "Conflict")
+    # A Job of the run, an end, a change of the service, a removed member, a file that is gone.
+    both = ensemble(
+        member(), name="both", ensemble=FILE, updatePolicy="Recreate", onDelete="Orphan"
+    )
+    del both["spec"]["members"][0]["ensemble"]
+    stand.apply(both)
+    stand.until(lambda: "both-run" in stand.names("Job"))
+    both["spec"]["ensemble"] = FILE.replace("'true'", "'false'")
+    before = stand.get("Job", "both-run")
+    stand.apply(both)
+    stand.until(lambda: (stand.get("Job", "both-run") or before) != before)
+    theirs = {
+        "kind": "Job",
+        "metadata": {"name": "three-run"},
+        "spec": {"template": {"metadata": {}, "spec": {"containers": []}}},
+    }
+    store.create(stand.kind("Job"), "default", theirs)
+    three = ensemble(member(), name="three", ensemble=FILE)
+    del three["spec"]["members"][0]["ensemble"]
+    stand.apply(three)
+    stand.until(lambda: stand.condition("three", "Valid")[1] == "Conflict")
+    reference = ensemble(
+        {**member(), "ensembleFrom": {"configMapKeyRef": {"name": "x"}}}, name="ref"
+    )
+    del reference["spec"]["members"][0]["ensemble"]
+    stand.apply(reference)
+    stand.until(lambda: stand.condition("ref", "Valid")[1] == "InvalidFile")
+    stand.apply(ensemble(member(), name="kept", onDelete="Orphan", **more))
+    stand.until(lambda: stand.names("HorizontalPodAutoscaler").count("kept-a") == 0)
+    stand.until(lambda: "kept-a-token" not in stand.names("Secret"))
+    for name in ("both", "kept"):
+        stand.delete("Ensemble", name)
+    life("last", onDelete="Orphan")
+    stand.delete("Ensemble", "last")
+    for job in ("one-a", "one-1"):
+        stand.player.end("default", job)
+    stand.until(lambda: not {"one", "both", "kept", "last"} & set(stand.names("Ensemble")))
+    # The same Event once more counts.
+    asked = {(verb, what) for who, verb, what, _ in stand.cluster.access.allowed if who == USER}
+    assert not refused
+    role = next(each for each in documents("access.yaml") if each["kind"] == "Role")
+    granted = {
+        (verb, what)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for what in rule["resources"]
+    }
+    assert asked - granted == set()
+    unused = granted - asked - HELD
+    assert unused <= {("patch", "events")}, unused
+
+
+def test_secrets_cannot_be_listed_and_nothing_is_executed_in_pods() -> None:
+    (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
+    for rule in role["rules"]:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+        if "secrets" in rule["resources"]:
+            assert not {"list", "watch"} & set(rule["verbs"])
+        assert "pods/exec" not in rule["resources"]
+
+
+def test_the_definition_that_is_deployed_is_the_current_one() -> None:
+    assert (DEPLOY / "one-namespace" / "crd.yaml").read_text(encoding="utf-8") == crd_text()
+
+
+def test_the_operator_takes_the_words_that_it_is_started_with() -> None:
+    (deployment,) = documents("operator.yaml")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    command = main.commands[container["command"][1]]
+    parsed = command.make_context("run", list(container["args"])).params
+    assert parsed["leader_elect"] is True
+    assert pod["metadata"]["labels"]["job-index"] == "none"
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@pytest.mark.parametrize("folder", ["one-namespace", "all-namespaces"])
+def test_kustomize_takes_the_manifests(folder: str) -> None:
+    try:
+        done = subprocess.run(
+            ["kubectl", "kustomize", DEPLOY / folder],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("no kubectl here")
+    assert done.returncode == 0, done.stderr
+    kinds = [each["kind"] for each in yaml.safe_load_all(done.stdout)]
+    assert ("ClusterRole" in kinds) == (folder == "all-namespaces")
+    assert "CustomResourceDefinition" in kinds

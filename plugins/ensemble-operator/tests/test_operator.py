@@ -1,0 +1,273 @@
+"""The whole operator against the stand-in: kopf and the loop over sockets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
+
+from stand import Stand
+from world import FILE, ensemble, member
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+OTHER = FILE.replace("'true'", "'false'")
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    stand = Stand()
+    yield stand
+    stand.close()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("hello-world", "ensemble"), ("grow-shrink", "grow-shrink")]
+)
+def test_the_examples_of_upstream_apply_as_they_are_and_succeed(
+    stand: Stand, file: str, name: str
+) -> None:
+    stand.start()
+    stand.apply_file(EXAMPLES / f"{file}.yaml")
+    stand.until(lambda: stand.ready(name))
+    assert stand.status(name)["phase"] == "Running"
+    assert "Ignored" in stand.events()
+    stand.player.end("default", f"{name}-0")
+    stand.until(lambda: stand.condition(name, "Finished") == ("True", "Succeeded"))
+    assert stand.status(name)["exit"] == "0"
+    deployment = stand.get("Deployment", name)
+    assert deployment is not None
+    stand.until(lambda: (stand.get("Deployment", name) or {})["spec"]["replicas"] == 0)
+
+
+def test_a_changed_image_is_taken_and_a_removed_member_goes(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(member(name="a"), member(name="b")))
+    stand.until(lambda: stand.ready("study"))
+    stand.apply(ensemble(member(name="b"), sidecar={"image": "mine:2"}))
+    stand.until(lambda: stand.names("MiniCluster") == ["study-b"])
+    stand.until(
+        lambda: (stand.get("Deployment", "study") or {})["spec"]["template"]["spec"]["containers"][0]["image"]
+        == "mine:2"
+    )  # fmt: skip
+    stand.until(lambda: "study-a-token" not in stand.names("Secret"))
+    assert stand.status("study")["membersReady"] == "1/1"
+
+
+def test_what_is_deleted_by_hand_comes_again(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(state={"size": "1Gi"}))
+    stand.until(lambda: stand.ready("study"))
+    for kind in ("Deployment", "Service", "Role", "NetworkPolicy", "MiniCluster", "Secret"):
+        name = stand.names(kind)[0]
+        before = stand.get(kind, name)
+        assert before is not None
+        stand.delete(kind, name)
+        stand.until(lambda: stand.get(kind, name) is not None, kind)  # noqa: B023  # at once
+        after = stand.get(kind, name)
+        assert after is not None
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_suspended_and_again(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(state={"claim": "c"}))
+    stand.until(lambda: stand.ready("study"))
+    stand.apply(ensemble(state={"claim": "c"}, suspend=True))
+    stand.until(lambda: stand.status("study")["phase"] == "Suspended")
+    assert stand.names("MiniCluster") == []
+    stand.apply(ensemble(state={"claim": "c"}))
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_a_pod_that_is_killed_is_the_end_without_a_claim_and_resumed_with_one(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(name="short"))
+    stand.apply(ensemble(name="long", state={"claim": "c"}))
+    stand.until(lambda: stand.ready("short") and stand.ready("long"))
+    for name in ("short", "long"):
+        stand.player.kill("default", f"{name}-0")
+    stand.until(lambda: stand.condition("short", "Finished") == ("True", "Lost"))
+    stand.until(lambda: stand.names("MiniCluster") == ["long-0"])
+    stand.until(lambda: "MemberLost" in stand.events())
+    stand.until(lambda: stand.player.pod("default", "long-0") is not None)
+    stand.player.end("default", "long-0", 1)
+    stand.until(lambda: stand.condition("long", "Finished") == ("True", "Failed"))
+
+
+def test_a_shared_file_runs_beside_its_members(stand: Stand) -> None:
+    stand.start()
+    stand.apply_file(EXAMPLES / "shared-file.yaml")
+    stand.until(lambda: "shared-run" in stand.names("Job"))
+    assert set(stand.names("MiniCluster")) == {"shared-large", "shared-small"}
+    stand.until(lambda: stand.player.pod("default", "shared-run") is not None)
+    stand.player.end("default", "shared-run")
+    stand.until(lambda: stand.condition("shared", "Finished") == ("True", "Succeeded"))
+    stand.until(lambda: stand.names("MiniCluster") == [])
+
+
+def test_an_ensemble_that_is_over_is_deleted_in_time_and_takes_everything_with_it(
+    stand: Stand,
+) -> None:
+    stand.start()
+    stand.apply(ensemble(ttlSecondsAfterFinished=0))
+    stand.until(lambda: stand.ready("study"))
+    stand.player.end("default", "study-0")
+    stand.until(lambda: stand.names("Ensemble") == [])
+    kinds = ("MiniCluster", "Deployment", "Service", "Secret", "ConfigMap", "Role", "Pod", "Job")
+    stand.until(lambda: not any(stand.names(kind) for kind in kinds))
+
+
+def test_deletion_needs_no_operator(stand: Stand) -> None:
+    running = stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+    running.stop()
+    found = stand.get("Ensemble", "study")
+    assert found is not None
+    assert not found["metadata"].get("finalizers")
+    assert not found["metadata"].get("annotations"), "kopf leaves nothing on it"
+    stand.delete("Ensemble", "study")
+    stand.until(lambda: stand.names("MiniCluster") == stand.names("Deployment") == [])
+
+
+def test_children_stay_with_orphan(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(onDelete="Orphan"))
+    stand.until(lambda: stand.ready("study"))
+    stand.delete("Ensemble", "study")
+    stand.until(lambda: stand.names("Ensemble") == [])
+    assert stand.names("MiniCluster") == ["study-0"]
+    assert stand.names("Secret")
+
+
+# -- what is wrong -----------------------------------------------------------------------------------
+
+
+def test_a_wrong_file_is_told_with_its_place_and_nothing_is_made(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(member(ensemble=FILE.replace("label: a", "label: b"))))
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
+    (found,) = [c for c in stand.status("study")["conditions"] if c["type"] == "Valid"]
+    assert "ensemble.yaml:2:" in found["message"]
+    assert "there is no job group 'b'" in found["message"]
+    assert stand.names("Deployment") == stand.names("MiniCluster") == []
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_a_minicluster_of_somebody_elses_is_left_alone(stand: Stand) -> None:
+    theirs = stand.apply(
+        {
+            "apiVersion": "flux-framework.org/v1alpha2",
+            "kind": "MiniCluster",
+            "metadata": {"name": "study-0"},
+            "spec": {"size": 3, "containers": [{"image": "theirs"}]},
+        }
+    )
+    stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "Conflict"))
+    stand.delete("Ensemble", "study")
+    stand.until(lambda: stand.names("Deployment") == [])
+    found = stand.get("MiniCluster", "study-0")
+    assert found is not None
+    assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert found["spec"]["size"] == 3
+
+
+def test_what_the_api_server_refuses_is_told_and_not_asked_again(stand: Stand) -> None:
+    stand.start()
+    stand.apply(ensemble(member(spec={"tasks": "many"})))
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidMember"))
+    (found,) = [c for c in stand.status("study")["conditions"] if c["type"] == "Valid"]
+    assert "spec.tasks" in found["message"]
+    asked = [p for m, p in stand.cluster.log if m == "POST" and p.endswith("/miniclusters")]
+    assert len(asked) == 1
+    stand.apply(ensemble(member(spec={"tasks": 2})))
+    stand.until(lambda: stand.ready("study"))
+
+
+def test_a_file_in_a_configmap_may_come_later_and_change(stand: Stand) -> None:
+    found = ensemble({**member(), "ensembleFrom": {"configMapKeyRef": {"name": "files"}}})
+    del found["spec"]["members"][0]["ensemble"]
+    stand.start()
+    stand.apply(found)
+    stand.until(lambda: stand.condition("study", "Valid") == ("False", "InvalidFile"))
+    kind = stand.kind("ConfigMap")
+    body = {"metadata": {"name": "files"}, "data": {"ensemble.yaml": FILE}}
+    stand.cluster.store.create(kind, "default", body)
+    stand.until(lambda: stand.ready("study"))
+    files = stand.get("ConfigMap", "files")
+    assert files is not None
+    files["data"]["ensemble.yaml"] = OTHER
+    stand.cluster.store.write(kind, "default", files)
+    stand.until(lambda: stand.condition("study", "Updated") == ("False", "RunningOldFile"))
+
+
+def test_a_file_of_900_kilobytes_works(stand: Stand) -> None:
+    text = FILE + "#" * (900_000 - len(FILE))
+    stand.start()
+    stand.apply(ensemble(member(ensemble=text)))
+    stand.until(lambda: stand.ready("study"))
+    (files,) = stand.all("ConfigMap")
+    assert files["data"]["ensemble.yaml"] == text
+
+
+def test_two_operators_are_one_at_work_and_the_other_takes_over(stand: Stand) -> None:
+    first = stand.start(lease="default")
+    stand.until(lambda: stand.names("Lease") == ["ensemble-operator"])
+    second = stand.start(lease="default")
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+    assert second.operator is not None
+    assert not second.operator.loop.counts["reconciles"]
+    first.stop()
+    stand.apply(ensemble(name="later"))
+    stand.until(lambda: stand.ready("later"))
+
+
+# -- sparing -----------------------------------------------------------------------------------------
+
+
+def test_while_nothing_changes_nothing_is_written(stand: Stand) -> None:
+    running = stand.start()
+    for index in range(3):
+        stand.apply(ensemble(name=f"study-{index}"))
+    names = [f"study-{index}" for index in range(3)]
+    stand.until(lambda: all(map(stand.ready, names)))
+    assert running.operator is not None
+    counts = running.operator.loop.counts
+
+    def still() -> bool:
+        before = len(stand.cluster.log)
+        looks = counts["reconciles"]
+        stand.until(lambda: counts["reconciles"] > looks + 6)
+        return not [m for m, _ in stand.cluster.log[before:] if m != "GET"]
+
+    stand.until(still)
+
+
+def test_what_watches_have_missed_is_found_by_comparing(stand: Stand) -> None:
+    """A watch that begins anew after a gap tells what there is, and of no deletion."""
+    from ensemble_operator.cache import Cache
+
+    cache = Cache()
+    stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+    for kind in ("Ensemble", "MiniCluster", "ConfigMap"):
+        for found in stand.all(kind):
+            cache.told(kind, found)
+    version = str(stand.cluster.store.version)
+    assert cache.listed("MiniCluster", stand.all("MiniCluster"), version, "default") == set()
+    assert cache.listed("MiniCluster", [], version, "other") == set(), "another namespace's list"
+    assert cache.listed("MiniCluster", [], "1", "default") == set(), "an older list"
+    assert cache.listed("MiniCluster", [], version, "default") == {("default", "study")}
+    assert ("MiniCluster", "study-0") not in cache.children(("default", "study"))
+    assert cache.listed("Ensemble", [], version) == {("default", "study")}
+    assert cache.ensembles == {}
