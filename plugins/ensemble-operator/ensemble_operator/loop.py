@@ -20,7 +20,7 @@ from typing import Any
 from .api import MERGE, Api, ApiError
 from .asking import Target
 from .cache import Cache, Key
-from .changes import Change, Create, Figures, Keys, Observed, Patch, Plan
+from .changes import Change, Create, Figures, Finalizer, Keys, Observed, Patch, Plan
 from .events import Events
 from .file_check import FileChecks
 from .holders import VIEWER, secret_names, value
@@ -144,6 +144,8 @@ class Loop:
             self._busy.add(key)
             try:
                 await self._reconcile(key)
+                if key in self._known:
+                    self._known[key].troubles.pop((KIND, ""), None)
             except ApiError as error:
                 _log.warning("%s/%s: %s", *key, error)
                 self._trouble(key, (KIND, ""), error)
@@ -295,7 +297,8 @@ class Loop:
         kind, name = what = about(change)
         if kind == "Secret":
             known.secrets.pop(name, None)
-        if error.status == 409:
+        # A JSON patch for an object that has changed meanwhile is 422.
+        if error.status == 409 or (error.status == 422 and isinstance(change, Finalizer)):
             self.counts["conflicts"] += 1
             self.look_in(key, _SOON * (1 + self._chance()))
         elif error.status == 404 and not isinstance(change, Create):

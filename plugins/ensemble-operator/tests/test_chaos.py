@@ -38,7 +38,7 @@ def made(stand: Stand, kind: str) -> Counter[str]:
 class Trouble:
     """One request in ``every`` is answered with trouble, until there was enough of it."""
 
-    def __init__(self, seed: int, every: int = 4, most: int = 80) -> None:
+    def __init__(self, seed: int, every: int = 5, most: int = 40) -> None:
         self._chance = random.Random(seed)
         self._lock = threading.Lock()
         self._every, self.left = every, most

@@ -139,6 +139,7 @@ def test_children_stay_with_orphan(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(onDelete="Orphan"))
     stand.until(lambda: stand.ready("study"))
+    stand.until(lambda: (stand.get("Ensemble", "study") or {})["metadata"].get("finalizers"))
     stand.delete("Ensemble", "study")
     stand.until(lambda: stand.names("Ensemble") == [])
     assert stand.names("MiniCluster") == ["study-0"]
