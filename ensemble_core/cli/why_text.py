@@ -58,6 +58,8 @@ class Span:
             "until": verdict.until,
             "skips": verdict.skips if verdict.kind == "backoff" else None,
             "fired": verdict.fired,
+            "job": verdict.job or None,
+            "parameters": dict(verdict.parameters),
         }
 
 
@@ -228,6 +230,8 @@ def _waiting(rule: BoundRule, story: Story) -> str:
         parts.append(f"its trigger did not match {times['trigger']}")
     if "backoff" in times:
         parts.append(f"its backoff held it back {times['backoff']}")
+    if rule.each is not None and "exhausted" in times:
+        parts.append(f"passed over {times['exhausted']}, as it may fire {_how_often(rule)}")
     if parts:
         return ", and ".join(parts)
     if "fired" in times:

@@ -49,10 +49,14 @@ class RuleObserver(Protocol):
         """A metric that rules wait for was updated; those that its value wakes are told of next."""
 
     def considered(
-        self, state: RuleState, verdict: Verdict, known: Mapping[str, Any] | None
+        self,
+        state: RuleState,
+        occasion: Occasion,
+        verdict: Verdict,
+        known: Mapping[str, Any] | None,
     ) -> None:
         """A rule was considered; ``known`` is what its condition spoke of. The actions of one that
-        fired follow."""
+        fired follow. The occasion of a rule with ``each`` has the instance's scope."""
 
     def handled(self, event: Event) -> None:
         """The event is worked in."""
@@ -195,7 +199,7 @@ class RuleEvaluation:
         rule_state.woken += 1
         if not rule_state.live:
             # A rule of the same occasion has left it so.
-            self._tell(rule_state, rule_state.asleep, None)
+            self._tell(rule_state, occasion, rule_state.asleep, None)
             return
         state, rule = self.state, rule_state.rule
         one: RuleState | Instance = rule_state
@@ -208,10 +212,10 @@ class RuleEvaluation:
             cut = one.cut == rule_state.edition
             if cut or one.fired >= rule.repetitions:
                 rule_state.passed_over += not cut
-                self._tell(rule_state, "cut" if cut else "exhausted", None)
+                self._tell(rule_state, occasion, "cut" if cut else "exhausted", None)
                 return
         if rule.retries and occasion.record is not None and occasion.record.retried:
-            self._tell(rule_state, "retried", None)
+            self._tell(rule_state, occasion, "retried", None)
             return
         value = rule_state.value
         condition, match = rule.condition, rule.trigger.match
@@ -221,7 +225,7 @@ class RuleEvaluation:
         try:
             if match is not None and not match(occasion.event, known or {}):
                 rule_state.refused += 1
-                self._tell(rule_state, "trigger", known)
+                self._tell(rule_state, occasion, "trigger", known)
                 return
             if condition is not None:
                 verdict = condition.verdict(value, known or {}, state.metric)
@@ -235,7 +239,9 @@ class RuleEvaluation:
                             f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
                             for name, value in state.spoken_of(condition, known).items()
                         )
-                    self._tell(rule_state, "no value" if verdict is None else "condition", known)
+                    self._tell(
+                        rule_state, occasion, "no value" if verdict is None else "condition", known
+                    )
                     return
         except Exception as error:  # a plugin's match: it must not take the run with it
             place = raised_at(error)
@@ -244,26 +250,30 @@ class RuleEvaluation:
             state.rules.cut(rule_state, why)
             state.look_for_end = True
             state.error(f"rule {rule.id} is switched off: {why}")
-            self._tell(rule_state, "cut", known)
+            self._tell(rule_state, occasion, "cut", known)
             return
         if rule.concerns_failure and occasion.record is not None:
             occasion.record.concern = True
         one.holds += 1
         if one.holds < rule.looks:
-            self._tell(rule_state, "looks", known)
+            self._tell(rule_state, occasion, "looks", known)
         elif one.skip > 0:
             one.skip -= 1
-            self._tell(rule_state, "backoff", known)
+            self._tell(rule_state, occasion, "backoff", known)
         elif state.now < one.not_before:
-            self._tell(rule_state, "backoff", known)
+            self._tell(rule_state, occasion, "backoff", known)
         else:
             self._fire(rule_state, one, occasion, known)
 
     def _tell(
-        self, rule_state: RuleState, verdict: Verdict, known: Mapping[str, Any] | None
+        self,
+        rule_state: RuleState,
+        occasion: Occasion,
+        verdict: Verdict,
+        known: Mapping[str, Any] | None,
     ) -> None:
         if self.observer is not None:
-            self.observer.considered(rule_state, verdict, known)
+            self.observer.considered(rule_state, occasion, verdict, known)
 
     def _known(self, rule_state: RuleState, occasion: Occasion) -> dict[str, Any]:
         known = self.state.fields(occasion)
@@ -295,7 +305,7 @@ class RuleEvaluation:
         link = state.extend(rule.id, state.link)
         if link.depth > state.ensemble.limits.chain:
             state.cut_chain(rule_state, one, link)
-            self._tell(rule_state, "cut", known)
+            self._tell(rule_state, occasion, "cut", known)
             return
         if state.deepest is None or link.depth >= state.deepest.depth:
             state.deepest = link
@@ -304,7 +314,7 @@ class RuleEvaluation:
         state.firings += 1
         if known is None:
             known = self._known(rule_state, occasion)
-        self._tell(rule_state, "fired", known)
+        self._tell(rule_state, occasion, "fired", known)
         origin = Origin(rule_state, state.firings, link, occasion, known)
         state.out.append(
             Fired(

