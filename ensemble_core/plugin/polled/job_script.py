@@ -113,7 +113,7 @@ def script_of(
         changes = [f"{name}={value}" for name, value in job.environment.items()]
         lines += [
             f"{number})",
-            f"export ENSEMBLE_JOB_ID={quote(job.id)}",
+            f"export ENSEMBLE_JOB_ID={quote(job.label)}",
             f"export ENSEMBLE_INDEX={job.index} ENSEMBLE_ATTEMPT={job.attempt}",
             f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
             f"_ens_workdir={quote(where.workdir)}",

@@ -169,10 +169,11 @@ class Scripts:
                 lines.append(f"{task})\n{own}\n;;")
             lines.append("esac")
         lines += [
-            'export ENSEMBLE_JOB_ID="$_ens_job"',
+            # A job that was requeued has a name of its own in the queue: "sim.7~1".
+            'export ENSEMBLE_JOB_ID="${_ens_job%%~*}"',
             f"export ENSEMBLE_GROUP={quote(first.group)}",
             # Behind the group's name: "7", or "7-1" for another attempt.
-            "_ens_index=${_ens_job##*.}",
+            "_ens_index=${ENSEMBLE_JOB_ID##*.}",
             'export ENSEMBLE_INDEX="${_ens_index%%-*}"',
             f"export ENSEMBLE_RUN={quote(self.tag)}",
         ]
