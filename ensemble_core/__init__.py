@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.polled.executor import PolledExecutor as PolledExecutor
     from ensemble_core.plugin.polled.executor import QueueJob as QueueJob
     from ensemble_core.plugin.polled.job_script import Batch as Batch
+    from ensemble_core.plugin.rendering import Rendered as Rendered
+    from ensemble_core.plugin.rendering import shell_line as shell_line
     from ensemble_core.plugin.resizer import Resized as Resized
     from ensemble_core.plugin.resizer import Resizer as Resizer
 
@@ -98,6 +100,7 @@ else:
         "plugin.observer": "Observer Row",
         "plugin.polled.executor": "PolledExecutor QueueJob",
         "plugin.polled.job_script": "Batch",
+        "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be
 
     from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
     from ensemble_core.model.decisions import WhenBusy
+    from ensemble_core.plugin.rendering import Rendered
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
 
@@ -244,6 +245,12 @@ def _available() -> tuple[bool, str]:
     return True, f"{cores} core{'s' if cores != 1 else ''} on this machine"
 
 
+def _render(job: Job, _: Mapping[str, Any]) -> Rendered:
+    from ensemble_core.plugin.rendering import Rendered, shell_line
+
+    return Rendered(shell_line(job), "text/x-shellscript")
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """The executor ``local``."""
@@ -256,5 +263,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             options=OPTIONS,
             available=_available,
             remains=_remains,
+            render=_render,
         )
     ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.observer import Observer
+    from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
 
 __all__ = [
@@ -54,6 +55,8 @@ class ExecutorPlugin:
     executor is named, the available one of highest ``priority`` is used. ``members`` says that the
     ``executor`` of a job group names one of its members; its option ``members`` is then a list of
     the names that the file has, with an empty one where a group names none.
+    ``render`` is pure: given a job and the executor's options, it says what the queue would be
+    handed for it, as text with a media type (a jobspec, a batch script, a command line).
     ``remains``, given a run's tag, the folder that the executor kept there (``Run.state``) and
     whether to end them, counts jobs of the run that may be alive where its journal is lost.
     """
@@ -69,6 +72,7 @@ class ExecutorPlugin:
     priority: int = 0
     members: bool = False
     remains: Callable[[str, Path, bool], int] | None = None
+    render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
 
 #: The functions of each kind of record, with what each is called with.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "executor": {"build": ("options",), "available": ()},
+    "executor": {"build": ("options",), "available": (), "render": ("job", "options")},
     "trigger": {"build": ("name", "options"), "needs_variables": ("options",)},
     "action": {"run": ("context",), "plan": ("firing", "options")},
     "statistic": {"build": ("options",), "timed_when": ("options",)},

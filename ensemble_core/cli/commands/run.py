@@ -64,6 +64,12 @@ __all__ = ["run"]
     help="Keep no record: the run cannot be looked at later, nor resumed.",
 )
 @click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be submitted at the start, and what the queue would be handed for the "
+    "first jobs; submit nothing.",
+)
+@click.option(
     "--tag", metavar="TAG", help="The run's name.  [default: the ensemble's, with the time]"
 )
 @click.option(
@@ -83,6 +89,7 @@ def run(
     state: str | None,
     wall: float | None,
     no_journal: bool,
+    dry_run: bool,
     tag: str | None,
     or_resume: bool,
 ) -> int:
@@ -98,7 +105,7 @@ def run(
     kept. What a stop does with jobs, the file's 'on_stop' says; another Ctrl-C leaves at once.
     Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'.
     """
-    if tag is not None or or_resume:
+    if (tag is not None or or_resume) and not dry_run:
         from ensemble_core.cli.or_resume import check_tag, go_on
 
         check_tag(tag, state, or_resume=or_resume, no_journal=no_journal)
@@ -114,6 +121,11 @@ def run(
         text, registry, file=file, executor=choice.record, overrides=list(overrides)
     )
     check_environment(ensemble)
+    if dry_run:
+        from ensemble_core.cli.dry_run import dry_run as show
+
+        begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
+        return show(begun, choice, as_json=display.as_json)
     if choice.record.members:
         # An empty name where a group names none.
         named = {group.executor or "" for group in ensemble.groups.values()}

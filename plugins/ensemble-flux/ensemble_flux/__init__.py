@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
@@ -25,6 +25,16 @@ def _available() -> tuple[bool, str]:
     if not uri:
         return False, "FLUX_URI is not set: not inside a Flux instance"
     return True, f"FLUX_URI={uri}"
+
+
+def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
+    import json
+
+    from ensemble_flux.jobspec import Jobspecs
+
+    # Its environment is this process's, which is nobody's business here.
+    own = Jobspecs("RUN", {}, ".", queue=options.get("queue"), bank=options.get("bank"))
+    return Rendered(json.dumps(json.loads(own.write(job)), indent=2), "application/json")
 
 
 @hookimpl
@@ -43,5 +53,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             priority=100,
+            render=_render,
         )
     ]

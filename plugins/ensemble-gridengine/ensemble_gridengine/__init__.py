@@ -1,15 +1,13 @@
-"""Grid Engine for Ensemble: the executor ``gridengine``.
-
-Loaded by the entry point ``gridengine``; no command of Grid Engine is run before a run begins.
-"""
+"""Grid Engine for Ensemble: the executor ``gridengine``, and its options."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, hookimpl
+from ensemble_core import Batch, Executor, ExecutorPlugin, Job, Rendered, hookimpl, shell_line
 
 __all__ = ["ensemble_executors"]
 
@@ -31,8 +29,7 @@ OPTIONS: Mapping[str, Any] = {
         "project": _PROJECT,
         "environment": {
             "type": "string",
-            "description": "Parallel environment of jobs with several cores: one that keeps a "
-            "job on one node ($pe_slots).",
+            "description": "Parallel environment of jobs with several cores, with $pe_slots.",
         },
         "gpu": {"type": "string", "description": "Resource that stands for a GPU (gpu, ngpus)."},
         "poll": {
@@ -56,8 +53,15 @@ def _build(options: Mapping[str, Any]) -> Executor:
     return GridEngineExecutor(**options)
 
 
+def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
+    from ensemble_gridengine.executor import GridEngineExecutor
+
+    words = GridEngineExecutor(**options).words(Batch("ens_RUN", (job,), "SCRIPT"))
+    return Rendered(f"# {shlex.join(words)}\n{shell_line(job)}")
+
+
 def _available() -> tuple[bool, str]:
-    import shutil  # with what unpacks archives: not for every command of everybody
+    import shutil
 
     if shutil.which("qsub") is None:
         return False, "qsub is not on the PATH: no Grid Engine here"
@@ -81,5 +85,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             priority=_PRIORITY,
+            render=_render,
         )
     ]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
@@ -47,6 +47,14 @@ def _available() -> tuple[bool, str]:
     return False, f"{found} is there, but no {_CONFIGURED[0]}: this machine is of no Slurm cluster"
 
 
+def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
+    from ensemble_slurm.options import SITE
+    from ensemble_slurm.script import render
+
+    site = {name: str(options[name]) for name in SITE if options.get(name) is not None}
+    return Rendered(render(job, site), "text/x-shellscript")
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """The executor ``slurm``."""
@@ -63,5 +71,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             priority=_PRIORITY,
+            render=_render,
         )
     ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["JOB_OPTIONS", "OPTIONS"]
+__all__ = ["JOB_OPTIONS", "OPTIONS", "SITE"]
 
-_SITE: dict[str, Any] = {
+#: What the executor says for groups that say nothing of it.
+SITE: dict[str, Any] = {
     "partition": {"type": "string", "description": "Partition (or several, a,b) that jobs go to."},
     "account": {"type": "string", "description": "Account that jobs are charged to."},
     "qos": {"type": "string", "description": "Quality of service."},
@@ -27,7 +28,7 @@ OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        **_SITE,
+        **SITE,
         "look": {
             "type": "number",
             "minimum": 0.2,
@@ -58,7 +59,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        **_SITE,
+        **SITE,
         "mem": {"type": ["string", "integer"], "description": "Memory of each node (4G)."},
         "mem_per_cpu": {"type": ["string", "integer"], "description": "Memory of each core (2G)."},
         "gres": {"type": "string", "description": "Generic resources of each node (gpu:a100:2)."},

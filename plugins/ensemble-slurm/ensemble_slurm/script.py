@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from ensemble_core import Job
+from ensemble_core import Job, shell_line
 from ensemble_slurm.names import Batch
 
-__all__ = ["Address", "Place", "Scripts", "quote", "shape_of"]
+__all__ = ["Address", "Place", "Scripts", "quote", "render", "shape_of"]
 
 #: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
 _NICE = 100
@@ -156,7 +156,7 @@ class Scripts:
             *_clock(first.duration),
             f"_ens_requeue={int(bool(first.options.get('slurm', {}).get('requeue')))}",
             f"_ens_grace={self.grace:g}",
-            f"_ens_launch=({self._launcher(first)})",
+            f"_ens_launch=({self.launcher(first)})",
         ]
         tables = [self._lines(job, place) for job, place in jobs]
         common = [line for line in tables[0] if all(line in table for table in tables[1:])]
@@ -180,7 +180,8 @@ class Scripts:
         text = "\n".join(lines) + "\n" + _wrapper()
         return os.fsencode(text)
 
-    def _launcher(self, job: Job) -> str:
+    def launcher(self, job: Job) -> str:
+        """What starts the tasks; empty where the command itself does."""
         launch = job.options.get("slurm", {}).get("launch", "auto")
         if launch == "none" or (launch == "auto" and job.tasks == 1 and job.nodes == 1):
             return ""
@@ -210,3 +211,11 @@ class Scripts:
             f"_ens_env=({' '.join(('env', *map(quote, changes)) if changes else ())})",
             "set -- " + " ".join(map(quote, job.command)),
         ]
+
+
+def render(job: Job, site: Mapping[str, str]) -> str:
+    """A job as a batch script of its own, without what reports it."""
+    scripts = Scripts("RUN", "", ".", ".", site=site)
+    batch = Batch("RUN", "KEY", job.group, (job.index,))
+    options = [f"#SBATCH {word}" for word in scripts.options(batch, job) if word != "--parsable"]
+    return "\n".join(["#!/bin/bash", *options, shell_line(job, scripts.launcher(job))])

@@ -1,0 +1,44 @@
+"""Rendering: what a queue would be handed for a job, as text, so that one can look before it is.
+
+An executor's record may have ``render``, which is pure: it is asked by ``ensemble run --dry-run``,
+by programs, and by tests.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from ensemble_core.model.jobs import Job
+
+__all__ = ["Rendered", "shell_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a queue would be handed: ``text``, of ``media_type`` (``application/json``,
+    ``text/x-shellscript`` …)."""
+
+    text: str
+    media_type: str = "text/x-shellscript"
+
+
+def shell_line(job: Job, launcher: str = "") -> str:
+    """What a job does, as a shell would be told: its folder, environment, command and files.
+
+    >>> shell_line(Job(id="a.0", group="a", index=0, command=("echo", "a b"), stdout="out.txt"))
+    "echo 'a b' >>out.txt"
+    """
+    words = [f"cd {shlex.quote(job.workdir)} &&"] if job.workdir else []
+    if job.environment:
+        changes = (f"{name}={value}" for name, value in job.environment.items())
+        words.append(shlex.join(["env", *changes]))
+    if launcher:
+        words.append(launcher)
+    words.append(shlex.join(job.command))
+    if job.stdout is not None:
+        words.append(f">>{shlex.quote(job.stdout)}")
+    if job.stderr is not None:
+        same = job.stderr == job.stdout
+        words.append("2>&1" if same else f"2>>{shlex.quote(job.stderr)}")
+    return " ".join(words)

@@ -1,0 +1,60 @@
+"""``ensemble run --dry-run`` shows what the queue would be handed, and does nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core import Job, Rendered, executor_record, shell_line
+from ensemble_core.cli.commands.run import run
+
+STUDY = """
+jobs:
+  - name: sim
+    command: [sim, "--size", "{n}", "two words"]
+    parameters: {n: [1, 2]}
+    environment: {OMP_NUM_THREADS: "2"}
+    workdir: runs/{index}
+    stdout: out.txt
+    stderr: out.txt
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    return file
+
+
+def test_the_first_job_is_shown_and_nothing_is_submitted_or_kept(study: Path) -> None:
+    words = ["--dry-run", "--executor", "local", "--state", "state", str(study)]
+    done = CliRunner().invoke(run, words, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert "at the start 2 jobs would be submitted (2 of sim)" in done.output
+    line = "cd runs/0 && env OMP_NUM_THREADS=2 sim --size 1 'two words' >>out.txt 2>&1"
+    assert f"sim.0 (text/x-shellscript):\n  {line}\n" in done.output
+    assert [path.name for path in study.parent.iterdir()] == ["study.yaml"]
+
+
+def test_as_json_it_is_a_line_for_each_job(study: Path) -> None:
+    words = ["--dry-run", "--json", "--executor", "local", "--tag", "t", str(study)]
+    done = CliRunner().invoke(run, words, standalone_mode=False)
+    (told,) = [json.loads(line) for line in done.output.splitlines()]
+    assert told["job"] == "sim.0"
+    assert told["media_type"] == "text/x-shellscript"
+
+
+def test_what_is_rendered_follows_from_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(id="a.0", group="a", index=0, command=("echo", "$HOME"), stderr="err")
+    render = executor_record("local").render
+    assert render is not None
+    first = render(job, {})
+    monkeypatch.setenv("SECRET", "s3cret")
+    assert render(job, {}) == first == Rendered(shell_line(job))
+    assert first.text == "echo '$HOME' 2>>err"
