@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.cli.text_style import TextStyle, count_of, printable, shorten
+from ensemble_core.cli.text_style import (
+    TextStyle,
+    count_of,
+    format_clock,
+    printable,
+    shorten,
+)
 from ensemble_core.model.causes import said_cause
 from ensemble_core.model.decisions import (
     AddRule,
@@ -50,6 +56,8 @@ __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "inter
 FAILURES_SHOWN = 10
 
 _LONGEST_TEXT = 400
+#: Seconds after which the time of day is told again.
+_STAMP_EVERY = 60.0
 _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
@@ -109,6 +117,11 @@ class Narrator:
         self._err = out if err is None else err
         self.debug = debug
         self._began: float | None = None
+        #: The time of the event that decisions follow from, and the last that was told.
+        self._now = 0.0
+        self._stamped = 0.0
+        #: What was told of the last submit of each group.
+        self._submitted: dict[str, dict[str, object]] = {}
         self._firing = 0
         self._active: dict[str, _Active] = {}
         self._failures: dict[str, int] = {}
@@ -147,8 +160,7 @@ class Narrator:
         self._returned = None
         if isinstance(item, (CallReturned, CallFailed)):
             self._returned = self._calls.pop(item.call, None)
-        if self._began is None:
-            self._began = item.timestamp
+        self.at(item.timestamp)
         if self.debug:
             yield self._event(item)
         if isinstance(item, JobEvent):
@@ -162,6 +174,19 @@ class Narrator:
         elif isinstance(item, ResizeOutcome):
             yield from self._resized(item)
 
+    def at(self, timestamp: float) -> None:
+        """The decisions that are told next follow from an event of this time."""
+        if self._began is None:
+            self._began = self._stamped = timestamp
+        self._now = max(self._now, timestamp)
+
+    def _clock(self) -> list[str]:
+        """The time of day, where a minute has passed since it was last told."""
+        if self._began is None or self._now - self._stamped < _STAMP_EVERY:
+            return []
+        self._stamped = self._now
+        return [format_clock(self._now, self._began)]
+
     # Decisions
 
     def _heading(self, decision: Decision) -> Iterator[OutputLine]:
@@ -171,7 +196,9 @@ class Narrator:
             return
         self._firing = decision.firing
         if not isinstance(decision, (Fired, Log)):
-            yield OutputLine(self._out.paint(f" => {printable(call.name)} returned", "trigger"))
+            told = self._out.paint(f" => {printable(call.name)} returned", "trigger")
+            clock = "".join(f"  ({each})" for each in self._clock())
+            yield OutputLine(told + self._out.paint(clock, "dim") if clock else told)
 
     def _fired(self, fired: Fired) -> Iterator[OutputLine]:
         self._firing = fired.firing
@@ -187,6 +214,7 @@ class Narrator:
             notes.append(f"value {fired.value:g}")
         if fired.job is not None:
             notes.append(printable(fired.job))
+        notes += self._clock()
         if notes:
             told += "  " + self._out.paint(f"({', '.join(notes)})", "dim")
         yield OutputLine(told)
@@ -217,6 +245,14 @@ class Narrator:
                 fields["duration"] = f"{job.duration:g}"
             for name, values in self._sweep(submit).items():
                 fields[name] = shorten(", ".join(map(_value, values)), 60, self._out)
+        before = self._submitted.get(submit.group)
+        self._submitted[submit.group] = {**fields}
+        if before is not None and submit.jobs:
+            fields = {
+                key: fields.get(key, "-")
+                for key in (*fields, *(name for name in before if name not in fields))
+                if key == "count" or fields.get(key, "-") != before.get(key)
+            }
         spelled = ",".join(f"({key}:{printable(str(value))})" for key, value in fields.items())
         yield OutputLine(
             self._out.paint(f"   submit {submit.group} ", "action")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from ensemble_core.cli.summary import group_table
+from ensemble_core.cli.summary import cost_text, group_table, progress_text
 from ensemble_core.cli.text_style import TextStyle, format_duration, is_terminal, shorten
 from ensemble_core.engine.report import Report
 
@@ -118,6 +118,8 @@ class LiveTable:
 
     def _foot(self, report: Report, width: int) -> list[str]:
         parts = [f"elapsed {format_duration(self._clock() - self._began)}"]
+        parts += [progress_text(report.progress), cost_text(report.progress)]
+        parts = [part for part in parts if part]
         parts += [f"rules fired {report.firings}", f"events {report.events}"]
         if report.errors:
             parts.append(f"errors {report.errors}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -23,7 +24,7 @@ from ensemble_core.cli.options import Display
 from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.summary import summary
-from ensemble_core.cli.text_style import count_of, is_terminal, printable, style_of
+from ensemble_core.cli.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import Report
 from ensemble_core.journal.requests import Desk
@@ -208,7 +209,8 @@ class RunSession:
             }
             output.say(to_json(about))
         elif not self._quiet:
-            output.say(self._look.paint(printable(str(self._choice)), "dim"))
+            begun = f"{self._choice}; {format_time(time.time())}"
+            output.say(self._look.paint(printable(begun), "dim"))
             if engine is not None:
                 active = len(engine.state.active())
                 said = (
@@ -234,6 +236,7 @@ class RunSession:
             reason=outcome.reason,
             exit_code=outcome.exit_code,
             seconds=outcome.seconds,
+            at=time.time(),
             look=self._look,
             width=self._size().columns if is_terminal(self._out) else None,
             kept=kept,
@@ -250,16 +253,24 @@ class Feed(Watcher):
         self.wants_ticks = output.block is not None
         #: Our ids of the jobs that are in the queue, for who asks how many there are.
         self.active: set[str] = set()
+        #: The newest event, where nobody was told of it: it says when decisions were made.
+        self._untold: Event | None = None
 
     def event(self, event: Event) -> None:
         if isinstance(event, JobEvent) and event.name == "clean":
             self.active.discard(event.job)
+        self._untold = None
         if self._everything or interesting(event):
             self._output.put(event)
+        else:
+            self._untold = event
 
     def decision(self, decision: Decision) -> None:
         if isinstance(decision, Submit):
             self.active.update(job.id for job in decision.jobs)
+        if self._untold is not None:
+            self._output.put(self._untold)
+            self._untold = None
         self._output.put(decision)
 
     def tick(self, report: Report) -> None:

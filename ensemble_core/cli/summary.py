@@ -12,15 +12,26 @@ from collections.abc import Sequence
 from ensemble_core.cli.text_style import (
     TextStyle,
     count_of,
+    format_clock,
     format_duration,
     format_table,
     format_times,
     printable,
     shorten,
 )
-from ensemble_core.engine.report import GroupReport, Report, RuleReport
+from ensemble_core.engine.report import GroupReport, Progress, Report, RuleReport
+from ensemble_core.metrics.store import RESOURCES
+from ensemble_core.model.ensemble import amount
 
-__all__ = ["group_table", "report_lines", "rule_lines", "summary", "why_not_fired"]
+__all__ = [
+    "cost_text",
+    "group_table",
+    "progress_text",
+    "report_lines",
+    "rule_lines",
+    "summary",
+    "why_not_fired",
+]
 
 #: Columns: heading, short heading, and by which order they go when the terminal is narrow (the
 #: highest first; 0 never goes).
@@ -40,6 +51,8 @@ _COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
+#: Core-hours of a run without a limit that are told.
+_WORTH_TELLING = 0.005
 _INDENT = " " * 8  # of a reason that has lines of its own
 _NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
@@ -165,6 +178,38 @@ def _state_now(rule: RuleReport) -> str:
     return "" if rule.enabled else "then disabled"
 
 
+def progress_text(progress: Progress) -> str:
+    """How far a run has come: ``jobs 12 of 40, 3m 20s to go``; of one whose rules may add jobs,
+    ``jobs 12 of 40 so far``."""
+    if not progress.planned:
+        return "no jobs yet"
+    told = f"jobs {progress.done} of {progress.planned}"
+    if progress.open:
+        return f"{told} so far"
+    if progress.to_go is not None and progress.done < progress.planned:
+        return f"{told}, about {format_duration(progress.to_go)} to go"
+    return told
+
+
+def cost_text(progress: Progress) -> str:
+    """What a run has cost: core-hours, and whatever else is limited, with the limit."""
+    parts = []
+    for name in RESOURCES:
+        used, most = progress.used.get(name, 0.0), progress.limits.get(name)
+        if most is None and (name != "core_hours" or used < _WORTH_TELLING):
+            continue
+        unit = name.replace("_", "-").replace("gpu", "GPU")
+        told = f"{unit} {amount(used)}"
+        if most is not None:
+            committed = progress.committed.get(name, 0.0)
+            told += f" + {amount(committed)}" if committed else ""
+            told += f" of {amount(most)}"
+        parts.append(told)
+    if progress.held:
+        parts.append(f"{progress.held} held")
+    return ", ".join(parts)
+
+
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
     """By what the jobs of each group failed, where it was not by themselves alone."""
     lines = []
@@ -183,6 +228,8 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
         total = report.groups if len(report.groups) > 1 else None
         lines += group_table(report.groups, look, width, total)
         lines += [look.paint(line, "bad") for line in _failure_lines(report.groups)]
+        cost = cost_text(report.progress)
+        lines += [f" {cost}"] if cost else []
     if report.rules:
         lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
     if report.warnings:
@@ -201,13 +248,16 @@ def summary(
     look: TextStyle,
     width: int | None = None,
     kept: str | None = None,
+    at: float | None = None,
 ) -> list[str]:
-    """The lines at the end of a run. ``kept`` is the folder that has the jobs' output."""
+    """The lines at the end of a run, which was ``at`` so many seconds since the epoch. ``kept`` is
+    the folder that has the jobs' output."""
     if width is not None:
         width = max(width, _NARROWEST)
+    clock = "" if at is None else f", at {format_clock(at, at - seconds)}"
     lines = [
         "",
-        look.paint(f"{printable(name)}: ended after {format_duration(seconds)}", "bold"),
+        look.paint(f"{printable(name)}: ended after {format_duration(seconds)}{clock}", "bold"),
     ]
     lines += report_lines(report, look, width)
     if kept is not None:

@@ -15,6 +15,7 @@ __all__ = [
     "TextStyle",
     "count_of",
     "encodable",
+    "format_clock",
     "format_duration",
     "format_size",
     "format_table",
@@ -97,6 +98,17 @@ def shorten(text: str, width: int, look: TextStyle) -> str:
         return text
     mark = look.ellipsis
     return text[: max(0, width - len(mark))] + mark[: max(0, width)]
+
+
+def format_clock(timestamp: float, since: float | None = None) -> str:
+    """The time of day here of seconds since the epoch, ``14:03:27``; with its date where that is
+    not the day of ``since``: ``23 Nov 00:12:01``."""
+    then = time.localtime(timestamp)
+    day = None if since is None else time.localtime(since)[:3]
+    clock = time.strftime("%H:%M:%S", then)
+    if day is not None and day == then[:3]:
+        return clock
+    return f"{then.tm_mday} {time.strftime('%b', then)} {clock}" if since is not None else clock
 
 
 def format_duration(seconds: float | None) -> str:

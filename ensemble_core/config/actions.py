@@ -81,6 +81,7 @@ def bind_action(
         plan=record.plan,
         metrics=frozenset(check.metrics),
         reads=frozenset(check.reads),
+        submits=record.plan is None or name == "custom" or "submit" in record.needs,
         retries=record.options.get("x-ensemble-retries") is True,
         varies=_varies(context, record, given, check.group, occasion),
         nested=tuple(check.nested),

@@ -22,7 +22,7 @@ def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
     limits = context.document.data.get("limits") or {}
     for rule in rules:
         for_ever = rule.repetitions == UNLIMITED and not limits.keys() - _PACE
-        if for_ever and "idle" in rule.trigger.wakes and _submits(context, rule):
+        if for_ever and "idle" in rule.trigger.wakes and _submits(rule):
             context.warnings.append(
                 f"rule {rule.id!r} may submit jobs for ever: it waits for 'idle', its repetitions "
                 "are unlimited, and no limit ends the run; set limits.jobs"
@@ -38,14 +38,8 @@ def warn_of_loops(context: Context, rules: Sequence[BoundRule]) -> None:
             )
 
 
-def _submits(context: Context, rule: BoundRule) -> bool:
-    actions = [each for action in rule.actions for each in action.flat()]
-    return any(
-        each.plan is None
-        or each.name == "custom"
-        or {"submit"} & context.registry.actions[each.name].needs
-        for each in actions
-    )
+def _submits(rule: BoundRule) -> bool:
+    return any(each.submits for action in rule.actions for each in action.flat())
 
 
 def _warn_of_two(context: Context, one: BoundRule, other: BoundRule) -> None:

@@ -66,6 +66,11 @@ class Usage:
         if now > started:
             known[2] += now - started
 
+    def running_for(self, now: float) -> float:
+        """Seconds that the attempts which run have run by now, all of them together."""
+        now -= self.since or 0.0
+        return sum(max(0.0, running * now - starts) for running, starts, _ in self._sizes.values())
+
     def hours(self, now: float) -> tuple[float, ...]:
         """What was used by now of each of ``RESOURCES``, in hours."""
         cores = nodes = gpus = 0.0

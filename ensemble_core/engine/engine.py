@@ -57,6 +57,7 @@ from typing import Any
 from ensemble_core.engine.attempts import worked_out_result
 from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.occasion import Occasion, Pending
+from ensemble_core.engine.progress import progress_of
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.engine.requests import carry_out
@@ -240,6 +241,7 @@ class Engine:
             firings=state.firings,
             errors=state.errors,
             warnings=tuple(state.warnings),
+            progress=progress_of(state),
             unhandled_failures=state.unhandled_failures,
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
 
-__all__ = ["GroupReport", "Report", "RuleReport", "Standing"]
+__all__ = ["GroupReport", "Progress", "Report", "RuleReport", "Standing"]
 
 #: Why a rule did not fire, or that it did.
 Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
@@ -63,6 +63,26 @@ class RuleReport(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Record):
+    """How far a run has come: ``done`` of ``planned`` jobs are over, each with its retries. Where
+    ``open`` is true, rules may add more: how many is not known, nor the time ``to_go`` (seconds).
+
+    ``used``, ``committed`` and ``limits`` are of jobs, core-hours, node-hours and GPU-hours, by
+    these names (``core_hours``), as far as they are known; ``held`` are the jobs that a limit, or
+    ``at_once``, holds.
+    """
+
+    done: int = 0
+    planned: int = 0
+    open: bool = False
+    to_go: float | None = None
+    used: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    committed: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    limits: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Record):
     """How a run stands. ``events`` counts what the engine was told; ``firings`` what it did;
     ``warnings`` are what went wrong beside the jobs: an observer that understood nothing."""
@@ -74,9 +94,10 @@ class Report(Record):
     errors: int = 0
     unhandled_failures: int = 0
     warnings: tuple[str, ...] = ()
+    progress: Progress = field(default_factory=Progress)
 
     def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
+        data = {**Record.to_dict(self), "progress": self.progress.to_dict()}
         if not self.warnings:
             del data["warnings"]
         return data

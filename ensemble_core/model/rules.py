@@ -307,14 +307,15 @@ class BoundAction:
     """An action after checking. ``plan`` ``None`` means that it runs off the engine's thread: the
     engine then decides a :class:`~ensemble_core.model.decisions.Call` of kind ``action``.
     ``metrics`` are paths that its options speak of, ``reads`` the ``STAT.NAME``, ``nested`` the
-    actions that they hold. ``retries``: it may submit the event's job again; ``varies``: the groups
-    of which it asks for combinations that they have not had."""
+    actions that they hold. ``submits``: it may submit jobs; ``retries``: the event's job again;
+    ``varies``: the groups of which it asks for combinations that they have not had."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     plan: Plan | None = None
     metrics: frozenset[str] = frozenset()
     reads: frozenset[str] = frozenset()
+    submits: bool = False
     retries: bool = False
     varies: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()

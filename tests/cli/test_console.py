@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,14 @@ import pytest
 from ensemble_core.cli.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
 from ensemble_core.cli.error_format import format_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.summary import group_table, report_lines, rule_lines, summary
+from ensemble_core.cli.summary import (
+    cost_text,
+    group_table,
+    progress_text,
+    report_lines,
+    rule_lines,
+    summary,
+)
 from ensemble_core.cli.text_style import TextStyle, format_duration, printable, style_of
 from ensemble_core.engine.report import GroupReport, Report, RuleReport
 from ensemble_core.errors import EnsembleError, Location
@@ -588,3 +596,118 @@ def test_a_long_line_is_shown_around_its_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [Location("nowhere.yaml", 3, 1), Location("--set a=b"), None])
 def test_an_error_without_a_readable_line_is_shown_without_one(place: Location | None) -> None:
     assert "|" not in format_error(EnsembleError("odd", where=place), PLAIN)
+
+
+# -- what has changed, and when ------------------------------------------------------------------
+
+
+def test_a_repeated_submit_says_what_has_changed_and_not_the_command_again() -> None:
+    group = JobGroup(
+        name="sim",
+        command=("sim", "{T}", "{U}"),
+        text="sim {T} {U}",
+        parameters={"T": (1, 2), "U": (5,)},
+    )
+    hotter = replace(group, parameters={"T": (3,), "U": (5,)}, duration=60.0)
+    lines = texts(
+        *(submit(group), submit(group), submit(hotter), submit(group)),
+        narrator=Narrator(ensemble(group), PLAIN),
+    )
+    assert lines == [
+        "   submit sim (name:sim),(command:sim {T} {U}),(count:2),(nodes:1),(T:1, 2),(U:5)",
+        "   submit sim (count:2)",
+        "   submit sim (count:1),(duration:60),(T:3)",
+        "   submit sim (count:2),(T:1, 2),(duration:-)",
+    ]
+
+
+@pytest.fixture
+def greenwich() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("greenwich")
+def test_the_time_of_day_is_told_where_a_minute_has_passed() -> None:
+    noon = 43200.0
+    teller = Narrator(ensemble(), PLAIN)
+    lines = [
+        *texts(job("start", at=noon), fired(rule="a"), narrator=teller),
+        *texts(job("start", at=noon + 59), fired(rule="b"), narrator=teller),
+        *texts(job("start", at=noon + 61.5), fired(rule="c"), fired(rule="d"), narrator=teller),
+        *texts(job("start", at=noon + 86400), fired(rule="e", value=1), narrator=teller),
+    ]
+    assert lines == [
+        *[" => trigger start"] * 2,
+        " => trigger start  (12:01:01)",
+        " => trigger start",
+        " => trigger start  (value 1, 2 Jan 12:00:00)",
+    ]
+
+
+# -- how far it has come -------------------------------------------------------------------------
+
+PROGRESS = """
+jobs:
+  - {name: a, command: x, count: 4, tasks: 2}
+  - {name: b, command: x}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+"""
+
+
+def test_the_progress_is_jobs_done_of_planned_with_the_time_to_go_once_a_mean_is_known() -> None:
+    told = Story(PROGRESS)
+    assert progress_text(told.engine.report().progress) == "no jobs yet"
+    told.start()
+    told.begin("a.0")
+    assert progress_text(told.engine.report().progress) == "jobs 0 of 4"
+    told.end("a.0", duration=100)
+    for each in ("a.1", "a.2"):
+        told.begin(each)
+    told.wait(40)
+    told.job("a.1", "memo")
+    # Three jobs of 100 s, of which two have run for 40 s, two at a time.
+    assert told.engine.report().progress.to_go == (300 - 80) / 2
+    assert progress_text(told.engine.report().progress) == "jobs 1 of 4, about 1m 50s to go"
+    told.end("a.1", duration=60)
+    told.end("a.2", duration=0)
+    told.play("a.3", duration=100)
+    assert progress_text(told.engine.report().progress) == "jobs 4 of 4"
+
+
+def test_where_rules_may_add_jobs_nobody_says_how_many_there_will_be() -> None:
+    rule = "  - {trigger: job-fail, action: {name: submit, label: b}}\n"
+    told = Story(PROGRESS + rule)
+    told.start()
+    told.play("a.0", duration=100)
+    told.begin("a.1")
+    assert progress_text(told.engine.report().progress) == "jobs 1 of 4 so far"
+    told.end("a.1", status=256)  # it has fired now
+    assert progress_text(told.engine.report().progress) == "jobs 2 of 5"
+
+
+def test_retries_do_not_make_the_number_of_jobs_unknown() -> None:
+    told = Story(PROGRESS + "  - {trigger: job-fail, each: job, action: {name: retry}}\n")
+    told.start()
+    told.play("a.0", status=256)
+    assert progress_text(told.engine.report().progress) == "jobs 0 of 4"
+
+
+def test_the_cost_is_told_with_its_limit_and_what_is_held() -> None:
+    told = Story(
+        "limits: {core_hours: 2}" + PROGRESS.replace("tasks: 2", "tasks: 2, duration: 30m")
+    )
+    told.start()
+    told.begin("a.0")
+    told.wait(360)
+    told.job("a.0", "memo")
+    assert cost_text(told.engine.report().progress) == "core-hours 0.2 + 1.8 of 2, 2 held"
+    free = Story(PROGRESS)
+    free.start()
+    assert cost_text(free.engine.report().progress) == ""
+    free.play("a.0", duration=3600)
+    assert cost_text(free.engine.report().progress) == "core-hours 2"

@@ -1,0 +1,79 @@
+"""Progress of a run: how many jobs are over, how long the others may take, what they have cost.
+
+Worked out when somebody asks, from the counts of the job table; asked by ``Engine.report``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ensemble_core.engine.report import Progress
+from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.state import State
+from ensemble_core.metrics.store import COMMITTED, USED
+
+__all__ = ["progress_of"]
+
+
+def progress_of(state: State) -> Progress:
+    """How far the run has come by now."""
+    groups = state.table.groups
+    over = sum(_count(state, name, "done") + _count(state, name, "lost") for name in groups)
+    still_open = sum(_count(state, name, "open") for name in groups)
+    budget = state.table.budget
+    limits = {} if budget is None else dict(budget.limits)
+    held = len(state.table.held_jobs())
+    more = state.ended is None and any(map(_may_submit, _waiting(state)))
+    costs = state.table.costs(max(state.now, state.table.usage.latest))
+    return Progress(
+        done=over,
+        planned=over + still_open,
+        open=more,
+        to_go=None if more or (held and limits) or state.ended else _to_go(state),
+        used=_named(costs, USED),
+        committed=_named(costs, COMMITTED) if limits else {},
+        limits=limits,
+        held=held,
+    )
+
+
+def _count(state: State, group: str, counter: str) -> int:
+    return int(state.metric(f"count.{group}.{counter}") or 0)
+
+
+def _named(costs: dict[str, float], kind: str) -> dict[str, float]:
+    return {
+        name.removeprefix(kind): value for name, value in costs.items() if name.startswith(kind)
+    }
+
+
+def _waiting(state: State) -> Iterator[RuleState]:
+    """The rules that may still fire."""
+    for rule_state in state.rules.states.values():
+        begun = state.started and rule_state.rule.trigger.wakes == ("start",)
+        if rule_state.live and not begun:
+            yield rule_state
+
+
+def _may_submit(rule_state: RuleState) -> bool:
+    """True if a rule may add jobs; a retry is of a job that is there."""
+    flat = (each for action in rule_state.rule.actions for each in action.flat())
+    return any(each.submits and not each.retries for each in flat)
+
+
+def _to_go(state: State) -> float | None:
+    """Seconds until all jobs are over, at the present pace: what those that wait and run will take
+    by the means of their groups, over as many as run now. ``None`` where that cannot be known."""
+    left, running = 0.0, 0
+    for name, group in state.table.groups.items():
+        unfinished = _count(state, name, "active")
+        if not unfinished:
+            continue
+        mean = state.metrics.mean(name, "duration")
+        if mean is None:
+            return None
+        left += unfinished * mean
+        running += group.running
+    if not running:
+        return None
+    return max(0.0, left - state.table.usage.running_for(state.now)) / running
