@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Batch, Executor, ExecutorPlugin, Job, Rendered, hookimpl, shell_line
+from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
@@ -54,10 +53,11 @@ def _build(options: Mapping[str, Any]) -> Executor:
 
 
 def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
+    from ensemble_core import Batch, shell_line
     from ensemble_gridengine.executor import GridEngineExecutor
 
     words = GridEngineExecutor(**options).words(Batch("ens_RUN", (job,), "SCRIPT"))
-    return Rendered(f"# {shlex.join(words)}\n{shell_line(job)}")
+    return Rendered(f"# {' '.join(words)}\n{shell_line(job)}")
 
 
 def _available() -> tuple[bool, str]:
