@@ -50,6 +50,8 @@ class LiveTable:
         self._lengths: list[int] = []
         self._columns = 0
         self.report: Report | None = None
+        #: The lines of a table of results that is kept in sight, its headings first.
+        self.table: list[str] = []
         #: A last line that stays, for example what a first Ctrl-C led to.
         self.note = ""
 
@@ -114,7 +116,18 @@ class LiveTable:
         if len(shown) < len(groups):
             told = f" {self._look.ellipsis} and {len(groups) - len(shown)} more groups"
             lines.insert(1 + len(shown), self._look.paint(shorten(told, width, self._look), "dim"))
-        return [*lines, *foot]
+        return [*lines, *self._shown_table(width, room - len(lines)), *foot]
+
+    def _shown_table(self, width: int, room: int) -> list[str]:
+        """As much of the table of results as there is room for."""
+        if not self.table or room < 3:
+            return []
+        lines = [shorten(f" {line}", width, self._look) for line in self.table]
+        lines[0] = self._look.paint(lines[0], "bold")
+        if len(lines) > room - 1:
+            told = f" {self._look.ellipsis} and {len(lines) - room + 2} more rows"
+            lines[room - 2 :] = [self._look.paint(shorten(told, width, self._look), "dim")]
+        return ["", *lines]
 
     def _foot(self, report: Report, width: int) -> list[str]:
         parts = [f"elapsed {format_duration(self._clock() - self._began)}"]

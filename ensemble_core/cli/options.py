@@ -49,17 +49,20 @@ def plugin_option(function: _F) -> _F:
 
 
 class Display(NamedTuple):
-    """How a run is shown; ``progress`` is ``None`` where nobody said."""
+    """How a run is shown; ``progress`` is ``None`` where nobody said. ``show`` is a table of
+    results that is kept in sight, ``metrics`` that all metrics are shown at the end."""
 
     debug: bool = False
     quiet: bool = False
     as_json: bool = False
     progress: bool | None = None
+    show: str | None = None
+    metrics: bool = False
 
 
 def display_options(function: Callable[..., int]) -> Callable[..., int]:
-    """``--debug``, ``--quiet``, ``--json`` and ``--progress``: the command gets a ``display``, and
-    its errors are printed as JSON too where that is asked for."""
+    """``--debug``, ``--quiet``, ``--json``, ``--progress``, ``--show`` and ``--metrics``: the
+    command gets a ``display``, and its errors are printed as JSON too where that is asked for."""
 
     @wraps(function)
     def command(**given: Any) -> int:
@@ -81,6 +84,14 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option(
             "-q", "--quiet", is_flag=True, help="Print nothing but errors and failed jobs."
+        ),
+        click.option(
+            "--metrics", is_flag=True, help="Show every metric at the end, as --debug does."
+        ),
+        click.option(
+            "--show",
+            metavar="TABLE",
+            help="Keep this table of results in the live table, and show it at the end.",
         ),
         click.option("--debug", is_flag=True, help="Print every event."),
     ):

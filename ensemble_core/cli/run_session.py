@@ -36,6 +36,7 @@ from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
 if TYPE_CHECKING:
+    from ensemble_core.cli.shown_table import ShownTable
     from ensemble_core.runtime.virtual import VirtualRuntime
 
 __all__ = ["Feed", "RunSession"]
@@ -64,6 +65,12 @@ class RunSession:
             debug=(display.debug or ensemble.debug) and not (display.quiet or display.as_json),
         )
         self._block = self._make_block(display.progress)
+        self._show = display.show
+        if self._show is not None:
+            from ensemble_core.cli.shown_table import check_table
+
+            check_table(ensemble, self._show)
+        self._metrics = (display.metrics or display.debug or ensemble.debug) and not display.as_json
         self._left = False
 
     def _make_block(self, progress: bool | None) -> LiveTable | None:
@@ -126,6 +133,10 @@ class RunSession:
             engine=engine,
             wall=wall,
         )
+        if self._show is not None and self._block is not None:
+            from ensemble_core.cli.shown_table import ShownTable
+
+            feed.shown = ShownTable(runtime.engine, self._show)
         if engine is not None:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
@@ -168,6 +179,8 @@ class RunSession:
                     if problem is not None:
                         self._warn(output, problem)
             lines = self._end(outcome, str(folder) if folder.is_dir() else None)
+            if not self._quiet:
+                lines[-1:-1] = self._asked(runtime.engine)
             if kept is not None and not outcome.over and not self._as_json:
                 lines.append(f"  to go on with this run: ensemble resume {tag}")
             output.close(lines, patience=2.0 if self._left else None)
@@ -177,6 +190,21 @@ class RunSession:
         ):
             os._exit(outcome.exit_code)  # a user's function that never returns would hold us
         return outcome.exit_code
+
+    def _asked(self, engine: Engine) -> list[str]:
+        """What the summary was asked to show beside itself."""
+        lines: list[str] = []
+        if self._show is None and not self._metrics:
+            return lines
+        from ensemble_core.cli.shown_table import metric_lines, table_lines
+
+        if self._show is not None and not self._as_json:
+            lines += [self._look.paint(f" {self._show}", "bold")]
+            lines += [f"   {line}" for line in table_lines(engine, self._show)]
+        if self._metrics:
+            lines += [self._look.paint(" metrics", "bold")]
+            lines += [f"   {line}" for line in metric_lines(engine)]
+        return lines
 
     def _tell(self, item: Event | Decision) -> Iterator[OutputLine]:
         if self._as_json:
@@ -251,6 +279,7 @@ class Feed(Watcher):
         self._output = output
         self._everything = everything
         self.wants_ticks = output.block is not None
+        self.shown: ShownTable | None = None
         #: Our ids of the jobs that are in the queue, for who asks how many there are.
         self.active: set[str] = set()
         #: The newest event, where nobody was told of it: it says when decisions were made.
@@ -276,3 +305,6 @@ class Feed(Watcher):
     def tick(self, report: Report) -> None:
         if self._output.block is not None:
             self._output.block.report = report
+            lines = None if self.shown is None else self.shown.lines()
+            if lines is not None:
+                self._output.block.table = lines

@@ -22,7 +22,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import format_table, format_time, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, UsageError
 
-__all__ = ["FORMATS", "in_batches", "output_options", "write_table"]
+__all__ = ["FORMATS", "aligned", "in_batches", "output_options", "write_table"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -201,23 +201,30 @@ def _show(
         room = _SHOWN - len(shown)
         shown += itertools.islice(zip(*batch, strict=True), room)
         rest += max(0, len(batch[0]) - room) if batch else 0
-    places = [
-        at for at in range(len(names)) if not shown or any(row[at] is not None for row in shown)
-    ]
-    right = [not any(isinstance(row[at], str) for row in shown) for at in places]
-    lines = format_table(
-        [
-            [names[at] for at in places],
-            *(
-                [format_time(row[at]) if names[at] in times else _text(row[at]) for at in places]
-                for row in shown
-            ),
-        ],
-        right,
-    )
+    lines = aligned(names, shown, times)
     look = style_of(sys.stdout)
     print_line(look.paint(lines[0], "bold"))
     for line in lines[1:]:
         print_line(line)
     if rest:
         print_line(f"{look.ellipsis} {rest:,} more; --csv has them all")
+
+
+def aligned(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], times: Collection[str] = ()
+) -> list[str]:
+    """Rows in aligned columns, headings first; columns in which nothing stands are left out."""
+    places = [
+        at for at in range(len(names)) if not rows or any(row[at] is not None for row in rows)
+    ]
+    right = [not any(isinstance(row[at], str) for row in rows) for at in places]
+    return format_table(
+        [
+            [names[at] for at in places],
+            *(
+                [format_time(row[at]) if names[at] in times else _text(row[at]) for at in places]
+                for row in rows
+            ),
+        ],
+        right,
+    )

@@ -120,6 +120,10 @@ def run(
     ensemble = config.load_text(
         text, registry, file=file, executor=choice.record, overrides=list(overrides)
     )
+    if display.show is not None:
+        from ensemble_core.cli.shown_table import check_table
+
+        check_table(ensemble, display.show)
     check_environment(ensemble)
     if dry_run:
         from ensemble_core.cli.dry_run import dry_run as show

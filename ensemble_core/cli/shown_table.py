@@ -1,0 +1,67 @@
+"""Tables that a run is asked to show: one of results as it goes on, and all metrics at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ensemble_core.cli.table_output import aligned
+from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import UsageError
+from ensemble_core.model.ensemble import Ensemble
+
+__all__ = ["ShownTable", "check_table", "metric_lines", "table_lines"]
+
+#: A table may take this share of the engine's time.
+_SHARE = 0.02
+
+
+def check_table(ensemble: Ensemble, name: str | None) -> None:
+    """Raises :class:`UsageError` for a table that the ensemble does not have."""
+    if name is None or name in ensemble.tables:
+        return
+    from difflib import get_close_matches
+
+    known = list(ensemble.tables)
+    near = get_close_matches(name, known, 1, 0.5)
+    listed = f"it has {', '.join(known)}" if known else "it has no 'results:'"
+    raise UsageError(
+        f"the file has no table {name!r}",
+        hint=f"did you mean {near[0]!r}?" if near else listed,
+        code="no-such-table",
+    )
+
+
+def table_lines(engine: Engine, name: str) -> list[str]:
+    """A table of results as aligned columns, headings first."""
+    names = engine.state.ensemble.tables[name].shown
+    rows = [[row.get(column) for column in names] for row in engine.tables()[name]]
+    return aligned(names, rows)
+
+
+def metric_lines(engine: Engine) -> list[str]:
+    """Every metric with its value."""
+    return aligned(("metric", "value"), sorted(engine.snapshot().items()))[1:]
+
+
+class ShownTable:
+    """A table of results that is worked out now and then on the engine's thread: seldom where that
+    takes long."""
+
+    def __init__(
+        self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._clock = clock
+        self._next = 0.0
+
+    def lines(self) -> list[str] | None:
+        """The table as it stands; ``None`` where it is too early to look again."""
+        began = self._clock()
+        if began < self._next:
+            return None
+        lines = table_lines(self._engine, self._name)
+        ended = self._clock()
+        self._next = ended + (ended - began) / _SHARE
+        return lines
