@@ -7,16 +7,15 @@ what arrives while the run is under way.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from ensemble_core.config.actions import Occasion, bind_action
 from ensemble_core.config.binding import bind_rule
-from ensemble_core.config.context import Context, Known, cannot_be_built
+from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.groups import change_group, make_group
@@ -26,20 +25,25 @@ from ensemble_core.config.outcomes import with_result, with_retry
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
-from ensemble_core.config.schema import Validators, defaults
+from ensemble_core.config.rule_warnings import (
+    actions_of,
+    warn_of_counts,
+    warn_of_no_heartbeat,
+    warn_of_submits,
+)
+from ensemble_core.config.schema import Validators
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
+from ensemble_core.config.statistics import bind_statistics
 from ensemble_core.config.tables import bind_tables
 from ensemble_core.errors import EnsembleError, FileErrors
-from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
-from ensemble_core.plugin.hookspecs import ExecutorPlugin, StatisticPlugin
+from ensemble_core.model.rules import BoundRule
+from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.plugin.validation import required_options
 
 __all__ = ["load", "load_text"]
 
@@ -176,7 +180,7 @@ class _Loader:
 
     def load(self) -> Ensemble:
         context, data = self._context, self._data
-        self._statistics()
+        bind_statistics(context, data.get("statistics"))
         groups = self._groups()
         tables = bind_tables(context, data.get("results"))
         found = source_of(context)
@@ -189,14 +193,14 @@ class _Loader:
         logging = data.get("logging")
         limits = bind_limits(context, data.get("limits"), groups.values())
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
-        self._warn(rules)
         if not context.errors:
-            self._warn_of_counts(rules)
+            warn_of_submits(context, rules)
+            warn_of_counts(context, rules)
             warn_of_loops(context, rules)
         if not context.errors:
             context.warnings += shared_files(groups.values(), context.registry.observers)
         if not heartbeat and not context.errors:
-            self._warn_of_no_heartbeat(rules)
+            warn_of_no_heartbeat(context, rules)
         name = data.get("name")
         return Ensemble(
             name=name if isinstance(name, str) else FilePath(self._file).stem or "ensemble",
@@ -215,79 +219,6 @@ class _Loader:
             file=self._file,
             warnings=tuple(dict.fromkeys(context.warnings)),
         )
-
-    def _statistics(self) -> None:
-        context = self._context
-        registry = context.registry.statistics
-        known: dict[str, StatisticSpec] = {}
-        unfit: dict[str, EnsembleError] = {}
-        for name, record in registry.items():
-            spec = self._plain_statistic(name, record)
-            if isinstance(spec, EnsembleError):
-                unfit[name] = spec  # told where a path names it; nobody else need hear of it
-            else:
-                known[name] = spec
-        given = self._data.get("statistics")
-        for name, spec in given.items() if isinstance(given, dict) else ():
-            path: Path = ("statistics", name)
-            if name in known or name == "count":
-                context.report(
-                    path,
-                    f"there is a statistic {name!r} already",
-                    hint="choose another name",
-                    code="duplicate-name",
-                    where=context.document.at_key(path),
-                )
-                continue
-            unfit.pop(name, None)
-            # If it has errors of its own, paths that use it are not wrong for that.
-            known[name] = self._own_statistic(path, name, spec) or StatisticSpec(
-                name=name, build=_never
-            )
-        context.known.statistics = known
-        context.known.unfit = unfit
-
-    def _own_statistic(self, path: Path, name: str, spec: Any) -> StatisticSpec | None:
-        """A statistic of the file; one is built to see whether its options can be right."""
-        context = self._context
-        registry = context.registry
-        kind = spec.get("statistic") if isinstance(spec, dict) else None
-        if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
-            return None
-        record = registry.statistics[kind]
-        given = {key: value for key, value in spec.items() if key != "statistic"}
-
-        def tried() -> StatisticSpec:
-            options = defaults(record.options, given)
-            found = replace(record.spec(options, name), plugin=registry.whose(record))
-            error = found.fault()
-            if error is not None:
-                raise error
-            return found
-
-        built: StatisticSpec | None = context.build(path, context.named(record, name), tried)
-        return built
-
-    def _plain_statistic(self, name: str, record: StatisticPlugin) -> StatisticSpec | EnsembleError:
-        """The statistic as a path names it, without options; or why that cannot be."""
-        shown = self._context.named(record, name)
-        missing = required_options(record.options)
-        if missing:
-            own = name.rpartition(":")[2]
-            given = ", ".join(f"{key}: …" for key in missing)
-            listed = " and ".join(map(repr, missing))
-            return EnsembleError(
-                f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric's "
-                "path cannot say",
-                hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
-                f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
-                code="statistic-needs-options",
-            )
-        try:
-            spec = record.spec(defaults(record.options, {}), name)
-        except Exception as error:  # a plugin's timed_when
-            return cannot_be_built(shown, error)
-        return replace(spec, plugin=self._context.registry.whose(record))
 
     def _groups(self) -> dict[str, JobGroup]:
         context = self._context
@@ -386,7 +317,7 @@ class _Loader:
             if given is None or given > 0:
                 return given or 0.0
         actions = context.registry.actions
-        if any("resize" in actions[action.name].needs for action in _actions_of(rules)):
+        if any("resize" in actions[action.name].needs for action in actions_of(rules)):
             return _HEARTBEAT
         needed = self._what_needs_heartbeats(rules)
         if needed is not None:
@@ -411,107 +342,6 @@ class _Loader:
                 if path.kind == "series" and not path.group:
                     return f"asks for {text!r}, which is taken at each heartbeat"
         return None
-
-    def _warn(self, rules: Sequence[BoundRule]) -> None:
-        context = self._context
-        if context.errors:
-            return
-        if not any(
-            rule.queue_scope or _wakes_alone(rule.trigger) for rule in rules if rule.enabled
-        ):
-            context.warnings.append(
-                "no rule can be the first to fire, so nothing will be submitted; "
-                "begin with trigger: start"
-            )
-        if context.known.functions:
-            return  # a function may submit anything
-        submitted: set[object] = set()
-        for action in _actions_of(rules):
-            if action.plan is None:
-                return  # so may a slow action
-            record = context.registry.actions[action.name]
-            for key, schema in record.options.get("properties", {}).items():
-                if "submit" in record.needs and schema.get("x-ensemble") == "group":
-                    named = action.options.get(key)
-                    submitted.update(named if isinstance(named, list) else (named,))
-        for group in context.known.groups:
-            if group not in submitted and None not in submitted:
-                context.warnings.append(f"no rule submits the job group {group!r}")
-
-    def _warn_of_counts(self, rules: Sequence[BoundRule]) -> None:
-        """A count that no number of jobs can bring, where it is known how many there can be."""
-        most = self._most_jobs(rules)
-        for rule in rules:
-            comparison = rule.condition.comparison if rule.condition else None
-            if rule.trigger.metric is None or comparison is None or not most:
-                continue
-            path = parse_path(
-                rule.trigger.metric, self._context.known.groups, self._context.known.statistics
-            )
-            sign, number = comparison
-            jobs = most.get(path.group, math.inf) if path.kind == "count" else math.inf
-            if (sign in ("==", ">=") and number > jobs) or (sign == ">" and number >= jobs):
-                self._context.warnings.append(
-                    f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, and at most "
-                    f"{jobs} jobs of {path.group!r} are ever submitted"
-                )
-
-    def _most_jobs(self, rules: Sequence[BoundRule]) -> Mapping[str, int]:
-        """The most jobs that there can be of each group; empty where that is not known."""
-        context = self._context
-        if context.known.functions or context.known.changing:
-            return {}
-        most = dict.fromkeys(context.known.groups, 0)
-        for rule in rules:
-            for action in (each for one in rule.actions for each in one.flat()):
-                record = context.registry.actions[action.name]
-                if action.plan is not None and "submit" not in record.needs:
-                    continue
-                if action.name != "submit" or set(action.options) - {"label"}:
-                    return {}
-                label = action.options.get("label")
-                for name in most if label is None else (label,):
-                    group = context.known.groups[name]
-                    most[name] += rule.repetitions * (group.size if group is not None else 0)
-        again = {spec.get("name") for spec in _entries(self._data.get("jobs")) if "retry" in spec}
-        return {} if again or "generate" in self._data else most
-
-    def _warn_of_no_heartbeat(self, rules: Sequence[BoundRule]) -> None:
-        """A metric that moves while nothing happens, and nothing that would look at it then."""
-        context = self._context
-        for rule in rules:
-            if rule.trigger.metric is None:
-                continue
-            path = parse_path(rule.trigger.metric, context.known.groups, context.known.statistics)
-            waits = path.kind == "series" and path.variable == "pending"
-            if waits or (path.kind == "series" and context.known.statistics[path.statistic].timed):
-                context.warnings.append(
-                    f"rule {rule.id!r} asks for {path.text}, which moves while jobs wait, and "
-                    "there is no heartbeat to look at it then; set logging.heartbeat"
-                )
-
-
-def _wakes_alone(trigger: Trigger) -> bool:
-    """True if it can fire before any job of this ensemble was submitted."""
-    return (
-        trigger.every is not None
-        or (trigger.metric or "").startswith(("queue.", "nodes.", "cores.", "gpus."))
-        or any(
-            not name.startswith(("job-", "observed", "resize-", "idle", "silent", "limit"))
-            for name in trigger.wakes
-        )
-    )
-
-
-def _actions_of(rules: Iterable[BoundRule]) -> Iterator[BoundAction]:
-    """The actions of these rules, and those within their options."""
-    for rule in rules:
-        for action in rule.actions:
-            yield from action.flat()
-
-
-def _never() -> Any:
-    raise EnsembleError("a statistic with errors was used", code="internal")
 
 
 def _binder(context: Context) -> Binder:

@@ -1,0 +1,99 @@
+"""Statistics that a file may name: the plugins', and those of its part ``statistics:``.
+
+Called by the loader first, for groups and rules speak of them in paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ensemble_core.config.context import Context, cannot_be_built
+from ensemble_core.config.document import Path
+from ensemble_core.config.schema import defaults
+from ensemble_core.errors import EnsembleError
+from ensemble_core.metrics.series import StatisticSpec
+from ensemble_core.plugin.hookspecs import StatisticPlugin
+from ensemble_core.plugin.validation import required_options
+
+__all__ = ["bind_statistics"]
+
+
+def bind_statistics(context: Context, given: object) -> None:
+    """Make known the statistics that paths may name: the plugins', and those of the file."""
+    registry = context.registry.statistics
+    known: dict[str, StatisticSpec] = {}
+    unfit: dict[str, EnsembleError] = {}
+    for name, record in registry.items():
+        spec = _plain_statistic(context, name, record)
+        if isinstance(spec, EnsembleError):
+            unfit[name] = spec  # told where a path names it; nobody else need hear of it
+        else:
+            known[name] = spec
+    for name, spec in given.items() if isinstance(given, dict) else ():
+        path: Path = ("statistics", name)
+        if name in known or name == "count":
+            context.report(
+                path,
+                f"there is a statistic {name!r} already",
+                hint="choose another name",
+                code="duplicate-name",
+                where=context.document.at_key(path),
+            )
+            continue
+        unfit.pop(name, None)
+        # If it has errors of its own, paths that use it are not wrong for that.
+        known[name] = _own_statistic(context, path, name, spec) or StatisticSpec(
+            name=name, build=_never
+        )
+    context.known.statistics = known
+    context.known.unfit = unfit
+
+
+def _own_statistic(context: Context, path: Path, name: str, spec: Any) -> StatisticSpec | None:
+    """A statistic of the file; one is built to see whether its options can be right."""
+    registry = context.registry
+    kind = spec.get("statistic") if isinstance(spec, dict) else None
+    if not isinstance(kind, str) or kind not in registry.statistics or not context.intact(path):
+        return None
+    record = registry.statistics[kind]
+    given = {key: value for key, value in spec.items() if key != "statistic"}
+
+    def tried() -> StatisticSpec:
+        options = defaults(record.options, given)
+        found = replace(record.spec(options, name), plugin=registry.whose(record))
+        error = found.fault()
+        if error is not None:
+            raise error
+        return found
+
+    built: StatisticSpec | None = context.build(path, context.named(record, name), tried)
+    return built
+
+
+def _plain_statistic(
+    context: Context, name: str, record: StatisticPlugin
+) -> StatisticSpec | EnsembleError:
+    """The statistic as a path names it, without options; or why that cannot be."""
+    shown = context.named(record, name)
+    missing = required_options(record.options)
+    if missing:
+        own = name.rpartition(":")[2]
+        given = ", ".join(f"{key}: …" for key in missing)
+        listed = " and ".join(map(repr, missing))
+        return EnsembleError(
+            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric's "
+            "path cannot say",
+            hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
+            f"beside 'jobs:', and {own + '.NAME'!r} for the metric",
+            code="statistic-needs-options",
+        )
+    try:
+        spec = record.spec(defaults(record.options, {}), name)
+    except Exception as error:  # a plugin's timed_when
+        return cannot_be_built(shown, error)
+    return replace(spec, plugin=context.registry.whose(record))
+
+
+def _never() -> Any:
+    raise EnsembleError("a statistic with errors was used", code="internal")
