@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "set": "Change a job group of a run under way.",
     "enable": "Switch rules of a run under way on.",
     "disable": "Switch rules of a run under way off.",
+    "watch": "Show a queue's gauges and events, without a run.",
     "runs": "List the runs that are kept.",
     "status": "Show how a run stands, or how it ended.",
     "results": "Show a table of a run's results.",
