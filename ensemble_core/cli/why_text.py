@@ -65,7 +65,7 @@ class Span:
 
 @dataclass(slots=True)
 class Story:
-    """What came of one rule over a whole run.
+    """Story of one rule over a whole run.
 
     ``totals`` has all verdicts of a kind as one span, ``latest`` is the last of any. ``switched``:
     how the rule was last enabled or disabled (event, by whom). ``ended``: when the run ended
@@ -99,7 +99,7 @@ def describe_condition(rule: BoundRule) -> str:
 
 
 def describe_rule(rule: BoundRule) -> str:
-    """What a rule waits for: ``count.sim.failed, when '> 3'; may fire 5 times``."""
+    """Description of a rule: ``count.sim.failed, when '> 3'; may fire 5 times``."""
     parts = [_waits_for(rule)]
     if rule.condition is not None:
         parts.append(f", when {describe_condition(rule)}")
@@ -130,7 +130,7 @@ def _waits_for(rule: BoundRule) -> str:
 
 
 def describe_span(span: Span, rule: BoundRule, began: float) -> str:
-    """What came of it that the rule was considered; times are counted from ``began``."""
+    """Words for a span of verdicts; times are counted from ``began``."""
     verdict = span.verdict
     times = f"{span.count} times: " if span.count > 1 else ""
     value = "" if verdict.value is None else f"value {verdict.value:g}"
@@ -240,7 +240,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
 
 
 def _nothing(rule: BoundRule, tracer: RuleTracer) -> str:
-    """What happened instead of what the rule waits for."""
+    """Words for what happened instead of what the rule waits for."""
     trigger = rule.trigger
     if trigger.metric is not None:
         return f"metric {trigger.metric} was never updated"

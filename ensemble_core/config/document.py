@@ -42,7 +42,7 @@ class Document:
 
     @property
     def noun(self) -> str:
-        """What the whole of it is called in messages."""
+        """Name of the whole of it in messages."""
         return "the file" if self.file else "the specification"
 
     def get(self, path: Path) -> Any:

@@ -69,7 +69,7 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
 
 
 def hours_of(path: tuple[str | int, ...], text: str) -> str | None:
-    """What to write for a limit in hours that has a unit; ``None`` for another value."""
+    """Hint at how to write a limit in hours that has a unit; ``None`` for another value."""
     if len(path) != 2 or path[0] != "limits" or path[1] not in RESOURCES:
         return None
     number = text.strip()

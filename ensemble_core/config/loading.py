@@ -332,7 +332,7 @@ class _Loader:
         return 0.0
 
     def _what_needs_heartbeats(self, rules: Sequence[BoundRule]) -> str | None:
-        """What a rule does that it cannot do without heartbeats."""
+        """Need of a rule for heartbeats, in words; ``None`` where no rule needs any."""
         known = self._context.known
         for rule in rules:
             if "heartbeat" in rule.trigger.wakes:

@@ -79,7 +79,7 @@ def with_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
 
 
 def _taken(group: JobGroup, name: str) -> str | None:
-    """What has this name already."""
+    """Meaning that a name has already, in words; ``None`` for a free one."""
     if name in group.names:
         return "a parameter"
     if name in EVENT_FIELDS or name in BUILTIN_PLACEHOLDERS:

@@ -31,8 +31,8 @@ class Pace(NamedTuple):
 def read_each(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
 ) -> Each:
-    """What the rule's instances are of; ``None`` where it has none, or where ``each`` is wrong,
-    which is reported."""
+    """Instances of the rule, by what they are of; ``None`` where it has none, or where ``each`` is
+    wrong, which is reported."""
     place = (*path, "each")
     if "each" not in spec or not context.intact(place):
         return None

@@ -101,7 +101,7 @@ def check_placeholders(
 
 
 def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
-    """Whether each value that this placeholder may have can be written in its format."""
+    """Check that each value that this placeholder may have can be written in its format."""
     name, form = match[3], match[4]
     if form is None:
         return
@@ -136,7 +136,8 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
-    """What a job is given that may have placeholders; what ``spec`` lacks stands at ``path``."""
+    """Texts of a job that may have placeholders, with their places; those that ``spec`` lacks stand
+    at ``path``."""
     for index, word in enumerate(group.command):
         command = spec.get("command")
         inner: Path = ("command", index) if isinstance(command, list) else ("command",)

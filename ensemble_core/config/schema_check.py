@@ -120,7 +120,7 @@ def _no_such(context: Context, path: Path, noun: Kind, name: str, *, is_key: boo
 
 
 def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None:
-    """What the value at this path names, if it names something that plugins offer."""
+    """Kind of record that the value at this path names, if it names something of a plugin."""
     key = path[-1] if path else ""
     if key == "trigger":
         return "trigger"
@@ -189,7 +189,7 @@ def _named(path: Path, document: Document) -> str:
 
 
 def _thing(path: Path, document: Document, registry: Registry) -> str:
-    """What a mapping describes: a job group, a rule, an action."""
+    """Words for a mapping by what it describes: a job group, a rule, an action."""
     data = document.get(path)
     if not path:
         return document.noun

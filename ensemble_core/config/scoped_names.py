@@ -30,8 +30,8 @@ def scoped_names(
     known: Collection[str] | None,
     over: Over,
 ) -> frozenset[str] | None:
-    """Those of ``names`` that are ``STAT.NAME``, and no field that is ``known`` here (``None``: any
-    may be); ``None`` if one of them can have no value, which is reported."""
+    """Scoped statistics (``STAT.NAME``) among ``names`` that are no field ``known`` here (``None``:
+    any may be); ``None`` if one of them can have no value, which is reported."""
     found: set[str] = set()
     before = len(context.errors)
     for name in sorted(names):

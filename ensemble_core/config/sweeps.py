@@ -91,7 +91,7 @@ def _check_value(context: Context, path: Path, value: object) -> None:
 
 
 def _said_as_range(arguments: str) -> str:
-    """What Python's ``range`` of these arguments is called here: its end is not one of them."""
+    """Range as written here for the arguments of Python's ``range``, whose end is excluded."""
     words = arguments.split(",")
     try:
         numbers = [int(word) for word in words]

@@ -254,7 +254,7 @@ def _report_name(
 
 
 def _check_plot(context: Context, path: Path, table: Table) -> None:
-    """What is drawn are columns."""
+    """Check that only columns are drawn."""
     plot = table.plot
     y = plot.get("y") or []
     named: list[tuple[Path, object]] = [((*path, "x"), plot["x"])] if "x" in plot else []

@@ -114,7 +114,7 @@ def _check_possible(context: Context, path: Path, condition: Condition, metric: 
 
 
 def _check_causes(context: Context, path: Path, condition: Condition, group: str | None) -> None:
-    """What ``cause`` is compared with is one of those that there are."""
+    """Check that ``cause`` is compared with causes that there are."""
     if condition.tree is None or "cause" not in condition.names - context.parameters(group):
         return
     for node in ast.walk(condition.tree):

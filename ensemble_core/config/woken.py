@@ -210,7 +210,7 @@ def _check_observed(
 
 
 def _about(context: Context, trigger: Trigger) -> frozenset[str]:
-    """What the events are about that the trigger waits for; a plugin's own are about jobs."""
+    """Subject of the events that the trigger waits for; a plugin's own are about jobs."""
     triggers = context.registry.triggers
     return frozenset(triggers[name].about if name in triggers else "job" for name in trigger.wakes)
 

@@ -141,7 +141,7 @@ class Effects:
         self._end(state.ended_for_now)
 
     def _what_is_missing(self) -> str:
-        """What is held, by what, and how much a further allocation must hold."""
+        """Tell which jobs are held, by what, and how much a further allocation must hold."""
         state = self.state
         budget = state.table.budget
         assert budget is not None

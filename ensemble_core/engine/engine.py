@@ -339,7 +339,7 @@ class Engine:
             rules.endings.cleaned(record, event)
 
     def _heed(self, record: JobRecord, event: JobEvent, occasions: Sequence[str]) -> None:
-        """What rules on ``silent`` and the group's ``result`` have to do with an event."""
+        """Work an event in for rules on ``silent`` and the group's ``result``."""
         state = self.state
         if event.name == "start":
             state.silence.begin(record, state.now, state.timers)

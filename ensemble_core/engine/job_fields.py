@@ -36,7 +36,7 @@ class JobFields(Mapping[str, Any]):
 
 
 def _of_job(record: JobRecord, name: str) -> Any:
-    """What ``job.NAME`` is; ``None`` where there is none, or where it is not known."""
+    """Value of ``job.NAME``; ``None`` where there is none, or where it is not known."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr"):
         source = record.source

@@ -329,7 +329,7 @@ class JobTable:
         return group.line[0][2] if group.line else None
 
     def obstacle(self, group: GroupState, now: float) -> str | None:
-        """What the first in line of a group is held by: ``at_once``, or the name of a limit."""
+        """Hold on the first in line of a group: ``at_once``, or the name of a limit."""
         most = group.group.at_once
         if most is not None and group.handed_over >= most:
             return AT_ONCE
@@ -351,7 +351,7 @@ class JobTable:
         return [job for group in self.groups.values() for job, _, _ in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
-        """What the run used by now and, where it has a budget, what is committed, by gauge."""
+        """Gauges of what the run used by now and, where it has a budget, of what is committed."""
         budget = self.budget
         if budget is None:
             jobs = self.submitted - self.withdrawn
@@ -634,7 +634,7 @@ class JobTable:
                 self.sample(record.index, variable, number, now)
 
     def fields(self, record: JobRecord) -> dict[str, Any]:
-        """What a condition may know of this job and of its end."""
+        """Fields of this job and of its end, for conditions."""
         job = record.job
         fields: dict[str, Any] = {
             "job": job.id,

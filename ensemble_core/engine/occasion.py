@@ -23,7 +23,7 @@ Asked = TypeVar("Asked", Call, Resize)
 
 
 class Occasion(NamedTuple):
-    """What rules are woken by: an event, our job that it concerns, and fields of the event's own
+    """Occasion that wakes rules: an event, our job that it concerns, and fields of the event's own
     beside those that the job and its event have; for an instance of a rule with ``each``, the index
     or slice that it is about."""
 
@@ -54,7 +54,7 @@ class Origin:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What each of its decisions says of where it comes from."""
+        """Fields by which each of its decisions says where it comes from."""
         return {"rule": self.rule, "firing": self.number}
 
     @property

@@ -29,7 +29,7 @@ ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 @dataclass(slots=True, eq=False)
 class _Asked(Origin):
-    """What a request's decisions come from: no rule, and no firing."""
+    """Origin of a request's decisions: no rule, and no firing."""
 
     by: str
 

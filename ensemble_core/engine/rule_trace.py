@@ -30,7 +30,7 @@ ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 
 
 class Verdict(NamedTuple):
-    """What came of it that the rule was considered once.
+    """Outcome of one time that the rule was considered.
 
     ``value`` is its metric's value, ``saw`` what else its condition saw, ``note`` what more there
     is to say, ``until`` when a backoff ends (seconds since the epoch), ``skips`` how many further
@@ -164,7 +164,7 @@ class RuleTracer:
     # -- why -------------------------------------------------------------------------------------
 
     def _conclude_update(self) -> None:
-        """What came of it that the rule's metric was updated, if the rule was not considered."""
+        """Say what an update of the rule's metric led to, if the rule was not considered."""
         if self._update is None:
             return
         (value, said), self._update = self._update, None
@@ -179,7 +179,7 @@ class RuleTracer:
             self._say("condition", state, value)
 
     def _saw(self, state: RuleState, known: Mapping[str, Any] | None) -> str:
-        """What the rule's condition speaks of, with the values it had."""
+        """Names that the rule's condition speaks of, with the values they had."""
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
             return ""

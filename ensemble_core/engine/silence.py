@@ -27,7 +27,7 @@ class Quiet:
 
 @dataclass(slots=True, eq=False)
 class Silence:
-    """What is kept, by group."""
+    """Jobs whose silence rules wait for, by group."""
 
     of: dict[str, list[Quiet]] = field(default_factory=dict)
 

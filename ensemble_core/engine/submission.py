@@ -206,8 +206,8 @@ class Submission:
         return replace(decision, jobs=tuple(job for job in decision.jobs if job not in known))
 
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
-        """Those of these jobs that are held, by ``at_once``, a limit or the rate limit, are over;
-        their records by id."""
+        """End those of these jobs that are held, by ``at_once``, a limit or the rate limit; their
+        records by id."""
         table = self.state.table
         groups, known = table.groups, table.records
         held = [job for job in jobs if job in known and job in groups[known[job].job.group].held]
@@ -217,8 +217,8 @@ class Submission:
         return records
 
     def _drop_attempts(self, jobs: Collection[str]) -> list[str]:
-        """Those of these jobs that are retries to come are not submitted: their indices are lost.
-        Also where one of these jobs is the attempt before."""
+        """Drop retries to come of these jobs, or whose attempt before is one of them: their indices
+        are lost."""
         state = self.state
         dropped = []
         for job in jobs:

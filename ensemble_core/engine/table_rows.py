@@ -77,7 +77,7 @@ class DoneJobs:
             found.setdefault(tuple(known[name] for name in by), []).append(job.number)
 
     def known(self, job: DoneJob) -> TableRow:
-        """What is known of a job, by name."""
+        """Values that are known of a job, by name."""
         known = {"index": job.number, "duration": job.duration, "attempt": job.attempt}
         known.update(zip(self.layouts[job.layout], job.values, strict=True))
         return known
@@ -95,7 +95,7 @@ class DoneJobs:
                 yield job
 
     def copy(self) -> DoneJobs:
-        """What is there now, for another thread."""
+        """Copy as of now, for another thread."""
         return DoneJobs(dict(self.jobs), list(self.layouts))
 
 

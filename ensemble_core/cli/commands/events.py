@@ -169,7 +169,7 @@ class _Telling:
         return json.dumps(self._job) in decisions
 
     def _part(self, decision: Decision) -> Decision | None:
-        """What of a decision concerns the job that is asked for."""
+        """Part of a decision that concerns the job that is asked for."""
         if isinstance(decision, Submit):
             jobs = tuple(job for job in decision.jobs if job.id == self._job)
             return replace(decision, jobs=jobs) if jobs else None

@@ -87,7 +87,7 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
 
 
 class _About(NamedTuple):
-    """What an answer is confined to: a job, an index with all its attempts, parameters' values."""
+    """Confines of an answer: a job, an index with all its attempts, values of parameters."""
 
     job: str | None = None
     parameters: Mapping[str, str] = {}
@@ -108,7 +108,7 @@ class _About(NamedTuple):
         return cls(job, parameters) if job or parameters else None
 
     def concerns(self, verdict: Verdict) -> bool:
-        """Whether a verdict is about that."""
+        """True if a verdict is about that."""
         group, dot, number = verdict.job.rpartition(".")
         index = group + dot + number.partition("-")[0]
         return (self.job is None or self.job in (verdict.job, index)) and all(
