@@ -1,0 +1,246 @@
+"""The base for executors of queues that are asked, on a queue that does everything wrong that a queue
+can: nothing runs twice, nothing is lost, and each trouble is told once."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core import Batch, ExecutorError, ExecutorLost, PolledExecutor, QueueJob
+from ensemble_core.model.events import JobEvent
+from ensemble_core.plugin.polled import executor as polled
+from ensemble_core.plugin.polled.job_life import JobLife
+from ensemble_core.plugin.polled.job_script import Report
+from ensemble_core.testing import Session, wait_until
+
+AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
+
+
+class Odd(PolledExecutor):
+    """A queue in memory, which starts a job when it is told to (``auto``: at once)."""
+
+    name = "odd"
+    task_id = "-"
+    poll = 0.2
+
+    def __init__(self, *, auto: bool = True) -> None:
+        self.auto = auto
+        #: What each call of that name raises, in turn, after it was carried out or instead of it.
+        self.after: dict[str, list[Exception]] = {}
+        self.instead: dict[str, list[Exception]] = {}
+        self.batches: dict[str, Batch] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.forgets = False
+        self.hidden: set[str] = set()
+        self.ended: list[str] = []
+
+    def fault(self, when: dict[str, list[Exception]], call: str) -> None:
+        if when.get(call):
+            raise when[call].pop(0)
+
+    def begin(self, id_: str) -> None:
+        """The queue starts a job."""
+        script = self.batches[id_].script
+        self.processes[id_] = subprocess.Popen(["bash", script], start_new_session=True)
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        self.fault(self.instead, "submit")
+        id_ = str(len(self.batches))
+        self.batches[id_] = batch
+        if self.auto:
+            self.begin(id_)
+        self.fault(self.after, "submit")
+        return [id_]
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.fault(self.instead, "ask")
+        for id_ in () if self.forgets else self.batches:
+            process = self.processes.get(id_)
+            if process is None:
+                yield QueueJob(id_, "waiting")
+            elif process.poll() is None:
+                yield QueueJob(id_, "running")
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        self.fault(self.instead, "find")
+        found = [id_ for id_, each in self.batches.items() if each.name == name]
+        return found if found and name not in self.hidden else None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        self.fault(self.instead, "end")
+        for id_ in ids:
+            self.ended.append(id_)
+            if id_ in self.processes:
+                self.processes[id_].terminate()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_SOON", "_SOON_AGAIN", "_AWAY", "_FULL"):
+        monkeypatch.setattr(polled, name, 0.05)
+    monkeypatch.setattr(polled, "_SETTLE", 0.3)
+
+
+@pytest.fixture
+def odd() -> Iterator[Odd]:
+    odd = Odd()
+    yield odd
+    for process in odd.processes.values():
+        process.terminate()
+        process.wait(30)
+
+
+def counted(session: Session, folder: Path, **fields: Any) -> Any:
+    """A job that leaves a line each time it runs."""
+    return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
+
+
+def ran(folder: Path) -> int:
+    return len((folder / "ran").read_text().split()) if (folder / "ran").exists() else 0
+
+
+def test_a_submit_whose_answer_is_lost_is_found_in_the_queue(odd: Odd, tmp_path: Path) -> None:
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    assert len(odd.batches) == 1
+    assert ran(tmp_path) == 1
+    assert len(session.problems()) in (
+        0,
+        1,
+        2,
+    )  # away, and back: where the job did not say it first
+    assert sum("does not answer" in text for text in session.problems()) == 1
+
+
+def test_a_submit_that_never_arrived_is_made_again(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+    assert len(odd.batches) == 1
+    assert ran(tmp_path) == 1
+
+
+def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_path: Path) -> None:
+    """The queue shows the first one only after the second was handed in, and starts both."""
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("0")
+        odd.begin("1")
+        session.wait_clean(job)
+        for process in odd.processes.values():
+            process.wait(30)
+        assert session.context(job, "finish")["status"] == 0
+        session.check_ended_once()
+    assert ran(tmp_path) == 1
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """Though the queue takes no cancel, and starts it."""
+    odd.auto = False
+    odd.instead["end"] = [AWAY] * 3
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        session.cancel(job)
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        wait_until(lambda: odd.ended == ["0"])
+        assert session.exception(job) == "cancel"
+        assert "start" not in session.names(job)
+    assert ran(tmp_path) == 0
+
+
+@pytest.mark.parametrize("call", ["ask", "find"])
+def test_a_queue_that_is_away_is_told_of_once_and_costs_nothing(
+    odd: Odd, tmp_path: Path, call: str
+) -> None:
+    odd.instead[call] = [AWAY] * 5
+    if call == "find":
+        odd.after["submit"] = [AWAY]
+    with Session(odd, tmp_path) as session:
+        job = session.job("sleep", "1")
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    away = [text for text in session.problems() if "does again" not in text]
+    assert len(away) == 1
+    assert "no route to the queue" in away[0]
+
+
+def test_a_full_queue_is_waited_for(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [ExecutorError("100 jobs are the most", code="full")] * 3
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == 1
+    assert (
+        sum("takes no more jobs for now: 1 wait here" in text for text in session.problems()) == 1
+    )
+
+
+def test_a_refusal_is_that_jobs_failure_with_the_queues_words(odd: Odd, tmp_path: Path) -> None:
+    odd.instead["submit"] = [ExecutorError("no such queue", hint="see qconf -sql")]
+    with Session(odd, tmp_path) as session:
+        job, good = session.job("true"), session.job("true")
+        session.run(job)
+        session.run(good)
+    assert "no such queue" in session.context(job, "exception")["note"]
+    assert session.exception(job) == "submit"
+    assert session.context(good, "finish")["status"] == 0
+
+
+def test_a_job_that_the_queue_forgets_is_lost_and_the_run_goes_on(odd: Odd, tmp_path: Path) -> None:
+    odd.auto, odd.forgets = False, True
+    with Session(odd, tmp_path) as session:
+        job = session.job("true")
+        session.run(job)
+        assert session.exception(job) == "lost"
+        session.check_ended_once()
+
+
+def test_a_slip_of_the_plugin_in_a_thread_ends_the_run_with_its_place(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    odd.instead["ask"] = [KeyError("JB_name")]
+    with Session(odd, tmp_path) as session:
+        session.submit(session.job("true"))
+        session.wait(
+            lambda: any(isinstance(event, ExecutorLost) for event in session.events), "its loss"
+        )
+        (lost,) = (event for event in session.events if isinstance(event, ExecutorLost))
+        assert "KeyError('JB_name')" in lost.reason
+        assert "test_polled_executor.py:" in lost.reason
+
+
+@pytest.mark.parametrize("off", [3600.0, -3600.0])
+def test_a_node_whose_clock_is_an_hour_off_changes_no_order_and_no_length(off: float) -> None:
+    out: list[JobEvent] = []
+    life = JobLife("a.0", {}, out)
+    now = 1_000_000.0
+    life.arrived(now)
+    life.started(now + 1 + off, "n1", now + 1)
+    life.ended(Report(0, "-", now + 1 + off, now + 31 + off, "n1"), now + 31.5, "")
+    times = [event.timestamp for event in out]
+    assert times == sorted(times)
+    assert times[-1] <= now + 31.5 + 1e-3
+    at = {event.name: event.timestamp for event in out}
+    assert at["finish"] - at["start"] == pytest.approx(30, abs=0.1)
