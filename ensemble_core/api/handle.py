@@ -187,9 +187,10 @@ class EnsembleRun:
         return self
 
     def begin(self, *, wait: bool, show: bool) -> None:
-        """Start the run; then :meth:`wait`, showing in the notebook how it stands."""
+        """Start the run, unless it is over; then :meth:`wait`, shown in the notebook."""
         task = self._task
-        assert task is not None
+        if task is None:
+            return
         if not wait:
             task.start()
             return

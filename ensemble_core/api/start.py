@@ -74,6 +74,7 @@ def run(
     plugins: Sequence[str | os.PathLike[str]] = (),
     overrides: Mapping[str, Any] = _None,
     tag: str | None = None,
+    or_resume: bool = False,
     state: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     keep: bool = True,
@@ -87,7 +88,8 @@ def run(
     under which the ensemble speaks of them; in a mapping they may stand in its place.
     ``plugins`` are files of plugins, ``overrides`` change values of the file
     (``{"jobs.sim.count": 3}``). The run is kept below ``state`` (default: ``$ENSEMBLE_STATE``, or
-    the user's own folder) under ``tag``; ``keep=False`` keeps nothing. Jobs' output goes below
+    the user's own folder) under ``tag``; where there is such a run already, ``or_resume`` goes on
+    with it, or returns it if it is over. ``keep=False`` keeps nothing. Jobs' output goes below
     ``output``.
 
     Returns when the run is over; with ``wait=False`` at once, and the run goes on in a thread. In a
@@ -106,11 +108,20 @@ def run(
     files = [os.path.abspath(plugin) for plugin in plugins]
     home = state_folder(state)
     if tag is not None:
-        check_tag(tag, os.fspath(home), or_resume=False, no_journal=not keep)
+        check_tag(tag, os.fspath(home), or_resume=or_resume, no_journal=not keep)
+    elif or_resume:
+        raise UsageError("or_resume needs the tag of a run", hint="tag='NAME'", code="bad-tag")
+    given = _overrides(overrides)
+    if or_resume:
+        from ensemble_core.api.going_on import gone_on
+
+        there = gone_on(str(tag), home, found, given)
+        if there is not None:
+            there.begin(wait=wait, show=show is not False and in_notebook())
+            return there
     registry = found.program.added_to(_discovered(files))
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, (), options)
-    given = _overrides(overrides)
     ensemble = _checked(found, registry, choice.record, given)
     check_environment(ensemble)
     if choice.record.members:

@@ -19,6 +19,7 @@ from ensemble_core.cli.output import Output
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import Feed
 from ensemble_core.cli.text_style import TextStyle
+from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.requests import Desk
 from ensemble_core.model.ensemble import Ensemble
@@ -54,7 +55,8 @@ class _Logged:
 
 class Task:
     """One run under way on a thread of its own. Raises :class:`UsageError` where functions of the
-    file cannot be loaded; nothing was submitted then."""
+    file cannot be loaded; nothing was submitted then. A run that is taken up again has its
+    ``engine`` from its journal."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Task:
         output: Path,
         program: Program,
         kept: ControlledRun | None,
+        engine: Engine | None = None,
     ) -> None:
         self.ensemble = ensemble
         self.outcome: Outcome | None = None
@@ -87,12 +90,16 @@ class Task:
             cast("TextIO", _Logged(logging.WARNING)),
             redirects=False,
         )
+        feed = Feed(self._output, everything=False)
+        for record in engine.state.table.records.values() if engine is not None else ():
+            feed.active.add(record.job.id)
+            narrator.know(record.job, record.files)
         self.runtime = Runtime(
             ensemble,
             executor,
             actions=registry.actions,
             observers=registry.observers,
-            watchers=[Feed(self._output, everything=False)],
+            watchers=[feed],
             folder=output,
             tag=tag,
             name=name,
@@ -100,6 +107,7 @@ class Task:
             maker=kept.maker if kept is not None else "",
             state=kept.executor_folder if kept is not None else None,
             functions=program.functions,
+            engine=engine,
         )
         self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
 

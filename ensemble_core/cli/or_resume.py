@@ -22,7 +22,7 @@ from ensemble_core.journal.run_store import Lock, is_own, look, state_folder
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display
 
-__all__ = ["check_tag", "go_on"]
+__all__ = ["check_tag", "go_on", "never_began"]
 
 _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
@@ -58,7 +58,7 @@ def go_on(
     :class:`UsageError` for a run of another file, and what ``ensemble resume`` raises.
     """
     folder = state_folder(state) / "runs" / tag
-    if not folder.exists() or _never_began(folder):
+    if not folder.exists() or never_began(folder):
         return None
     info = look(folder)
     if info.file and info.file != os.path.abspath(file):
@@ -77,7 +77,7 @@ def go_on(
     return take_up(str(folder), state, display, wall=wall)
 
 
-def _never_began(folder: Path) -> bool:
+def never_began(folder: Path) -> bool:
     """True if nothing had happened in the run when it was killed; it is gone then."""
     if not is_own(folder):
         return False

@@ -143,6 +143,12 @@ def _take_up(
             hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
             code="never-began",
         )
+    if past.journal.about.get("program") and stop_first is None:
+        raise UsageError(
+            f"run {past.tag} has functions of the Python program that began it",
+            hint=f"go on with it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
+            code="program-absent",
+        )
     past.journal.check_if_small()
     if stop_first is None:
         past.journal.check_newest()
@@ -218,6 +224,8 @@ def _changed(past: KeptRun, accept: bool) -> Text | None:
     Raises :class:`UsageError` with the differences where they are not accepted.
     """
     text = past.journal.texts()[-1]
+    if not text.file:
+        return None  # it was a mapping of a program
     try:
         now = read(text.file)
     except EnsembleError as error:

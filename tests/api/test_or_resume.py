@@ -1,0 +1,83 @@
+"""A program that was killed is started again, and goes on with its run and its own functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ensemble_core as ensemble
+
+PROGRAM = """
+import os, signal, sys, time
+import ensemble_core as ensemble
+
+def heard(event, **others):
+    with open("heard", "a") as file:
+        file.write(event["job"] + "\\n")
+
+study = {
+    "jobs": [
+        {"name": "quick", "command": "sh -c 'echo {i} >> ran'", "parameters": {"i": [0, 1]}},
+        {"name": "long", "command": "sh -c 'echo long >> ran; while [ ! -e go ]; do sleep 0.05; done'"},
+    ],
+    "rules": [
+        {"trigger": "start", "action": {"name": "submit"}},
+        {"trigger": "job-done", "repetitions": 9, "action": heard},
+    ],
+}
+run = ensemble.run(study, executor="local", state="state", tag="t", or_resume=True, wait=False)
+if sys.argv[1:] == ["kill"]:
+    while run.metric("count.quick.done") < 2 or run.report().groups[1].running < 1:
+        time.sleep(0.02)
+    while not os.path.exists("heard") or len(open("heard").readlines()) < 2:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+open("go", "w").close()
+run.wait()
+print(run.state, run.exit_code, run.metric("count.quick.done"), run.metric("count.long.done"))
+"""
+
+
+def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(PROGRAM)
+    return subprocess.run(
+        [sys.executable, "program.py", *arguments], cwd=folder, capture_output=True, text=True
+    )
+
+
+def test_a_killed_program_goes_on_and_runs_no_job_twice(tmp_path: Path) -> None:
+    assert program(tmp_path, "kill").returncode == -9
+    refused = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", "resume", "t", "--state", "state"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 2
+    assert "or_resume=True" in refused.stderr
+    for _ in range(2):  # the second time the run is over
+        done = program(tmp_path)
+        assert (done.stdout, done.stderr) == ("ended 0 2 1\n", "")
+    assert sorted((tmp_path / "ran").read_text().split()) == ["0", "1", "long"]
+    assert sorted((tmp_path / "heard").read_text().split()) == ["long.0", "quick.0", "quick.1"]
+
+
+def test_another_ensemble_than_the_run_s_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit}}]\n"
+    for name in ("one.yaml", "other.yaml"):
+        Path(name).write_text(text)
+    given = {"executor": "local", "state": "state", "tag": "t", "or_resume": True}
+    assert ensemble.run("one.yaml", **given).exit_code == 0  # type: ignore[arg-type]
+    with pytest.raises(ensemble.UsageError, match=r"is one of .*one\.yaml, not of .*other\.yaml"):
+        ensemble.run("other.yaml", **given)  # type: ignore[arg-type]
+    with pytest.raises(ensemble.UsageError, match="not of this mapping"):
+        ensemble.run({"jobs": [], "rules": []}, **given)  # type: ignore[arg-type]
+    with pytest.raises(ensemble.UsageError, match="needs the tag"):
+        ensemble.run("one.yaml", executor="local", or_resume=True)
