@@ -33,6 +33,8 @@ from ensemble_minicluster.request_log import RequestLog
 from ensemble_minicluster.resizing import Resizing
 
 if TYPE_CHECKING:
+    from ensemble_service import Reporter
+
     from ensemble_core import Emit, Job, Run, ServiceClient, WhenBusy
 
 __all__ = ["MiniCluster", "Part", "build"]
@@ -61,7 +63,8 @@ class MiniCluster(Executor):
     ``service`` is asked for nodes; it is called once the run opens. Where ``follow`` is false,
     sizes are made up and nodes are neither drained nor waited for. ``others`` makes the parts that
     a run may have begun with elsewhere; ``note`` is said at the beginning. ``check`` asks the
-    service something at the beginning, and raises what it answers.
+    service something at the beginning, and raises what it answers. ``report`` makes what tells the
+    service how the queue stands; it is given what warns.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -82,7 +85,11 @@ class MiniCluster(Executor):
         others: Callable[[str], Part] | None = None,
         note: str = "",
         check: Callable[[], None] | None = None,
+        report: Callable[[Callable[[str], None]], Reporter] | None = None,
     ) -> None:
+        self._report = report
+        self._reporter: Reporter | None = None
+        self._tag = ""
         self._part = part
         self._check = check
         self._make_service = service
@@ -121,6 +128,11 @@ class MiniCluster(Executor):
         def warn(message: str) -> None:
             self._say((Problem(run.clock(), message),))
 
+        self._tag = run.tag
+        if self._report is not None:
+            self._reporter = self._report(warn)
+            self._reporter.gauges(self._gauges)
+            self._reporter.start()
         for text in filter(None, (self._note, *troubles, memory.trouble)):
             warn(text)
         cluster = Cluster(
@@ -172,6 +184,9 @@ class MiniCluster(Executor):
         self._say(events)
 
     def _say(self, events: Sequence[Event]) -> None:
+        reporter = self._reporter
+        if reporter is not None:
+            reporter.add(self._tag, events)
         emit = self._emit
         if emit is not None:
             emit(events)
@@ -229,6 +244,9 @@ class MiniCluster(Executor):
                 self._inner.close()
             finally:
                 self._emit = None
+                reporter, self._reporter = self._reporter, None
+                if reporter is not None:
+                    reporter.stop()
 
 
 class _Member:
@@ -264,7 +282,8 @@ def build(given: Mapping[str, Any]) -> Executor:
         settle=options["settle_time"],
     )
     for name in ("size", "min_size", "max_size"):
-        if name in given and not options["mock"]:
+        # Defaults may be given too.
+        if options[name] != OPTIONS["properties"][name].get("default") and not options["mock"]:
             raise UsageError(
                 f"{name.replace('_', '-')} is for --mock only",
                 hint="the bounds of a MiniCluster are its minSize and maxSize",
@@ -296,12 +315,35 @@ def build(given: Mapping[str, Any]) -> Executor:
         with client(_AT_FIRST) as asked:
             asked.status(member)
 
+    part = _part(options["compose"] or "flux", passed)
+
+    def report(warn: Callable[[str], None]) -> Reporter:
+        from ensemble_service import Reporter
+
+        from ensemble_core import __version__
+
+        return Reporter(
+            member,
+            options["host"],
+            options["port"],
+            token_file=options["token_file"],
+            ca=options["ca"],
+            insecure=options["insecure"],
+            executor="minicluster",
+            version=__version__,
+            capabilities=MiniCluster.capabilities,
+            gave_up=lambda error: warn(
+                f"the service is not told how {member} stands: {error.what}"
+            ),
+        )
+
     return MiniCluster(
-        _part(options["compose"] or "flux", passed),
+        part,
         lambda: _Member(client(_PATIENCE), member),
         patience,
         note=_IGNORED if options["kubernetes"] else "",
         check=check,
+        report=report if options["report"] else None,
     )
 
 

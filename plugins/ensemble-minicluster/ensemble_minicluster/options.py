@@ -84,6 +84,12 @@ OPTIONS: Mapping[str, Any] = {
             "minimum": 0,
             "default": 35,
         },
+        "report": {
+            "description": "Tell the service how the queue stands; false where a member agent does "
+            "(ensemble member start).",
+            "type": "boolean",
+            "default": True,
+        },
         "mock": {
             "x-ensemble-flag": {"help": "Rehearse without the ensemble service."},
             "description": "Ask no service: sizes are made up, within min_size and max_size. Jobs "

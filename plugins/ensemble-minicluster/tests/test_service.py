@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ensemble_minicluster import ensemble_executors
-from ensemble_service import ServiceClient
+from ensemble_service import MemberStatus, ServiceClient
 
 import ensemble_core
 from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
@@ -247,3 +247,58 @@ def test_a_run_begins_while_its_service_is_away_and_says_so(tmp_path: Path) -> N
     (warning,) = opened(tmp_path, port=1, host="127.0.0.1")
     assert "cannot be reached" in warning
     assert "asked again until it answers" in warning
+
+
+FILE = """\
+jobs: [{name: sim, command: "sh -c 'until [ -e GO ]; do sleep 0.1; done'", count: 3}]
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+
+
+def test_a_run_tells_the_service_how_its_queue_stands(service: Service, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    (tmp_path / "e.yaml").write_text(FILE.replace("GO", str(go)))
+    token = service.tokens["default/other"]
+    words = ["run", "--executor", "minicluster", "--name", "default/other", "--port", service.port]
+    words += ["--token-file", token, "--option", "compose=local", "--no-progress"]
+    words += ["--state", tmp_path / "state", tmp_path / "e.yaml"]
+    script = "from ensemble_core.cli.main import main; main()"
+    command = [sys.executable, "-c", script, *map(str, words)]
+
+    def stands() -> MemberStatus:
+        with ServiceClient("localhost", service.port, token=token.read_text()) as client:
+            (status,) = client.status("default/other")
+        return status
+
+    with subprocess.Popen(command, env=service.environment, cwd=tmp_path) as run:
+        wait_until(lambda: [each.running > 0 for each in stands().groups] == [True])
+        status = stands()
+        assert status.alive
+        assert status.executor == "minicluster"
+        assert status.groups[0].name == "sim"
+        assert status.gauges["nodes.up"] > 0
+        assert status.gauges["queue.run"] > 0
+        go.touch()
+        assert run.wait(60) == 0
+    assert not stands().alive
+    assert [(each.success, each.running) for each in stands().groups] == [(3, 0)]
+
+
+def test_a_run_with_another_members_token_goes_on_and_is_not_told_of(
+    service: Service, tmp_path: Path
+) -> None:
+    from ensemble_service import Reporter
+
+    gave_up: list[str] = []
+    token = service.tokens["default/other"]
+    reporter = Reporter(
+        "default/ensemble",
+        "localhost",
+        service.port,
+        token_file=str(token),
+        gave_up=lambda error: gave_up.append(error.code),
+    )
+    reporter.start()
+    wait_until(lambda: gave_up)
+    reporter.stop()
+    assert gave_up == ["permission-denied"]

@@ -75,7 +75,11 @@ def _words(ensemble: Ensemble, member: Member, tag: str) -> list[str]:
     options = [f"--option={key}={value}" for key, value in sorted(member.options.items())]
     where = ["--name", name, "--host", address(ensemble), "--port", str(ensemble.sidecar.port)]
     if ensemble.outside:
-        return ["ensemble", "member", "start", "--executor", "minicluster", *where, *options]
+        # The agent is the member, and tells how it stands; its executor asks for nodes.
+        own = [f"--option=name={name}", f"--option=host={address(ensemble)}"]
+        own += [f"--option=port={ensemble.sidecar.port}", "--option=report=false"]
+        start = ["ensemble", "member", "start", "--executor", "minicluster"]
+        return [*start, *where, *own, *options]
     run = ["ensemble", "run", "--tag", tag, "--or-resume", "--no-progress"]
     return [*run, "--executor", "minicluster", *where, *options, f"{_ENTRY}/ensemble.yaml"]
 

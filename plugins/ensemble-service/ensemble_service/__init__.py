@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
+    from ensemble_service.reporter import Reporter
     from ensemble_service.tls import init as init_certificates
     from ensemble_service.tokens import TokenFile
 else:
-    _HOMES = {"init_certificates": ("tls", "init"), "TokenFile": ("tokens", "TokenFile")}
+    _HOMES = {
+        "Reporter": ("reporter", "Reporter"),
+        "TokenFile": ("tokens", "TokenFile"),
+        "init_certificates": ("tls", "init"),
+    }
 
     def __getattr__(name):
         if name not in __all__:
@@ -23,4 +28,11 @@ else:
         return getattr(import_module(f"{__name__}.{home}"), own)
 
 
-__all__ = ["GroupStatus", "MemberStatus", "ServiceClient", "TokenFile", "init_certificates"]
+__all__ = [
+    "GroupStatus",
+    "MemberStatus",
+    "Reporter",
+    "ServiceClient",
+    "TokenFile",
+    "init_certificates",
+]

@@ -84,6 +84,16 @@ class Connection(Generic[_S, _R]):
             if self._call is not None:
                 self._call.cancel()
 
+    def finish(self, seconds: float) -> None:
+        """Send what waits, say that this was all, and :meth:`close`: at the latest after so many
+        seconds."""
+        self._closed.set()
+        waiting = self._waiting
+        if waiting is not None:
+            waiting.put(None)
+            self._thread.join(seconds)
+        self.close()
+
     def close(self) -> None:
         """End the stream and wait for its thread, unless this is called by it. One that still looks
         into why nobody can be reached (names may take long to be looked up) is left to itself."""

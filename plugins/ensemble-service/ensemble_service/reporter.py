@@ -1,0 +1,133 @@
+"""Reporter: tells the service how a member stands whose run is beside its queue.
+
+A run with the executor ``minicluster`` has one. It is a member like the agent's (``agent``), with
+its gauges and job groups in beats; but it hosts no runs of others, and says so when it is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from ensemble_core import EnsembleError, Event
+from ensemble_service.access import member_name
+from ensemble_service.call_errors import MISMATCHED, why_away
+from ensemble_service.channel import address, open_channel, read_token
+from ensemble_service.connection import Connection
+from ensemble_service.member_stats import MemberStats
+from ensemble_service.proto import ensemble_pb2 as pb
+
+__all__ = ["Reporter"]
+
+#: Seconds between beats, and the least between two.
+_BEAT, _SOONEST = 2.0, 0.2
+#: Codes of errors that no waiting mends: this credential is not the member's.
+_LASTING = MISMATCHED | {"permission-denied", "unauthenticated", "unimplemented"}
+
+_log = logging.getLogger("ensemble.member")
+
+
+class Reporter:
+    """Beats of the member ``name`` to the service at ``host:port``, from :meth:`start` to
+    :meth:`stop`.
+
+    ``token_file`` is a file with the credential (it is read for each connection), ``ca`` and
+    ``insecure`` are as for :class:`ServiceClient`. ``executor``, ``version`` and ``capabilities``
+    are what is told of it. ``gave_up`` is called once, on a thread of this, where the service
+    refuses the credential: nothing more is told then, and the run goes on. A service that is away
+    is tried again without a word.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        token_file: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        executor: str = "",
+        version: str = "",
+        capabilities: Collection[str] = (),
+        gave_up: Callable[[EnsembleError], None] | None = None,
+    ) -> None:
+        self._hello = pb.Hello(
+            member=member_name(name),
+            executor=executor,
+            version=version,
+            capabilities=sorted(capabilities),
+            host=socket.gethostname(),
+        )
+        self._gave_up = gave_up
+        self._stats = MemberStats()
+        self._ended = threading.Event()
+
+        def channel() -> Any:
+            token = read_token(token_file) if token_file else None
+            return open_channel(host, port, token=token, ca=ca, insecure=insecure)
+
+        self._connection: Connection[pb.FromMember, pb.ToMember] = Connection(
+            channel,
+            "Member",
+            address(host, port),
+            first=lambda: pb.FromMember(hello=self._hello),
+            heard=self._heard,
+            down=self._down,
+            away=partial(why_away, host, port, ca=ca, insecure=insecure),
+        )
+        self._beats = threading.Thread(target=self._beat, name="ensemble-beats", daemon=True)
+
+    def start(self) -> None:
+        """Connect, and tell until :meth:`stop`."""
+        self._connection.start()
+        self._beats.start()
+
+    def gauges(self, values: Mapping[str, float]) -> None:
+        """Take gauges as they are now."""
+        self._stats.gauges(values)
+
+    def add(self, run: str, events: Iterable[Event]) -> None:
+        """Take events of a run, in order."""
+        self._stats.add(run, events)
+
+    def stop(self) -> None:
+        """Tell how it stands once more, and leave the service."""
+        if not self._ended.is_set():
+            self._connection.send(pb.FromMember(beat=self._stats.beat()))
+        self._ended.set()
+        self._connection.finish(_BEAT)
+        if self._beats.ident is not None and self._beats is not threading.current_thread():
+            self._beats.join(_BEAT)
+
+    def _heard(self, message: pb.ToMember) -> None:
+        if message.WhichOneof("what") != "call" or not message.call.epoch:
+            return
+        call = message.call
+        answer = pb.Answer(run=call.run, member=call.member, epoch=call.epoch, id=call.id)
+        why = f"{self._hello.member} is steered by a run of its own, beside its queue"
+        answer.fault.CopyFrom(pb.Fault(message=why, code="steered-here"))
+        self._connection.send(pb.FromMember(answer=answer))
+
+    def _down(self, error: EnsembleError) -> None:
+        if error.code not in _LASTING or self._ended.is_set():
+            return
+        self._ended.set()
+        threading.Thread(target=self._connection.close, daemon=True).start()
+        if self._gave_up is not None:
+            self._gave_up(error)
+
+    def _beat(self) -> None:
+        changes, last = -1, 0.0
+        while not self._ended.wait(_SOONEST):
+            now = time.monotonic()
+            if now - last < _BEAT and self._stats.changes == changes:
+                continue
+            changes, last = self._stats.changes, now
+            self._connection.send(pb.FromMember(beat=self._stats.beat()))
