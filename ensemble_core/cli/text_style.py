@@ -21,6 +21,7 @@ __all__ = [
     "format_table",
     "format_time",
     "format_times",
+    "in_one_line",
     "is_terminal",
     "print_line",
     "printable",
@@ -90,6 +91,11 @@ def is_terminal(stream: Any) -> bool:
 def printable(text: str) -> str:
     """The text with control characters made visible: a job's words cannot steer the terminal."""
     return text if text.isprintable() else text.translate(_CONTROL)
+
+
+def in_one_line(text: str) -> str:
+    """:func:`printable`, and line breaks made visible too: a name forges no line of its own."""
+    return printable(text).replace("\n", "\\x0a")
 
 
 def shorten(text: str, width: int, look: TextStyle) -> str:

@@ -25,6 +25,7 @@ from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.job_rows import HAS_ROWS, Layout
 
 __all__ = [
+    "DAMAGED",
     "NAME",
     "PERFORMED",
     "Journal",
@@ -68,6 +69,14 @@ MIGRATIONS: tuple[str, ...] = (
 _PORTION = 20_000
 #: Journals up to this size (bytes) are checked whole when they are opened to be written.
 _CHECKED_WHOLE = 32 << 20
+
+
+#: What to do with a journal that is damaged, and where there is none.
+DAMAGED = (
+    "'ensemble events' shows what can still be read of it; the jobs' own output and the queue's "
+    "records are not touched by this"
+)
+_LISTED = "'ensemble runs' lists the runs that there are"
 
 
 class JournalError(EnsembleError):
@@ -157,8 +166,7 @@ def words(error: BaseException, path: Path) -> JournalError:
         return JournalError(
             f"the journal is damaged: {path}",
             cause=text,
-            hint="'ensemble events' shows what can still be read of it; the jobs' own output and "
-            "the queue's records are not touched by this",
+            hint=DAMAGED,
             code="corrupt",
         )
     if "READONLY" in name or "CANTOPEN" in name or "readonly" in text or isinstance(error, OSError):
@@ -169,7 +177,12 @@ def words(error: BaseException, path: Path) -> JournalError:
             "without a record with --no-journal",
             code="unwritable",
         )
-    return JournalError(f"the journal cannot be used: {path}", cause=text, code="journal")
+    return JournalError(
+        f"the journal cannot be used: {path}",
+        cause=text,
+        hint="'ensemble status' and 'ensemble events' show what of it can be read",
+        code="journal",
+    )
 
 
 def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connection:
@@ -244,6 +257,7 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
         raise JournalError(
             f"this is no journal of a run: {path}",
             cause="it is empty" if not tables else "another program's database",
+            hint=_LISTED,
             code="no-journal",
         )
     if version > len(MIGRATIONS):
@@ -278,7 +292,7 @@ class Journal:
     def __init__(self, path: Path, *, salvage: bool = False) -> None:
         self.path = path
         if not path.is_file():
-            raise JournalError(f"there is no journal {path}", code="no-journal")
+            raise JournalError(f"there is no journal {path}", hint=_LISTED, code="no-journal")
         with self._reading():
             self._connection = connect(path, write=False, salvage=salvage)
         self.about: dict[str, Any] = {}
@@ -352,6 +366,7 @@ class Journal:
                     raise JournalError(
                         f"the journal is damaged: {self.path}",
                         cause=f"event {after + 1} is missing",
+                        hint=DAMAGED,
                         code="corrupt",
                     )
                 start, after = after, last

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row, decisions_text
-from ensemble_core.journal.reader import Journal, JournalError, Text
+from ensemble_core.journal.reader import DAMAGED, Journal, JournalError, Text
 from ensemble_core.journal.snapshot import FORMAT, load
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
@@ -78,7 +78,9 @@ class Replay:
         if engine is None:
             if not texts:
                 raise JournalError(
-                    f"the journal has no ensemble file: {journal.path}", code="corrupt"
+                    f"the journal has no ensemble file: {journal.path}",
+                    hint=DAMAGED,
+                    code="corrupt",
                 )
             engine = Engine(loading(texts[0]), shared=bool(journal.about.get("shared")))
         self.engine = engine
@@ -97,6 +99,7 @@ class Replay:
                 raise JournalError(
                     f"the journal is damaged: {self._journal.path}",
                     cause=f"event {row.seq} cannot be read: {error}",
+                    hint=DAMAGED,
                     code="corrupt",
                 ) from error
             decisions = self.engine.handle(event)

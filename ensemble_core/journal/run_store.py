@@ -170,6 +170,7 @@ class Lock:
             raise JournalError(
                 f"the lock of this run cannot be opened: {self.path}",
                 cause=error.strerror or str(error),
+                hint="let this user write to that folder, or name another with --state",
                 code="unwritable",
             ) from error
         try:
@@ -376,6 +377,7 @@ def folders(state: Path) -> list[Path]:
         raise UsageError(
             f"the folder of runs cannot be read: {state / 'runs'}",
             cause=error.strerror or str(error),
+            hint="let this user read it, or name another with --state or ENSEMBLE_STATE",
             code="no-state",
         ) from error
     return [state / "runs" / name for name in sorted(found, key=_age)]
@@ -404,7 +406,9 @@ def find(state: Path, name: str) -> Path:
             folder = folder.parent
         if _is_kept(folder):
             return folder
-        raise UsageError(f"there is no run in {folder}", code="no-such-run")
+        raise UsageError(
+            f"there is no run in {folder}", hint="'ensemble runs' lists them", code="no-such-run"
+        )
     for folder in runs:
         if folder.name == name:
             return folder

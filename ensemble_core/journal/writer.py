@@ -173,7 +173,9 @@ class JournalWriter:
         journal does not have what led to it."""
         if not self.stop(None):
             raise self.in_trouble or JournalError(
-                f"the newest events are not in the journal: {self.path}", code="journal"
+                f"the newest events are not in the journal: {self.path}",
+                hint="make room there, and 'ensemble resume' goes on with what is in it",
+                code="journal",
             )
         self._execute(
             (

@@ -549,6 +549,24 @@ def test_clean_leaves_a_folder_alone_that_only_looks_like_a_run(
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("content", ["", "a thesis"])
+def test_a_folder_that_a_stranger_named_neither_steers_the_terminal_nor_forges_lines(
+    tmp_path: Path, content: str
+) -> None:
+    name = "x\x1b]0;owned\x07\x1b[2J\nrun y  ended  0 B"
+    folder = tmp_path / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / NAME).write_text("")
+    if content:
+        (folder / "thesis.tex").write_text(content)
+
+    for command in (("runs",), ("clean", "--all"), ("clean", "--all", "--yes")):
+        result = ensemble(tmp_path, *command)
+        assert "\x1b" not in result.output
+        assert "\x07" not in result.output
+        assert not [line for line in result.output.splitlines() if line.startswith("run y")]
+
+
 @pytest.mark.parametrize(
     "place", ["thesis.tex", "output/thesis.tex", "output/sim.0.out/thesis.tex"]
 )

@@ -16,7 +16,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import complete_runs, json_option, state_option
 from ensemble_core.cli.remains import remains
-from ensemble_core.cli.text_style import count_of, format_size, print_line
+from ensemble_core.cli.text_style import count_of, format_size, in_one_line, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
@@ -187,7 +187,7 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
 
     busy = [case for case in going if case.jobs]
     for case in busy:
-        jobs, tag = count_of(case.jobs, "job"), case.info.tag
+        jobs, tag = count_of(case.jobs, "job"), in_one_line(case.info.tag)
         click.echo(
             f"warning: the queue may still have {jobs} of run {tag}: "
             f"'ensemble cancel {tag}' ends them; without the record nobody can",
@@ -199,12 +199,12 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
         resumable = sum(case.info.state == "interrupted" for case in going)
         also = f", {resumable} of which could be resumed" if resumable else ""
         for case in going:
-            click.echo(f"{case.info.folder}  {format_size(case.size)}", err=True)
+            click.echo(f"{in_one_line(str(case.info.folder))}  {format_size(case.size)}", err=True)
         return click.confirm(f"remove {number} ({size}{also})?", err=True)
     unreadable = [case.info.folder for case in going if case.info.state == "unreadable"]
     if unreadable:
         raise UsageError(
-            f"{len(unreadable)} of these runs cannot be read: {unreadable[0]}",
+            f"{len(unreadable)} of these runs cannot be read: {in_one_line(str(unreadable[0]))}",
             cause="whether their jobs are still there is not known",
             hint="look at the folder, and say --yes to remove it all the same",
             code="unreadable-run",
@@ -246,7 +246,7 @@ def _tell(case: _Case, dry_run: bool, as_json: bool) -> None:
         }
         print_line(to_json(told))
     elif case.kept:
-        click.echo(f"warning: run {info.tag} stays: {case.kept}", err=True)
+        click.echo(in_one_line(f"warning: run {info.tag} stays: {case.kept}"), err=True)
     else:
         queued = f"  the queue may still have {count_of(case.jobs, 'job')}" if case.jobs else ""
-        print_line(f"{info.tag}  {info.state}  {format_size(case.size)}{queued}")
+        print_line(f"{in_one_line(info.tag)}  {info.state}  {format_size(case.size)}{queued}")

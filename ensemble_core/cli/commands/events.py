@@ -16,7 +16,7 @@ from ensemble_core.cli.console import Narrator
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.kept_run import KeptRun
 from ensemble_core.cli.options import kept_run_options
-from ensemble_core.cli.text_style import print_line, style_of
+from ensemble_core.cli.text_style import print_line, printable, style_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import Row
 from ensemble_core.journal.reader import Journal, JournalError
@@ -97,7 +97,8 @@ class _Telling:
         try:
             return self._kept.loading(self._kept.journal.texts()[-1])
         except (EnsembleError, IndexError) as error:
-            click.echo(f"warning: the ensemble file is not understood here: {error}", err=True)
+            told = f"warning: the ensemble file is not understood here: {error}"
+            click.echo(printable(told), err=True)
         return Ensemble(
             name=self._kept.tag,
             groups={},
@@ -132,7 +133,7 @@ class _Telling:
         if until is None:
             self._lost_from = seq
         if not self._unreadable:
-            click.echo(f"warning: event {seq} cannot be read: {why}", err=True)
+            click.echo(printable(f"warning: event {seq} cannot be read: {why}"), err=True)
         self._unreadable += 1
 
     def _row(self, row: Row) -> None:

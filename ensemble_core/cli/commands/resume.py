@@ -28,6 +28,7 @@ from ensemble_core.cli.options import (
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.cli.run_session import RunSession
+from ensemble_core.cli.text_style import printable
 from ensemble_core.config.source import read
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError, UsageError
@@ -229,7 +230,8 @@ def _changed(past: KeptRun, accept: bool) -> Text | None:
     try:
         now = read(text.file)
     except EnsembleError as error:
-        click.echo(f"warning: the run goes on with the file as it was: {error}", err=True)
+        told = f"warning: the run goes on with the file as it was: {error}"
+        click.echo(printable(told), err=True)
         return None
     if now == text.text:
         # Files that it names are read anew only where changes are accepted.

@@ -16,6 +16,7 @@ from ensemble_core.cli.text_style import (
     format_duration,
     format_table,
     format_time,
+    in_one_line,
     print_line,
     printable,
     style_of,
@@ -88,13 +89,13 @@ def style_of_state(info: RunInfo) -> str:
 def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[str]:
     rows = [
         (
-            printable(info.tag),
+            in_one_line(info.tag),
             info.state,
             "" if info.exit_code is None else str(info.exit_code),
             format_time(info.began)[:-3] if info.began is not None else "-",
             format_length(info),
             str(info.events),
-            printable(_short(info.file)) or printable(info.problem.partition("\n")[0]),
+            in_one_line(_short(info.file)) or printable(info.problem.partition("\n")[0]),
         )
         for info in infos
     ]

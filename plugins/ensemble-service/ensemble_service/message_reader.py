@@ -120,7 +120,7 @@ class NoMessage(Refused):
     """The caller has ended its side of the call."""
 
     def __init__(self) -> None:
-        super().__init__("INVALID_ARGUMENT", "there is no message")
+        super().__init__("INVALID_ARGUMENT", "the call ended before its message")
 
 
 async def next_message(messages: AsyncIterator[bytes]) -> bytes:

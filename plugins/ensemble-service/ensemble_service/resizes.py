@@ -86,7 +86,9 @@ class Resizes:
                 code="no-resizer",
             )
         if self._threads.count(member) > _MOST_WAITING:
-            raise Refused("RESOURCE_EXHAUSTED", f"too many requests wait for {member}")
+            raise Refused(
+                "RESOURCE_EXHAUSTED", f"{_MOST_WAITING} requests for another size of {member} wait"
+            )
         call = partial(self._carry_out, member, request, delta)
         ended = partial(self._ended, who, member, request, delta)
         answer: Resized = (await self._call(member, call, ended))[0]

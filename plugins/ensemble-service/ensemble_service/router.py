@@ -123,7 +123,7 @@ class Router:
         name = hello.member
         if not name or not who.may_be(name):
             raise Refused(
-                "PERMISSION_DENIED", f"this credential is not for a member named {name!r}"
+                "PERMISSION_DENIED", f"this credential is not for a member named {name[:100]!r}"
             )
         state = self.members.get(name)
         if state is None:
@@ -193,7 +193,10 @@ class Router:
 
     def _run_for(self, link: MemberLink, member: str, tag: str) -> RunState | None:
         if member != link.name:
-            raise Refused("PERMISSION_DENIED", f"{link.name} spoke for {member!r}")
+            raise Refused(
+                "PERMISSION_DENIED",
+                f"member {link.name} sent what is of {member[:100]!r}: a member speaks for itself",
+            )
         run = self.runs.get(tag)
         # A run hears only of members that it steers.
         return run if run is not None and link.name in run.members else None
@@ -227,10 +230,10 @@ class Router:
         if not who.may_run(tag):
             raise Refused("PERMISSION_DENIED", "this credential is not for controllers of runs")
         if not begin.epoch:
-            raise Refused("INVALID_ARGUMENT", "a controller's epoch counts from 1")
+            raise Refused("INVALID_ARGUMENT", f"run {tag} has no epoch: they count from 1")
         owner, epoch = self._epochs.get(tag, (who.namespace, 0))
         if owner != who.namespace:
-            raise Refused("PERMISSION_DENIED", "a run of this name belongs to another namespace")
+            raise Refused("PERMISSION_DENIED", f"run {tag} belongs to another namespace")
         if epoch > begin.epoch:
             raise Refused("FAILED_PRECONDITION", f"a newer controller steers run {tag}")
         self._epochs[tag] = (owner, begin.epoch)
@@ -282,23 +285,23 @@ class Router:
         elif what == "ack":
             ack = message.ack
             if ack.run != run.tag:
-                raise Refused("PERMISSION_DENIED", f"{run.tag} spoke for run {ack.run!r}")
+                raise _for_another(run, ack.run)
             if ack.member in run.members:
                 self.send(ack.member, pb.ToMember(ack=ack))
         elif what == "begin":
-            raise Refused("INVALID_ARGUMENT", "begin comes first, and once")
+            raise Refused("INVALID_ARGUMENT", f"run {run.tag} began twice on one stream")
 
     def _call(self, run: RunState, link: RunLink, call: pb.Call) -> None:
         name = call.member
         if call.run != run.tag or call.epoch != run.epoch:
-            raise Refused("PERMISSION_DENIED", f"{run.tag} spoke for run {call.run!r}")
+            raise _for_another(run, call.run)
         if not link.who.may_steer(name):
-            message = f"this credential may not steer member {name!r}"
+            message = f"this credential may not steer member {name[:100]!r}"
             self._answer(link, call, pb.Fault(message=message, code="forbidden"))
             return
         state = self.members.get(name)
         if state is None or state.link is None:
-            message = f"member {name} is not connected"
+            message = f"member {clean(name, _LONGEST_NAME)} is not connected"
             self._answer(link, call, pb.Fault(message=message, code="away", transient=True))
             return
         if name not in run.members:
@@ -368,6 +371,14 @@ class Router:
     def _changed(self, name: str) -> None:
         for watch in self._watchers:
             watch.put(name)
+
+
+def _for_another(run: RunState, other: str) -> Refused:
+    return Refused(
+        "PERMISSION_DENIED",
+        f"run {run.tag} (epoch {run.epoch}) sent what is of {other[:100]!r}, or of another epoch: "
+        "a stream is of one run and one controller",
+    )
 
 
 def _is_name(name: str) -> bool:

@@ -32,6 +32,7 @@ from ensemble_service.message_reader import MessageReader, Messages, NoMessage, 
 from ensemble_service.rate_limits import Deadline, RateLimiter
 from ensemble_service.refusal import Refused
 from ensemble_service.tokens import TokenFile
+from ensemble_service.wire import clean
 
 __all__ = ["RpcGuard", "StandIn", "caller"]
 
@@ -40,7 +41,7 @@ StandIn = Callable[[Any], Identity | None]
 
 #: Streams that one credential may have open at a time: each may hold a message that does not end.
 _STREAMS = 32
-#: Refusals that are logged in a second; of more, only how many there were.
+#: Refusals that are logged in a second; of more, only how many there were. Characters of one.
 _LOGGED = 20
 _LONGEST = 1_000
 #: Seconds that a caller has to send a message in, once it is being read.
@@ -94,6 +95,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         self._open = open_services
         self._stand_ins = stand_ins or {}
         self._monotonic = monotonic
+        self._rate = rate
         self._rates = RateLimiter(rate, 2 * rate) if rate else None
         self._failures = RateLimiter(20, 100)
         self._handlers: dict[str, Any] = {}
@@ -337,7 +339,11 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     def _take_turn(self, identity: Identity) -> None:
         key = identity.id or str(identity)
         if self._rates is not None and not self._rates.take(key, self._monotonic()):
-            raise Refused("RESOURCE_EXHAUSTED", "too many requests with this credential; wait")
+            raise Refused(
+                "RESOURCE_EXHAUSTED",
+                f"more than {self._rate:g} requests a second with this credential; wait, or start "
+                "the service with a larger --rate",
+            )
 
     # -- error mapping --------------------------------------------------------------------------
 
@@ -352,7 +358,8 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             refused = Refused("UNAUTHENTICATED", _sentence(error))
             # Who guesses gets ever less of our time.
             if not self._failures.take(peer, self._monotonic()):
-                refused = Refused("RESOURCE_EXHAUSTED", "too many wrong credentials from there")
+                reason = f"too many wrong credentials from {peer}; wait a second"
+                refused = Refused("RESOURCE_EXHAUSTED", reason)
         elif isinstance(error, EnsembleError):
             refused = Refused("INVALID_ARGUMENT", _sentence(error))
         elif isinstance(error, grpc.aio.AbortError):
@@ -361,6 +368,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             refused = Refused("INTERNAL", "a fault in the service; its log says more")
             words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             tell("fault", "error", method=method, who=str(identity or ""), trace=words)
+        refused.message = clean(refused.message, _LONGEST)
         self._counters.requests[method, refused.code] += 1
         self._log_refusal(method, identity, peer, refused)
         return refused
@@ -379,7 +387,7 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             "debug" if refused.code == "UNAVAILABLE" else "warning",
             method=method,
             code=refused.code,
-            why=refused.message[:_LONGEST],
+            why=refused.message,
             who=str(identity or ""),
             token=identity.id if identity else "",
             peer=peer,
@@ -419,7 +427,7 @@ async def _abort(context: Any, refused: Refused) -> None:
     """End the call. gRPC raises its error again by itself; without our frames, by which a call
     would keep itself, and what was sent with it, in memory until Python looks for such circles."""
     try:
-        await context.abort(getattr(grpc.StatusCode, refused.code), refused.message[:_LONGEST])
+        await context.abort(getattr(grpc.StatusCode, refused.code), refused.message)
     except grpc.aio.AbortError as error:
         error.__traceback__ = None
 
@@ -435,4 +443,5 @@ def _decode(deserializer: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return deserializer(data)
     except DecodeError:
-        raise Refused("INVALID_ARGUMENT", "the message cannot be decoded") from None
+        message = f"the message of {len(data)} bytes is none of this method's: it cannot be decoded"
+        raise Refused("INVALID_ARGUMENT", message) from None

@@ -30,7 +30,7 @@ async def member_stream(
     """A member's connection. Raises :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "hello":
-        raise Refused("INVALID_ARGUMENT", "hello comes first")
+        raise Refused("INVALID_ARGUMENT", _not_first(first, "hello"))
     link = router.join(who, first.hello, clock())
     del first
     last = looked = clock()
@@ -72,7 +72,7 @@ async def steer_stream(
     """A run's connection. Raises :class:`Refused`."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "begin":
-        raise Refused("INVALID_ARGUMENT", "begin comes first")
+        raise Refused("INVALID_ARGUMENT", _not_first(first, "begin"))
     link = router.begin(who, first.begin)
     del first
 
@@ -96,7 +96,13 @@ async def _first(requests: AsyncIterator[_R]) -> _R | None:
     except StopAsyncIteration:
         return None
     except asyncio.TimeoutError:
-        raise Refused("DEADLINE_EXCEEDED", "nothing was said") from None
+        message = f"nothing was said in the first {_HELLO:g} s of the stream"
+        raise Refused("DEADLINE_EXCEEDED", message) from None
+
+
+def _not_first(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
+    came = "nothing" if first is None else first.WhichOneof("what") or "an empty message"
+    return f"the stream began with {came}: {wanted} comes first"
 
 
 async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:

@@ -24,11 +24,14 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.message_reader import Messages
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
+from ensemble_service.refusal import Refused
 from ensemble_service.server import Service, Settings, serving
+from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import MAX_REQUEST
 from ensemble_service.tokens import TokenFile
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ensemble_core import ExecutorError
 from ensemble_core.testing import wait_until
 
 _STATUS = "/ensemble.v1.Ensemble/GetStatus"
@@ -454,6 +457,29 @@ def test_what_large_messages_had_is_given_back_to_the_system() -> None:
     most, left = map(int, told.stdout.split())
     assert most > 50_000_000
     assert left < 10_000_000
+
+
+def test_a_refusal_is_one_short_line_without_control_characters(
+    service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*asked: object) -> None:
+        raise Refused("NOT_FOUND", "nothing\x1b[2J is known\nof " + 500 * "x\x07y\u202e")
+
+    monkeypatch.setattr(EnsembleServicer, "one", refuse)
+    served, token = service
+    with (
+        ServiceClient(port=served.port, token=token, timeout=30) as client,
+        pytest.raises(ExecutorError) as caught,
+    ):
+        client.status("lab/a")
+    told = [str(caught.value.cause)]
+    for record in caplog.records:
+        told += [record.ensemble_fields["why"]] if record.getMessage() == "refused" else []
+    assert len(told) == 2
+    for each in told:
+        assert each.startswith("nothing [2J is known of x y")
+        assert each.isprintable()
+        assert len(each) <= 1_000
 
 
 def test_calls_that_are_nearly_right_lose_and_forge_nothing(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_the_streams_hand_on_what_comes_and_end_with_what_is_refused() -> None:
         said.queue.put_nowait(batch("ns/a"))
         assert (await run.__anext__()).batch.life == "l"
         said.queue.put_nowait(batch("ns/b"))
-        with pytest.raises(Refused, match="spoke for"):
+        with pytest.raises(Refused, match="sent what is of"):
             await member.__anext__()
         assert not (await run.__anext__()).presence.present
         asked.queue.put_nowait(None)

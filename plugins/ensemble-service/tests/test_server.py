@@ -294,7 +294,10 @@ def test_who_asks_too_often_is_refused_and_the_others_go_on(
                 stub.GetStatus(pb.StatusRequest(), timeout=60)
 
         code, reason = refusal(flood)
-        assert (code, "too many requests" in reason) == ("RESOURCE_EXHAUSTED", True)
+        assert (code, "requests a second with this credential" in reason) == (
+            "RESOURCE_EXHAUSTED",
+            True,
+        )
         assert other.status() == []
 
 
