@@ -149,6 +149,9 @@ HARMFUL: dict[type[Event], list[Event]] = {
     ],
     every.CallFailed: [every.CallFailed(NOW, "call-1", "no")],
     every.StopRequested: [every.StopRequested(NOW, "because", 0)],
+    every.Requested: [
+        every.Requested(NOW, "root", {"name": "submit", "label": "g", "command": ["rm"]})
+    ],
     every.ExecutorLost: [ExecutorLost(NOW, "flux", "gone")],
     every.PluginEvent: [every.PluginEvent(NOW, "disk-full", {}, MINE)],
     every.Problem: [Problem(NOW, "not cancelled", "error", (ANOTHERS,))],
