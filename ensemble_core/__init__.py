@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
     from ensemble_core.plugin.polled.executor import PolledExecutor as PolledExecutor
-    from ensemble_core.plugin.polled.executor import QueueJob as QueueJob
+    from ensemble_core.plugin.polled.hooks import QueueJob as QueueJob
     from ensemble_core.plugin.polled.job_script import Batch as Batch
     from ensemble_core.plugin.rendering import Rendered as Rendered
     from ensemble_core.plugin.rendering import shell_line as shell_line
@@ -98,7 +98,8 @@ else:
             "StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",
-        "plugin.polled.executor": "PolledExecutor QueueJob",
+        "plugin.polled.executor": "PolledExecutor",
+        "plugin.polled.hooks": "QueueJob",
         "plugin.polled.job_script": "Batch",
         "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",

@@ -11,24 +11,23 @@ import os
 import secrets
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, TypeVar
+from typing import TypeVar
 
 from ensemble_core.errors import ExecutorError, raised_at
-from ensemble_core.model.causes import Cause
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Executor, Run, job_environment
+from ensemble_core.plugin.executor import Emit, Run, job_environment
 from ensemble_core.plugin.polled.command import QueueCommands
+from ensemble_core.plugin.polled.hooks import QueueHooks, QueueJob
 from ensemble_core.plugin.polled.job_life import JobLife
 from ensemble_core.plugin.polled.job_script import Batch, Place, Spool, script_of
 from ensemble_core.plugin.polled.output_files import OutputFiles
 from ensemble_core.plugin.polled.records import Records, Sent
 
-__all__ = ["PolledExecutor", "QueueJob"]
+__all__ = ["PolledExecutor"]
 
 #: Seconds in which jobs gather before the first of them is handed in.
 _GATHER = 0.02
@@ -46,23 +45,6 @@ _MISSES = 3
 _LEAVE, _PATIENCE = 10.0, 120.0
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueJob:
-    """What the queue says of one job: it waits, runs, or is over.
-
-    Of one that is over, ``status`` is its wait status where the queue knows it, and ``exception``
-    (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …) with ``note`` why the queue ended
-    it; both count only where its wrapper has left no word. One that is ``stuck`` waits for what
-    will not come by itself: ``note`` says so, and what to do.
-    """
-
-    id: str
-    state: Literal["waiting", "running", "over", "stuck"]
-    status: int | None = None
-    exception: str | None = None
-    note: str = ""
 
 
 @dataclass(slots=True)
@@ -89,7 +71,7 @@ class _Work:
     gauges_at: float = 0.0
 
 
-class PolledExecutor(Executor):
+class PolledExecutor(QueueHooks):
     """A base for executors of queues that are asked: a plugin says how, and has the rest from here.
 
     To be overridden: :meth:`submit_batch`, :meth:`ask`, :meth:`find_batch`, :meth:`end_jobs`; where
@@ -106,82 +88,7 @@ class PolledExecutor(Executor):
     later controller. A job runs at most once whatever the queue does, since its wrapper claims it:
     so a submit whose answer is lost is simply made again. A job that the queue forgets and that
     has left no word is told as ``lost``.
-
-    Attributes
-    ----------
-    name:
-        What the queue is called in messages, and the key of its options in a job group.
-    poll:
-        Seconds between questions to the queue while it has jobs.
-    grace:
-        Seconds from SIGTERM to SIGKILL.
-    most_jobs:
-        Jobs in one batch, at most; 1 where the queue has no arrays.
-    task_place, task_id:
-        What a shell expands, within a job, to its place in its batch (from 1) and to its id.
-    own_variables:
-        Beginnings of variables that the queue gives its jobs, and that no outer job's replace.
     """
-
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
-    causes: ClassVar[frozenset[Cause]] = frozenset(
-        {"exit", "signal", "timeout", "cancelled", "submit"}
-    )
-    shared: ClassVar[bool] = True
-    name: ClassVar[str] = "queue"
-    most_jobs: ClassVar[int] = 1
-    task_place: ClassVar[str] = "1"
-    task_id: ClassVar[str] = "-"
-    own_variables: ClassVar[tuple[str, ...]] = ()
-    poll: float = 15.0
-    grace: float = 5.0
-
-    # -- what a plugin says --------------------------------------------------------------------
-
-    def connect(self) -> None:
-        """See that the queue is there. Raises :class:`ExecutorError` with a hint where not."""
-
-    @abstractmethod
-    def submit_batch(self, batch: Batch) -> Sequence[str]:
-        """Hand a batch in; the queue's ids of its jobs, in their order. It may have arrived where
-        this raises a transient error."""
-
-    @abstractmethod
-    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """What the queue says of these jobs, by one question. Others are passed over; one that is
-        missing is one that the queue does not know."""
-
-    @abstractmethod
-    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
-        """The ids of a batch of this name and size, ``None`` where the queue has none."""
-
-    @abstractmethod
-    def end_jobs(self, ids: Collection[str]) -> None:
-        """Cancel jobs, those that run with SIGTERM or another signal that can be caught, if that
-        can be had. Ids that the queue does not know are no error."""
-
-    def wrong(self, job: Job) -> str | None:
-        """Why this job can never be had here, and what to do; ``None`` if it can."""
-        return None
-
-    def shape(self, job: Job) -> object:
-        """What jobs must have in common to be one batch: all that the queue is asked for."""
-        return (
-            *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
-            *(job.duration, job.urgency, repr(job.options.get(self.name))),
-        )
-
-    def nodes(self) -> Mapping[str, float]:
-        """The queue's gauges now."""
-        return {}
-
-    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """What the queue's records say of jobs that are over and of which nothing else is known."""
-        return ()
-
-    def command(self, words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
-        """Run a command of the queue: its exit code, output and errors."""
-        return self._commands.run(words, given)
 
     # -- opening and closing -------------------------------------------------------------------
 
