@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
+from typing import TYPE_CHECKING
 
 from ensemble_core.metrics.store import RESOURCES, MetricStore
 from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import Job
+
+if TYPE_CHECKING:
+    from ensemble_core.engine.job_record import JobRecord
 
 __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 
@@ -32,39 +36,52 @@ def _weights(job: Job) -> tuple[int, int, int]:
 
 
 class Usage:
-    """What the attempts of a run have taken. Sums are kept by their size: counting one costs the
-    same however many run. Times are from ``since``, the first start, to ``latest``."""
+    """What the attempts of a run have taken. Times are from ``since``, the first start.
 
-    __slots__ = ("_sizes", "latest", "since")
+    ``ended`` are the seconds of those that ended, by nodes, tasks, cores and GPUs per task. What
+    those take that run is found by looking at each, until somebody asks often: then it is
+    ``kept``, as sums by their size, so that counting one costs the same however many run;
+    ``latest`` is when the last of them began or ended.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
+
+    def __init__(self, records: Mapping[str, JobRecord]) -> None:
         self.since: float | None = None
         self.latest = 0.0
-        #: By nodes, tasks, cores and GPUs per task: how many run, the sum of when they started, and
-        #: the seconds of those that ended.
-        self._sizes: dict[tuple[int, int, int, int], list[float]] = {}
+        self.ended: dict[tuple[int, int, int, int], float] = {}
+        self.kept = False
+        self._records = records
+        #: By size, how many run and the sum of when they started.
+        self._running: dict[tuple[int, int, int, int], list[float]] = {}
+
+    def keep(self) -> None:
+        """Keep sums of those that run."""
+        if not self.kept:
+            self.kept, self._running = True, self._found()
+
+    def _found(self) -> dict[tuple[int, int, int, int], list[float]]:
+        found: dict[tuple[int, int, int, int], list[float]] = {}
+        for record in self._records.values():
+            if record.started is not None and record.outcome is None:
+                known = found.setdefault(_size(record.job), [0, 0.0])
+                known[0] += 1
+                known[1] += record.started - (self.since or 0.0)
+        return found
 
     def begin(self, job: Job, now: float) -> None:
         """An attempt runs from now on."""
-        if self.since is None:
-            self.since = now
         self.latest = max(self.latest, now)
-        size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
-        known = self._sizes.get(size)
-        if known is None:
-            known = self._sizes[size] = [0, 0.0, 0.0]
+        known = self._running.setdefault(_size(job), [0, 0.0])
         known[0] += 1
-        known[1] += now - self.since
+        known[1] += now - (self.since or 0.0)
 
     def end(self, job: Job, started: float, now: float) -> None:
-        """It has ended."""
+        """It runs no more."""
         self.latest = max(self.latest, now)
-        since = self.since or 0.0
-        known = self._sizes[job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task]
+        known = self._running[_size(job)]
         known[0] -= 1
-        known[1] = known[1] - (started - since) if known[0] else 0.0
-        if now > started:
-            known[2] += now - started
+        known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
 
     def running_for(self, now: float) -> float:
         """Seconds that the attempts which run have run by now, all of them together."""
@@ -73,14 +90,21 @@ class Usage:
 
     def hours(self, now: float) -> tuple[float, ...]:
         """What was used by now of each of ``RESOURCES``, in hours."""
-        cores = nodes = gpus = 0.0
+        seconds = dict(self.ended)
         now -= self.since or 0.0
-        for (width, tasks, cores_each, gpus_each), (running, starts, ended) in self._sizes.items():
-            seconds = ended + max(0.0, running * now - starts)
-            cores += tasks * cores_each * seconds
-            nodes += width * seconds
-            gpus += tasks * gpus_each * seconds
+        running = self._running if self.kept else self._found()
+        for size, (number, starts) in running.items():
+            seconds[size] = seconds.get(size, 0.0) + max(0.0, number * now - starts)
+        cores = nodes = gpus = 0.0
+        for (width, tasks, cores_each, gpus_each), taken in seconds.items():
+            cores += tasks * cores_each * taken
+            nodes += width * taken
+            gpus += tasks * gpus_each * taken
         return cores / _HOUR, nodes / _HOUR, gpus / _HOUR
+
+
+def _size(job: Job) -> tuple[int, int, int, int]:
+    return job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task
 
 
 class Claim:

@@ -141,7 +141,7 @@ class JobTable:
         self.finishes = 0
         #: Jobs that ``at_once`` or a limit held and that were cancelled before they were handed on.
         self.withdrawn = 0
-        self.usage = Usage()
+        self.usage = Usage(self.records)
         #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
         self.budget: Budget | None = None
         #: The slices that rules with ``each`` speak of.
@@ -291,7 +291,7 @@ class JobTable:
         group.handed_over += 1
         if self.budget is not None:
             self.budget.claim(record.job)
-        if self._index.gauges:
+        if self.usage.kept:
             self._tell_of_costs(record.submitted)
         self._enqueue(record, group)
 
@@ -379,6 +379,7 @@ class JobTable:
         if self.budget is not None:
             self.budget.limit(limits)
             return
+        self.usage.keep()
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self._metrics, handed)
         for job, record in self.records.items():
@@ -471,10 +472,12 @@ class JobTable:
             group.running += 1
             if self.gauges.kept:
                 self.gauges.dequeue(job)
-            self.usage.begin(job, now)
-            if self.budget is not None:
-                self.budget.start(job.id, now)
-            if self._index.gauges:
+            if self.usage.since is None:
+                self.usage.since = now
+            if self.usage.kept:
+                self.usage.begin(job, now)
+                if self.budget is not None:
+                    self.budget.start(job.id, now)
                 self._tell_of_costs(now)
             if now >= record.submitted:
                 self._record(job.group, "pending", now - record.submitted, now)
@@ -493,12 +496,17 @@ class JobTable:
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
-            self.usage.end(job, record.started or 0.0, record.newest)
+            taken = record.newest - (record.started or 0.0)
+            size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
+            ended = self.usage.ended
+            ended[size] = ended.get(size, 0.0) + (taken if taken > 0 else 0.0)
+            if self.usage.kept:
+                self.usage.end(job, record.started or 0.0, record.newest)
         elif self.gauges.kept:
             self.gauges.dequeue(job)
-        if self.budget is not None:
-            self.budget.end(job.id)
-        if self._index.gauges:
+        if self.usage.kept:
+            if self.budget is not None:
+                self.budget.end(job.id)
             self._tell_of_costs(record.newest)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":

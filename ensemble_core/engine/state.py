@@ -197,6 +197,8 @@ class State:
         self.table.serve(rule, self.ensemble.statistics)
         if any(COMMITTED in path for path in rule.metrics):
             self.table.keep_budget(self.ensemble.limits)
+        elif any(USED in path for path in rule.metrics):
+            self.table.usage.keep()
         if rule.trigger.after is not None:
             self.heeds = True
             groups = rule.groups or tuple(self.table.groups)
@@ -224,6 +226,7 @@ class State:
         )
         if everything:
             self.table.remember(ensemble.groups)
+            self.table.usage.keep()
 
     # -- what may be asked ---------------------------------------------------------------------
 
