@@ -60,6 +60,9 @@ class Usage:
         if not self.kept:
             self.kept, self._running = True, self._found()
 
+    def _runs(self) -> dict[tuple[int, int, int, int], list[float]]:
+        return self._running if self.kept else self._found()
+
     def _found(self) -> dict[tuple[int, int, int, int], list[float]]:
         found: dict[tuple[int, int, int, int], list[float]] = {}
         for record in self._records.values():
@@ -78,22 +81,26 @@ class Usage:
 
     def end(self, job: Job, started: float, now: float) -> None:
         """It runs no more."""
+        size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
+        if now > started:
+            self.ended[size] = self.ended.get(size, 0.0) + (now - started)
+        if not self.kept:
+            return
         self.latest = max(self.latest, now)
-        known = self._running[_size(job)]
+        known = self._running[size]
         known[0] -= 1
         known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
 
     def running_for(self, now: float) -> float:
         """Seconds that the attempts which run have run by now, all of them together."""
         now -= self.since or 0.0
-        return sum(max(0.0, running * now - starts) for running, starts, _ in self._sizes.values())
+        return sum(max(0.0, number * now - starts) for number, starts in self._runs().values())
 
     def hours(self, now: float) -> tuple[float, ...]:
         """What was used by now of each of ``RESOURCES``, in hours."""
         seconds = dict(self.ended)
         now -= self.since or 0.0
-        running = self._running if self.kept else self._found()
-        for size, (number, starts) in running.items():
+        for size, (number, starts) in self._runs().items():
             seconds[size] = seconds.get(size, 0.0) + max(0.0, number * now - starts)
         cores = nodes = gpus = 0.0
         for (width, tasks, cores_each, gpus_each), taken in seconds.items():

@@ -43,11 +43,12 @@ class Endings:
             self._over(record, event)
         else:
             self.settle_index(record.kept, event)
-        if state.ended is None:
-            if state.table.groups[record.job.group].held or state.table.budget is not None:
-                self._submission.hand_over(record.job.group)
-            if state.rules.index.touched:
-                self._rules.settle(event)
+        if state.ended is not None:
+            return
+        if state.table.holds:
+            self._submission.hand_over(record.job.group)
+        if state.rules.index.touched:
+            self._rules.settle(event)
 
     def _retry_by_group(self, record: JobRecord, policy: RetryPolicy, event: Event) -> None:
         state, index = self.state, record.index
@@ -104,7 +105,7 @@ class Endings:
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
         if state.table.emptied or "idle" in rules.occasions:
-            state.look_for_idle = True
+            state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
             rules.touched.clear()
             return

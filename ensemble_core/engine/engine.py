@@ -113,6 +113,7 @@ class Engine:
         if isinstance(ensemble, Ensemble):
             ensemble = State(ensemble, everything=everything, shared=shared)
         self.state = ensemble
+        ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
         self._stopping = Stopping(ensemble, self._effects.submission)
@@ -253,8 +254,6 @@ class Engine:
         state.events += 1
         out: list[Decision] = []
         state.out = out
-        if state.table.over:
-            state.table.over.clear()
         state.link = state.deepest = None
         try:
             if event.timestamp > state.now:
@@ -265,7 +264,7 @@ class Engine:
                 self._on_job(event)
             else:
                 self._handlers[type(event)](event)
-            if state.look_for_idle or state.limits_met or state.look_for_end:
+            if state.look_for_end:
                 self._rules.endings.settle_run(event)
         except Exception as error:  # a plugin's malformed event: it must not take the run with it
             self._recover(event, error)
@@ -274,13 +273,13 @@ class Engine:
         self._view = None
         if out and any(type(decision) is Call for decision in out):
             self._view = self._look()
-        if state.sources:
-            state.sources = {}
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
             self._tell_of_metrics()
-        if state.look_for_end and state.started and state.ended is None:
-            self._effects.end_if_over()
+        if state.look_for_end:
+            state.sources = {}
+            if state.started and state.ended is None:
+                self._effects.end_if_over()
         if self._rules.observer is not None:
             self._rules.observer.handled(event)
         return out

@@ -135,8 +135,8 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
-        #: Attempts that the event at hand ended for good, for whoever keeps their rows.
-        self.over: list[JobRecord] = []
+        #: Attempts that are over, for whoever keeps their rows, and clears it; ``None``: nobody.
+        self.over: list[JobRecord] | None = None
         self.submitted = 0
         self.finishes = 0
         #: Jobs that ``at_once`` or a limit held and that were cancelled before they were handed on.
@@ -144,6 +144,9 @@ class JobTable:
         self.usage = Usage(self.records)
         #: What is kept of the run's limits; ``None`` where it has none and nobody asks.
         self.budget: Budget | None = None
+        #: Whether jobs may be held: a group has ``at_once``, the run a budget, or some were
+        #: requeued.
+        self.holds = False
         #: The slices that rules with ``each`` speak of.
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices of which no index is open any more, and that were not looked at since.
@@ -168,6 +171,7 @@ class JobTable:
                 state.group = group
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
+            self.holds = self.holds or state.group.at_once is not None
         if index.gauges:
             self.gauges.keep()
 
@@ -379,6 +383,7 @@ class JobTable:
         if self.budget is not None:
             self.budget.limit(limits)
             return
+        self.holds = True
         self.usage.keep()
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self._metrics, handed)
@@ -449,7 +454,8 @@ class JobTable:
 
     def _clean(self, record: JobRecord, event: JobEvent) -> str | None:
         del self.records[record.job.id]
-        self.over.append(record)
+        if self.over is not None:
+            self.over.append(record)
         self.groups[record.job.group].handed_over -= 1
         return self._outcome(record) if record.outcome is None else None
 
@@ -496,12 +502,7 @@ class JobTable:
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is None:
             group.running -= 1
-            taken = record.newest - (record.started or 0.0)
-            size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
-            ended = self.usage.ended
-            ended[size] = ended.get(size, 0.0) + (taken if taken > 0 else 0.0)
-            if self.usage.kept:
-                self.usage.end(job, record.started or 0.0, record.newest)
+            self.usage.end(job, record.started or 0.0, record.newest)
         elif self.gauges.kept:
             self.gauges.dequeue(job)
         if self.usage.kept:
@@ -524,7 +525,8 @@ class JobTable:
             if duration >= 0:
                 if outcome != "cancelled":
                     self._record(job.group, "duration", duration, record.finished)
-                self._record(job.group, _DURATIONS[outcome], duration, record.finished)
+                if (job.group, _DURATIONS[outcome]) in self._metrics.series:
+                    self._record(job.group, _DURATIONS[outcome], duration, record.finished)
                 if group.reads or group.tables:
                     self.sample(record.index, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
@@ -595,6 +597,7 @@ class JobTable:
             self.budget.end(job.id)
             self.budget.handed -= 1
         group.handed_over -= 1
+        self.holds = True
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
         fresh.earlier = record.spent
         if record.kept is not None:

@@ -132,9 +132,10 @@ class State:
         self.held_at = 0
         # Of the event at hand.
         self.out: list[Decision] = []
-        #: Whether it may have left nothing to wait for.
+        #: Whether it may have left nothing to wait for: a rule fired, a call returned, no job is
+        #: left …
         self.look_for_end = False
-        #: Whether it may have left a group, a slice or the run without an open job.
+        #: Whether it may also have left a group, a slice or the run without an open job.
         self.look_for_idle = False
         #: Whether it is a heartbeat, at which jobs that wait count with the time they waited.
         self.beating = False

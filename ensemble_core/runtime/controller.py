@@ -155,6 +155,8 @@ class Runtime:
         self.tag = tag or new_tag(ensemble.name)
         self.engine = engine or Engine(ensemble, shared=executor.shared)
         self._journal = journal
+        if journal is not None and journal.keeps_rows:
+            self.engine.state.table.over = []
         self._maker = maker
         self._state = state
         self._since_snapshot = 0
@@ -608,8 +610,9 @@ class Runtime:
                 self._performer.perform(order)
         if journal is not None:
             over = self.engine.state.table.over
-            rows = [row_of(record) for record in over] if over and journal.keeps_rows else ()
-            over.clear()
+            rows = [row_of(record) for record in over] if over else ()
+            if over:
+                over.clear()
             journal.append(event, decisions, orders, rows)
             self._since_snapshot += 1
             if self._since_snapshot >= self._next_snapshot:
