@@ -266,9 +266,11 @@ def grow_shrink(ran: Ran) -> None:
     assert told == [("granted", 4), ("denied", 4), ("granted", 1)]
     assert ran.groups == {"sleep": (8, 0, 0)}
     if not any(line["type"] == "resume" for line in ran.lines):
-        # (Who was killed after the request is answered when it is asked again: jobs began by then.)
+        # (Who was killed after the request is answered when it is asked again: jobs began by then,
+        # and as many ended as there was time for.)
         assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
-    assert most_at_once(ran) == 4
+        assert most_at_once(ran) == 4
+    assert most_at_once(ran) <= 4
     said = [message for message in ran.messages if not message.startswith("mock:")]
     assert said[0] == "4 at a time now"
     assert said[-1] == "1 at a time now"
