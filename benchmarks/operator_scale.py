@@ -1,0 +1,139 @@
+"""How the operator does with many Ensembles: 200 with 3 members each, against the stand-in.
+
+    python benchmarks/operator_scale.py [ENSEMBLES [SECONDS]]
+
+The operator is a process of its own; services are played (each member beats, no figure changes),
+and so are Deployments and first pods. Prints the time until all are ready, the requests a second
+while nothing changes, how soon a changed image is at its Deployment, and the operator's memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from ensemble_minicluster.testing import Cluster, definition
+from ensemble_minicluster.testing.kinds import EXTENSIONS
+from ensemble_operator.schema import definition as ensembles
+
+OPERATOR = """
+import asyncio, sys, time, kopf
+from ensemble_operator.changes import Figures
+from ensemble_operator.settings import Settings
+from ensemble_operator.watch import Operator
+
+class Asking:
+    async def __call__(self, key, target):
+        names = [f"{key[0]}/{key[1]}-{index}" for index in range(3)]
+        return {name: Figures(time.time(), {"nodes.up": 1.0, "queue.run": 2.0}) for name in names}
+    def forget(self, key): ...
+    def close(self): ...
+
+url, token = sys.argv[1:]
+login = lambda: kopf.ConnectionInfo(server=url, token=token)
+asyncio.run(Operator(Settings(), ("default",), asking=Asking(), login=login).run())
+"""
+FILE = """\
+jobs: [{name: a, command: 'true'}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+def ensemble(index: int) -> dict[str, Any]:
+    member = {"minicluster": {"spec": {"containers": [{"image": "a"}]}}, "ensemble": FILE}
+    return {
+        "metadata": {"name": f"study-{index}"},
+        "spec": {"members": [member] * 3, "sidecar": {"image": "first:1"}},
+    }
+
+
+class World:
+    """The cluster, and a thread that plays what else would be in it."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(definition())
+        store = self.cluster.store
+        store.create(store.kinds[(EXTENSIONS, "customresourcedefinitions")], "", ensembles())
+        self.ensembles = store.kinds[("ensemble.flux-framework.org", "ensembles")]
+        self.deployments = store.kinds[("apps", "deployments")]
+        self.pods = store.kinds[("", "pods")]
+        self.patched: dict[str, float] = {}
+        threading.Thread(target=self._play, daemon=True).start()
+
+    def _play(self) -> None:
+        store, seen = self.cluster.store, 0
+        while True:
+            with store.changed:
+                news = (
+                    store.history[seen:] or (store.changed.wait(1) and store.history[seen:]) or []
+                )
+            seen += len(news)
+            for _, what, (_, plural, namespace, name), found, _ in news:
+                if plural == "deployments" and what == "ADDED":
+                    found = {**found, "status": {"availableReplicas": 1}}
+                    store.write(self.deployments, namespace, found, part="status")
+                elif plural == "deployments" and "second:2" in str(found["spec"]):
+                    self.patched.setdefault(name, time.monotonic())
+                elif plural == "miniclusters" and what == "ADDED":
+                    self._pod(namespace, name, found)
+
+    def _pod(self, namespace: str, name: str, minicluster: dict[str, Any]) -> None:
+        labels = {**minicluster["spec"]["pod"]["labels"], "job-name": name}
+        state = {"name": name, "state": {"running": {}}}
+        status = {"phase": "Running", "containerStatuses": [state]}
+        body = {"metadata": {"name": f"{name}-0", "labels": labels}, "spec": {}, "status": status}
+        self.cluster.store.create(self.pods, namespace, body)
+
+    def ready(self) -> int:
+        found = self.cluster.store.all(self.ensembles)
+        return sum(each.get("status", {}).get("phase") == "Running" for each in found)
+
+
+def memory(pid: int) -> float:
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def main(count: int = 200, seconds: int = 60) -> None:
+    world = World()
+    store, cluster = world.cluster.store, world.cluster
+    command = [sys.executable, "-c", OPERATOR, cluster.url, cluster.token]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as operator:
+        try:
+            began = time.monotonic()
+            for index in range(count):
+                store.create(world.ensembles, "default", ensemble(index))
+            while world.ready() < count:
+                time.sleep(1)
+            print(f"{count} Ensembles with 3 members: ready after {time.monotonic() - began:.0f} s")
+            time.sleep(5)
+            before = len(cluster.log)
+            time.sleep(seconds)
+            done = cluster.log[before:]
+            kinds = Counter(method for method, _ in done)
+            print(f"while nothing changes: {len(done) / seconds:.2f} requests/s {dict(kinds)}")
+            took = []
+            for index in range(0, count, max(1, count // 30)):
+                found = store.get(world.ensembles, "default", f"study-{index}")
+                found["spec"]["sidecar"]["image"] = "second:2"
+                asked = time.monotonic()
+                store.write(world.ensembles, "default", found)
+                while f"study-{index}" not in world.patched:
+                    time.sleep(0.005)
+                took.append(world.patched[f"study-{index}"] - asked)
+            print(
+                f"a change is at its Deployment after {statistics.median(took):.2f} s at the median"
+            )
+            print(f"memory of the operator: {memory(operator.pid):.0f} MiB")
+        finally:
+            operator.terminate()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
