@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ensemble_service.certificate_authority import init as init_certificates
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
     from ensemble_service.reporter import Reporter
-    from ensemble_service.tls import init as init_certificates
     from ensemble_service.tokens import TokenFile
 else:
     _HOMES = {
         "Reporter": ("reporter", "Reporter"),
         "TokenFile": ("tokens", "TokenFile"),
-        "init_certificates": ("tls", "init"),
+        "init_certificates": ("certificate_authority", "init"),
     }
 
     def __getattr__(name):

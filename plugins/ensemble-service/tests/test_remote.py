@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_service import hosted_run, tls, unacked_events
+from ensemble_service import certificate_authority, hosted_run, unacked_events
 from ensemble_service.agent import Agent
 from ensemble_service.client import ServiceClient, open_channel, read_token
 from ensemble_service.connection import Connection
@@ -809,7 +809,7 @@ def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
 
 
 def test_members_and_runs_meet_over_tls_with_tokens_from_files(tmp_path: Path) -> None:
-    tls.init(tmp_path / "tls", ["localhost"], days=2)
+    certificate_authority.init(tmp_path / "tls", ["localhost"], days=2)
     settings = Settings(state=tmp_path / "service", tls=tmp_path / "tls", port=0, grace=1)
     tokens = TokenFile(settings.token_path)
     files = {}

@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ensemble_service import logs, tls
+from ensemble_service import certificate_authority, logs
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
@@ -81,7 +81,7 @@ class Nodes(Resizer):
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    tls.init(folder)
+    certificate_authority.init(folder)
     return folder
 
 

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ensemble_service import tls
+from ensemble_service import certificate_authority, tls
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.tokens import TokenFile
@@ -24,7 +24,7 @@ NOW = dt.datetime.now(dt.timezone.utc)
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    tls.init(folder, ["ensemble.lab.svc", "10.1.2.3"])
+    certificate_authority.init(folder, ["ensemble.lab.svc", "10.1.2.3"])
     return folder
 
 
@@ -61,7 +61,7 @@ def test_the_service_is_known_by_each_of_its_names(
 def test_nothing_is_overwritten_unless_that_is_said(certificates: Path) -> None:
     before = {path.name: path.read_bytes() for path in certificates.iterdir()}
     with pytest.raises(UsageError) as caught:
-        tls.init(certificates)
+        certificate_authority.init(certificates)
     assert "--force" in (caught.value.hint or "")
     assert before == {path.name: path.read_bytes() for path in certificates.iterdir()}
 
@@ -69,10 +69,10 @@ def test_nothing_is_overwritten_unless_that_is_said(certificates: Path) -> None:
 def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
     tmp_path: Path,
 ) -> None:
-    tls.init(tmp_path / "tls", days=1)
+    certificate_authority.init(tmp_path / "tls", days=1)
     authority = (tmp_path / "tls" / "ca.crt").read_bytes()
     before = (tmp_path / "tls" / "server.crt").read_bytes()
-    tls.init(tmp_path / "tls", days=9, renew=True)
+    certificate_authority.init(tmp_path / "tls", days=9, renew=True)
     assert (tmp_path / "tls" / "ca.crt").read_bytes() == authority
     assert (tmp_path / "tls" / "server.crt").read_bytes() != before
     with serving(settings(tmp_path)) as service:
@@ -80,8 +80,8 @@ def test_a_renewed_certificate_is_trusted_by_those_who_have_the_old_authority(
 
 
 def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: Path) -> None:
-    tls.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
-    names = tls.init(tmp_path, ["new.lab.svc"], renew=True)
+    certificate_authority.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
+    names = certificate_authority.init(tmp_path, ["new.lab.svc"], renew=True)
     assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
     with serving(settings(tmp_path / "state", tls=tmp_path)) as service:
         for name in ("ensemble.lab.svc", "10.1.2.3", "new.lab.svc"):
@@ -91,22 +91,22 @@ def test_a_renewed_certificate_is_for_the_names_of_the_one_before_too(tmp_path: 
 def test_a_certificate_is_good_no_longer_than_its_authority_and_that_is_said(
     tmp_path: Path,
 ) -> None:
-    tls.init(tmp_path)
-    tls.init(tmp_path, renew=True, days=36500)
+    certificate_authority.init(tmp_path)
+    certificate_authority.init(tmp_path, renew=True, days=36500)
     assert 3640 < tls.days_left(tmp_path) <= 3650
 
 
 def test_force_makes_a_new_authority(tmp_path: Path) -> None:
-    tls.init(tmp_path)
+    certificate_authority.init(tmp_path)
     before = (tmp_path / "ca.crt").read_bytes()
-    tls.init(tmp_path, force=True)
+    certificate_authority.init(tmp_path, force=True)
     assert (tmp_path / "ca.crt").read_bytes() != before
 
 
 def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
-    tls.init(tmp_path, now=NOW - dt.timedelta(days=4000))
+    certificate_authority.init(tmp_path, now=NOW - dt.timedelta(days=4000))
     with pytest.raises(UsageError, match="expired"):
-        tls.init(tmp_path, renew=True)
+        certificate_authority.init(tmp_path, renew=True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_expired_authority_renews_nothing(tmp_path: Path) -> None:
 )
 def test_what_is_no_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError):
-        tls.init(tmp_path / "tls", [host])
+        certificate_authority.init(tmp_path / "tls", [host])
     assert not (tmp_path / "tls").exists()
 
 
@@ -134,7 +134,7 @@ def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connecte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "_GLANCE", 0.0)
-    tls.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "tls")
     token, _ = TokenFile(tmp_path / "tokens.json").add("admin")
     with serving(settings(tmp_path)) as service:
         ca = tmp_path / "tls" / "ca.crt"
@@ -142,7 +142,7 @@ def test_a_running_service_takes_a_renewed_certificate_and_keeps_who_is_connecte
             assert client.status() == []
             before = shown(service)
             assert shown(service) == before
-            tls.init(tmp_path / "tls", renew=True)
+            certificate_authority.init(tmp_path / "tls", renew=True)
             after = shown(service)
             assert after != before
             assert after == shown(service)
@@ -156,12 +156,12 @@ def test_a_new_certificate_that_cannot_be_used_changes_nothing_and_is_told_of_on
     monkeypatch.setattr(tls, "_GLANCE", 0.0)
     told: list[str] = []
     monkeypatch.setattr(tls, "tell", lambda event, *_more, **_fields: told.append(event))
-    tls.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "tls")
     with serving(settings(tmp_path)) as service:
         before = shown(service)
         key = tmp_path / "tls" / "server.key"
         data = key.read_bytes()
-        tls.init(tmp_path / "other")
+        certificate_authority.init(tmp_path / "other")
         key.write_bytes((tmp_path / "other" / "server.key").read_bytes())
         assert [shown(service) for _ in range(4)] == [before] * 4
         assert [each for each in told if "cannot be used" in each] == told[:1] == told
@@ -182,7 +182,7 @@ def start(chosen: Settings) -> EnsembleError:
 
 
 def test_a_service_whose_certificate_has_expired_does_not_start(tmp_path: Path) -> None:
-    tls.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
+    certificate_authority.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
     error = start(settings(tmp_path))
     assert error.exit_code == 2
     assert "expired" in error.what
@@ -191,26 +191,26 @@ def test_a_service_whose_certificate_has_expired_does_not_start(tmp_path: Path) 
 
 @pytest.mark.parametrize("lost", ["server.key", "server.crt"])
 def test_half_a_certificate_is_no_reason_for_plaintext(tmp_path: Path, lost: str) -> None:
-    tls.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "tls")
     (tmp_path / "tls" / lost).unlink()
     assert lost in start(settings(tmp_path)).what
 
 
 def test_a_key_of_another_certificate_is_noticed(tmp_path: Path) -> None:
-    tls.init(tmp_path / "tls")
-    tls.init(tmp_path / "other")
+    certificate_authority.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "other")
     (tmp_path / "tls" / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
     assert "is not the key" in start(settings(tmp_path)).what
 
 
 def test_a_key_that_others_may_change_is_not_used(tmp_path: Path) -> None:
-    tls.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "tls")
     os.chmod(tmp_path / "tls" / "server.key", 0o620)
     assert "others can change" in start(settings(tmp_path)).what
 
 
 def test_garbage_is_no_certificate(tmp_path: Path) -> None:
-    tls.init(tmp_path / "tls")
+    certificate_authority.init(tmp_path / "tls")
     (tmp_path / "tls" / "server.crt").write_text("garbage")
     error = start(settings(tmp_path))
     assert (error.exit_code, error.code) == (2, "bad-certificate")
@@ -241,7 +241,7 @@ def test_clients_that_connect_wrongly_are_refused_and_the_others_go_on(
     tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
-    tls.init(other)
+    certificate_authority.init(other)
     with serving(settings(tmp_path, tls=certificates)) as service:
         token, _ = service.tokens.add("viewer", "lab")
         good = ServiceClient("localhost", service.port, token=token, ca=certificates / "ca.crt")
@@ -270,7 +270,7 @@ def test_an_expired_certificate_is_refused_by_clients(
 ) -> None:
     folder = tmp_path / "tls"
     then = NOW - dt.timedelta(days=20)
-    tls.init(folder, days=10, now=then)
+    certificate_authority.init(folder, days=10, now=then)
     # It was good when the service started, and the service has run ever since.
     started_then = functools.partial(tls.server_credentials, now=then)
     monkeypatch.setattr("ensemble_service.server.server_credentials", started_then)

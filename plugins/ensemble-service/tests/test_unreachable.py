@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from ensemble_service import server, tls
+from ensemble_service import certificate_authority, server, tls
 from ensemble_service.agent import Agent
 from ensemble_service.call_errors import is_absence, is_answer, why_away
 from ensemble_service.channel import load_grpc, open_channel, own_authority
@@ -45,12 +45,14 @@ class Folders(NamedTuple):
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     base = tmp_path_factory.mktemp("certificates")
     made = Folders(*(base / name for name in Folders._fields))
-    tls.init(made.right)
-    tls.init(made.other)
-    tls.init(made.expired, days=10, now=NOW - dt.timedelta(days=11))
+    certificate_authority.init(made.right)
+    certificate_authority.init(made.other)
+    certificate_authority.init(made.expired, days=10, now=NOW - dt.timedelta(days=11))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tls, "certificate_names", lambda hosts: ["elsewhere.example"])
-        tls.init(made.elsewhere)
+        patch.setattr(
+            certificate_authority, "certificate_names", lambda hosts: ["elsewhere.example"]
+        )
+        certificate_authority.init(made.elsewhere)
     return made
 
 
@@ -235,7 +237,7 @@ def test_the_authority_of_a_service_on_this_machine_is_found_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state" / "service"
-    tls.init(state / "tls")
+    certificate_authority.init(state / "tls")
     assert own_authority("localhost") == state / "tls" / "ca.crt"
     assert own_authority("service.example") is None
     token, _ = TokenFile(state / "tokens.json").add("admin")

@@ -70,7 +70,8 @@ def init_tls(
     Clients check the service by ca.crt: copy that file, and no other, to where they are, and name
     it with --ca or ENSEMBLE_CA.
     """
-    from ensemble_service.tls import CA, days_left, init
+    from ensemble_service.certificate_authority import init
+    from ensemble_service.tls import CA, days_left
 
     if renew and force:
         raise click.UsageError("--renew and --force exclude each other")

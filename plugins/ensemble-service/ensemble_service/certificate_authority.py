@@ -1,0 +1,256 @@
+"""Certificate authority of the service: makes it, the service's certificate, and renews that.
+
+``ensemble-server init-tls`` calls :func:`init`. What is made lies in the folder that ``tls`` reads.
+``cryptography`` is loaded when a function needs it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ensemble_core import EnsembleError, UsageError
+from ensemble_service.tls import (
+    CA,
+    CA_KEY,
+    CERTIFICATE,
+    KEY,
+    cryptography,
+    read_certificate_file,
+)
+from ensemble_service.tokens import write_private
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+__all__ = ["certificate_names", "init"]
+
+#: How long the authority lasts, in days.
+_CA_DAYS = 3650
+#: A clock that is a little behind takes a new certificate too.
+_EARLIER = dt.timedelta(minutes=5)
+_NAME = re.compile(
+    r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
+    r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+)
+
+
+def init(
+    folder: Path,
+    hosts: Sequence[str] = (),
+    *,
+    days: int = 365,
+    force: bool = False,
+    renew: bool = False,
+    now: dt.datetime | None = None,
+) -> list[str]:
+    """Make an authority and the service's certificate, good for ``days``; the names that it is for.
+
+    ``hosts`` are names and addresses beside those of this machine. Nothing is overwritten:
+    ``force`` makes everything anew, and clients then need the new ``ca.crt``; ``renew`` makes a new
+    certificate of the service from the authority that there is, which clients trust already, and
+    for the names too that the one before was for.
+    """
+    cryptography()
+    now = now or dt.datetime.now(dt.timezone.utc)
+    there = [name for name in (CA, CA_KEY, CERTIFICATE, KEY) if (folder / name).exists()]
+    if there and not force and not renew:
+        raise UsageError(
+            f"there are certificates in {folder} already",
+            cause=", ".join(there),
+            hint="--renew makes a new one for the service, which clients trust as before; --force "
+            "makes all anew, and clients then need the new ca.crt",
+            code="certificates-exist",
+        )
+    names = certificate_names(hosts)
+    if renew:
+        ca_key, ca = _authority(folder)
+        names += [name for name in _names_before(folder / CERTIFICATE) if name not in names]
+        if ca.not_valid_after_utc <= now:
+            raise UsageError(
+                f"the authority in {folder} has expired",
+                hint="--force makes a new one; clients then need the new ca.crt",
+                code="expired-certificate",
+            )
+    else:
+        ca_key, ca = _new_authority(now, max(_CA_DAYS, days))
+    key, certificate = _new_certificate(names, ca_key, ca, now, days)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise EnsembleError(
+            f"cannot make the folder {folder}", cause=error.strerror, code="cannot-write"
+        ) from None
+    # The keys first: a certificate is never there without its key.
+    if not renew:
+        write_private(folder / CA_KEY, _pem_key(ca_key))
+        _write_public(folder / CA, _pem(ca))
+    write_private(folder / KEY, _pem_key(key))
+    _write_public(folder / CERTIFICATE, _pem(certificate))
+    return names
+
+
+def certificate_names(hosts: Sequence[str]) -> list[str]:
+    """The names and addresses that a certificate is for: those given, and this machine's."""
+    own = socket.gethostname()
+    names = [*hosts, "localhost", "127.0.0.1", "::1", own, socket.getfqdn()]
+    found: dict[str, None] = {}
+    for name in names:
+        bare = name.strip().strip("[]")
+        try:
+            whole = ipaddress.ip_address(bare)
+        except ValueError:
+            pass
+        else:
+            if whole.is_unspecified:
+                raise UsageError(
+                    f"{name!r} is no address by which the service can be called",
+                    cause="it stands for all addresses of a machine",
+                    hint="name those by which clients call it; 'start --host' says where to listen",
+                    code="bad-host",
+                )
+            found[str(whole)] = None
+            continue
+        if _NAME.fullmatch(bare) and len(bare) <= 253 and not bare.rpartition(".")[2].isdigit():
+            found[bare.lower()] = None
+        elif name in hosts:
+            raise UsageError(
+                f"{name!r} is neither the name nor the address of a host",
+                hint="for example: --host ensemble.default.svc --host 10.0.0.7",
+                code="bad-host",
+            )
+    return list(found)
+
+
+def _names_before(path: Path) -> list[str]:
+    """The names that a certificate is for; none where it cannot be read, or is not there."""
+    x509, *_ = cryptography()
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in known if isinstance(name, (x509.DNSName, x509.IPAddress))]
+
+
+def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    x509, _, serialization, _ = cryptography()
+    key_data, data = (
+        read_certificate_file(folder / CA_KEY, private=True),
+        read_certificate_file(folder / CA),
+    )
+    try:
+        key = serialization.load_pem_private_key(key_data, None)
+        return key, x509.load_pem_x509_certificate(data)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"the authority in {folder} cannot be used",
+            cause=str(error).splitlines()[0][:300],
+            hint="--force makes a new one; clients then need the new ca.crt",
+            code="bad-certificate",
+        ) from None
+
+
+def _new_authority(
+    now: dt.datetime, days: int
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    x509, hashes, _, ec = cryptography()
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Ensemble service authority")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return key, certificate
+
+
+def _new_certificate(
+    names: Sequence[str],
+    ca_key: ec.EllipticCurvePrivateKey,
+    ca: x509.Certificate,
+    now: dt.datetime,
+    days: int,
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    x509, hashes, _, ec = cryptography()
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Ensemble service")])
+    until = min(now + dt.timedelta(days=days), ca.not_valid_after_utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName(map(_general, names)), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return key, certificate
+
+
+def _general(name: str) -> x509.GeneralName:
+    x509, *_ = cryptography()
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))  # type: ignore[no-any-return]  # loaded late
+    except ValueError:
+        return x509.DNSName(name)  # type: ignore[no-any-return]  # loaded late
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    x509, *_ = cryptography()
+    return x509.KeyUsage(  # type: ignore[no-any-return]  # loaded late
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    _, _, serialization, _ = cryptography()
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    _, _, serialization, _ = cryptography()
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write_public(path: Path, data: bytes) -> None:
+    write_private(path, data)
+    os.chmod(path, 0o644)
