@@ -96,6 +96,8 @@ def test_a_file_that_cannot_be_written_is_told_and_an_older_one_is_kept(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_folder_without_permission_is_told(tmp_path: Path, ending: str) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
     assert run(tmp_path, STUDY).exit_code == 0
     folder = tmp_path / "shut"
     folder.mkdir(mode=0o500)
