@@ -14,7 +14,9 @@ end which of them found something.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -51,6 +53,7 @@ SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
+    "gridengine": ["--", "-o", "poll=1"],
     "power": ["--cuts", "50"],
 }
 
@@ -126,16 +129,30 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
     return 1 if found else 0
 
 
+def begin_gridengine() -> None:
+    """A cell of its own, as the plugin's tests begin it; it ends with this process."""
+    folder = ROOT / "plugins" / "ensemble-gridengine" / "tests"
+    sys.path.insert(0, str(folder))
+    import conftest
+
+    reason = conftest.lacking()
+    if reason is not None:
+        sys.exit(reason)
+    cluster = conftest.Cluster()
+    atexit.register(cluster.close)
+    os.environ.update(cluster.environment)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000, help="in all (1000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
     parser.add_argument(
         "--executor",
-        choices=[*PROGRAMS, "local", "flux", "slurm"],
+        choices=[*PROGRAMS, "local", "flux", "slurm", "gridengine"],
         default="file",
-        help="a queue that is a file (default), this machine, the Flux or the Slurm around; power: "
-        "power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
+        help="a queue that is a file (default), this machine, the Flux or the Slurm around, a Grid "
+        "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
         "calls of a service that are nearly right; studies: each study of examples/, in full and "
         "killed, against its figure",
     )
@@ -149,6 +166,8 @@ def main() -> int:
     each = -(-chosen.rounds // chosen.processes)
     if chosen.executor == "file":
         each = -(-each // ENSEMBLES)
+    if chosen.executor == "gridengine":
+        begin_gridengine()
     soak = Soak()
     threads = []
     for number in range(chosen.processes):
