@@ -46,15 +46,22 @@ PROGRAMS = {
     "hostile": CRASH / "hostile.py",
     "wire": ROOT / "plugins" / "ensemble-service" / "tests" / "wire_fuzz.py",
     "studies": ROOT / "tests" / "project" / "studies.py",
+    "stops": CRASH / "stops.py",
+    "stops-slurm": CRASH / "stops.py",
+    "stops-flux": CRASH / "stops.py",
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
-PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "studies": 1, "service": 1}
+PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
+         "studies": 1, "service": 1}  # fmt: skip
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
     "slurm": ["--", "-o", "look=1", "-o", "rate=50"],
     "gridengine": ["--", "-o", "poll=1"],
     "power": ["--cuts", "50"],
+    "stops": ["--", "--slots", "4"],
+    "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
+    "stops-flux": ["--on", "flux"],
 }
 
 
@@ -152,8 +159,10 @@ def main() -> int:
         choices=[*PROGRAMS, "local", "flux", "slurm", "gridengine"],
         default="file",
         help="a queue that is a file (default), this machine, the Flux or the Slurm around, a Grid "
-        "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
-        "calls of a service that are nearly right; studies: each study of examples/, in full and "
+        "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a "
+        "queue that tells rubbish; wire: calls of a service that are nearly right; stops: runs "
+        "that are stopped by signals and resumed, on this machine or on the Slurm or Flux around; "
+        "studies: each study of examples/, in full and "
         "killed, against its figure",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")

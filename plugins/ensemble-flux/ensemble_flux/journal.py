@@ -43,6 +43,23 @@ _UNWRITTEN = frozenset({"annotations", "invalidate"})
 _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
 
 
+def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a job of an earlier controller runs and writes, as its ``start`` is to say.
+
+    >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
+    >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
+    >>> files_of({"attributes": {"system": system}})
+    {'workdir': '/run', 'stdout': '/run/out'}
+    """
+    system = jobspec.get("attributes", {}).get("system", {})
+    output = system.get("shell", {}).get("options", {}).get("output", {})
+    found = {"workdir": system.get("cwd")}
+    for stream in ("stdout", "stderr"):
+        option = output.get(stream)
+        found[stream] = option.get("path") if isinstance(option, Mapping) else None
+    return {name: place for name, place in found.items() if isinstance(place, str)}
+
+
 def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
     """How many nodes a jobspec asks for; where it counts cores only, how many these would fill."""
     cores = nodes = 0
@@ -229,6 +246,9 @@ class Journal:
         if active is None:
             active = _Active(self._name_of(queue_id, response.get("jobspec")))
         active.present = True
+        ours = self._ours.get(active.name or "")
+        if ours is not None and ours.extra is None and response.get("jobspec") is not None:
+            ours.extra = files_of(response["jobspec"])
         if self._backlog is not None and active.name is not None:
             self.met.add(active.name)
         # Of a job that was over before anybody looked, nobody counts the nodes.

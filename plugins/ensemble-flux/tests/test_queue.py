@@ -110,6 +110,7 @@ def test_a_rule_sees_strangers_only_where_it_asks_for_the_whole_queue(
     instance.flux("submit", "--quiet", "--wait", "--cc=1-3", "true")  # these are of the past
     run = ensemble(
         """
+on_stop: cancel
 jobs:
   - {name: work, command: sleep 1000}
 rules:
@@ -129,6 +130,7 @@ rules:
 
 def test_two_runs_in_one_instance_leave_each_other_alone(instance: Any, ensemble: Ensemble) -> None:
     text = """
+on_stop: cancel
 jobs:
   - {{name: work, command: {command}, count: 4}}
 rules:

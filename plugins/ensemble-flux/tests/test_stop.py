@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ Ensemble = Callable[..., Any]
 
 #: More jobs than the instance has cores: some run, the others wait.
 LASTING = """
+on_stop: cancel
 jobs:
   - {name: work, command: sleep 1000, count: 20}
   - {name: quick, command: "true"}
@@ -58,7 +61,30 @@ def test_a_run_that_is_told_to_stop_leaves_no_job_behind(
     assert ours(instance) == []
     (summary,) = run.of(type="summary")
     (work,) = (group for group in summary["groups"] if group["name"] == "work")
-    assert work["cancelled"] == 20
+    assert (work["running"], work["waiting"]) == (0, 20)  # for a resume
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize(("file", "left"), [("", 3), ("on_stop: cancel", 0)])
+def test_a_run_that_was_stopped_goes_on_with_its_jobs(
+    instance: Any, ensemble: Ensemble, tmp_path: Path, file: str, left: int
+) -> None:
+    lasting = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done; touch {tmp_path}/$ENSEMBLE_JOB_ID"
+    text = (
+        "rules: [{trigger: start, action: {name: submit, label: work}}]\n"
+        f"jobs: [{{name: work, command: [sh, -c, '{lasting}'], count: 3}}]\n{file}\n"
+    )
+    state = tmp_path / "kept"
+    run = ensemble(text, "--state", str(state), "--tag", "study")
+    run.wait_for(3, type="job", name="submit")
+    run.signal(signal.SIGTERM)
+    assert run.ended() == 143
+    assert len(ours(instance)) == left
+    (tmp_path / "go").touch()
+    words = [sys.executable, "-m", "ensemble_core.cli", "resume", "study", "--state", str(state)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.glob("work.*")) == ["work.0", "work.1", "work.2"]
 
 
 @pytest.mark.usefixtures("stranger")
@@ -119,4 +145,4 @@ def test_ctrl_c_while_thousands_are_being_submitted_leaves_none(
     assert ours(instance) == []
     (summary,) = run.of(type="summary")
     (work,) = (group for group in summary["groups"] if group["name"] == "work")
-    assert work["submitted"] == work["cancelled"] == 3000
+    assert (work["submitted"], work["waiting"]) == (3000, 3000)

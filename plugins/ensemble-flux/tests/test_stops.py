@@ -1,0 +1,21 @@
+"""A study whose controllers are stopped and killed at random has the tables of one that nobody
+disturbed, on a real Flux. (``make soak`` plays a thousand rounds.)"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "stops.py"
+
+
+def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
+    instance: Any, tmp_path: Path
+) -> None:
+    words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "flux", "--base", str(tmp_path)]
+    done = subprocess.run([*words], capture_output=True, text=True, check=False)
+    rounds = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["good"] for each in rounds] == [True, True], done.stdout + done.stderr
