@@ -162,8 +162,7 @@ def main() -> int:
         "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a "
         "queue that tells rubbish; wire: calls of a service that are nearly right; stops: runs "
         "that are stopped by signals and resumed, on this machine or on the Slurm or Flux around; "
-        "studies: each study of examples/, in full and "
-        "killed, against its figure",
+        "studies: each study of examples/, in full and killed, against its figure",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
