@@ -129,10 +129,13 @@ def test_what_slurm_refuses_is_told_in_its_words_with_what_to_do(session: Sessio
 def test_a_job_that_would_wait_for_ever_is_warned_of(session: Session) -> None:
     job = session.job("true", duration=3600.0, options={"slurm": {"partition": "short"}})
     session.submit(job)
-    session.wait(lambda: bool(session.problems()), "a warning")
-    (warning,) = session.problems()
-    assert "PartitionTimeLimit" in warning
-    assert "duration" in warning
+
+    def told() -> list[str]:
+        """While its daemons begin, a busy cluster has other reasons."""
+        return [each for each in session.problems() if "PartitionTimeLimit" in each]
+
+    session.wait(lambda: bool(told()), "a warning")
+    assert "duration" in told()[0]
 
 
 def test_tasks_of_a_job_run_on_all_its_nodes(session: Session, tmp_path: Path) -> None:
