@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.job_rows import row_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
@@ -83,6 +84,8 @@ class VirtualRuntime:
         self._until = until
         self._takes = takes
         self._journal = journal
+        if journal is not None and journal.keeps_rows:
+            self.engine.state.table.over = []
         self._maker = maker
         self._folder = folder
         self._inbox: deque[Event] = deque()
@@ -209,7 +212,9 @@ class VirtualRuntime:
             watcher.event(event)
         decisions = self.engine.handle(event)
         if self._journal is not None:
-            self._journal.append(event, decisions, [])
+            over = self.engine.state.table.over or []
+            self._journal.append(event, decisions, [], [row_of(record) for record in over])
+            over.clear()
         if decisions:
             for decision in decisions:
                 self._carry_out(decision)

@@ -213,3 +213,20 @@ def test_options_out_of_range_are_refused(tmp_path: Path) -> None:
     result = _simulate(tmp_path, STUDY, "--wait", "lgonormal(5m, 1)")
     assert result.exit_code == 2
     assert "did you mean 'lognormal'?" in result.output
+
+
+def test_the_jobs_of_a_simulated_run_are_in_its_tables(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "jobs: [{name: sim, command: 'run {T}', parameters: {T: [1, 2, 3]}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+        "simulate: {jobs: {sim: {duration: 60}}}\n"
+    )
+    state = ["--state", str(tmp_path / "state")]
+    played = CliRunner().invoke(main, ["simulate", str(file), *state])
+    assert played.exit_code == 0, played.output
+    told = CliRunner().invoke(main, ["jobs", "last", "--json", *state])
+    rows = json.loads(told.stdout)
+    assert [(row["T"], row["outcome"], row["duration"]) for row in rows] == [
+        (T, "success", 60.0) for T in (1, 2, 3)
+    ]
