@@ -1,30 +1,67 @@
-"""The critical temperature, from the susceptibility's peaks on lattices of two sizes.
+"""The critical temperature, from the susceptibility's peaks on lattices of two sizes; its cost.
 
 Reads ``L-T-SEED.jsonl`` in the current folder. Where the susceptibility of a lattice is highest,
 a parabola through the points says; these peaks approach the critical temperature as 1 / L (its
-exponent nu is 1), so that two sizes are enough to go to the end.
+exponent nu is 1), so that two sizes are enough to go to the end. ``error`` is the standard
+deviation of that when jobs are drawn anew (bootstrap).
+
+``fixed`` are the core-hours of a fixed sweep that has an error as large: nobody knows beforehand
+where the peaks are, so it has all temperatures of the range at the smallest distance, each with as
+many jobs as the one at the peak has here. What a job costs at a temperature that there was none of
+is between what it costs at its neighbours.
 """
 
+import argparse
 import glob
 import json
 from collections import defaultdict
 
 import numpy as np
 
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--core-hours", type=float, default=0.0, help="what the jobs took")
+given = parser.parse_args()
+
+#: By lattice and temperature, for each job the mean susceptibility and the work.
 found: dict = defaultdict(list)
 for name in sorted(glob.glob("*-*-*.jsonl")):
     L, T, _ = name.split("-")
     with open(name) as file:
-        found[int(L), float(T)] += [json.loads(line)["chi"] for line in file]
+        rows = [json.loads(line) for line in file]
+    chi = np.mean([row["chi"] for row in rows])
+    found[int(L), float(T)].append((chi, sum(row["work"] for row in rows)))
 sizes = sorted({L for L, _ in found})
-peaks = []
+
+
+def temperature(draw) -> tuple:
+    """The critical temperature and the peaks, of the jobs that are drawn for each temperature."""
+    peaks = []
+    for size in sizes:
+        points = [
+            (at, np.mean(draw(jobs)[:, 0])) for (of, at), jobs in arrays.items() if of == size
+        ]
+        at, chi = np.array(sorted(points)).T
+        near = np.abs(at - at[chi.argmax()]) < 0.11
+        a, b, _ = np.polyfit(at[near] - 2.3, chi[near], 2)
+        peaks.append(float(2.3 - b / (2 * a)))
+    (small, large), (first, second) = sizes, peaks
+    return (large * second - small * first) / (large - small), peaks
+
+
+arrays = {key: np.array(jobs) for key, jobs in found.items()}
+Tc, peaks = temperature(lambda jobs: jobs)
+random = np.random.default_rng(0)
+drawn = [temperature(lambda jobs: random.choice(jobs, len(jobs)))[0] for _ in range(200)]
+
+fixed = 0.0
 for L in sizes:
-    T, chi = np.array(
-        sorted((T, np.mean(rows)) for (size, T), rows in found.items() if size == L)
-    ).T
-    near = np.abs(T - T[chi.argmax()]) < 0.11
-    a, b, _ = np.polyfit(T[near] - 2.3, chi[near], 2)
-    peaks.append(float(2.3 - b / (2 * a)))
-(small, large), (first, second) = sizes, peaks
-Tc = (large * second - small * first) / (large - small)
-print(json.dumps({"Tc": Tc, **{f"peak_{L}": peak for L, peak in zip(sizes, peaks, strict=True)}}))
+    here = sorted((T, jobs) for (size, T), jobs in arrays.items() if size == L)
+    T = np.array([T for T, _ in here])
+    top = max(here, key=lambda one: one[1][:, 0].mean())[1]
+    grid = np.arange(T[0], T[-1] + 1e-9, np.diff(T).min())
+    work = np.interp(grid, T, [jobs[:, 1].mean() for _, jobs in here])
+    fixed += len(top) * work.sum()
+done = sum(jobs[:, 1].sum() for jobs in arrays.values())
+told = {"Tc": Tc, "error": float(np.std(drawn)), "core_hours": given.core_hours}
+told["fixed"] = float(given.core_hours * fixed / done)
+print(json.dumps({**told, **{f"peak_{L}": peak for L, peak in zip(sizes, peaks, strict=True)}}))
