@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,14 @@ class Server:
         self._process.communicate(timeout=60)
 
 
-@contextlib.contextmanager
-def crowd(server: Server, tokens: Path, kinds: str, connections: int) -> Iterator[dict[str, int]]:
-    """Hostile connections, so many of these kinds, while the block lasts; counts what they did."""
+@contextlib.asynccontextmanager
+async def crowd(
+    server: Server, tokens: Path, kinds: str, connections: int
+) -> AsyncIterator[dict[str, int]]:
+    """Hostile connections, so many of these kinds, while the block lasts; counts what they did.
+
+    Waited for in a thread: honest members that say nothing for 10 s are sent away.
+    """
     did: dict[str, int] = {}
     command = [sys.executable, str(CROWD), str(server.port), str(tokens)]
     command += ["--connections", str(connections), "--kinds", kinds]
@@ -87,13 +92,13 @@ def crowd(server: Server, tokens: Path, kinds: str, connections: int) -> Iterato
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        if process.stdout.readline() != "ready\n":
+        if await asyncio.to_thread(process.stdout.readline) != "ready\n":
             raise SystemExit("the crowd did not begin")
         try:
             yield did
         finally:
             process.stdin.close()
-            did.update(json.loads(process.stdout.read()))
+            did.update(json.loads(await asyncio.to_thread(process.stdout.read)))
 
 
 class Honest:
@@ -206,7 +211,8 @@ async def measure(server: Server, folder: Path, options: argparse.Namespace) -> 
         while at < options.rounds or time.monotonic() < end:
             at += 1
             for kinds, all_of_them in times.items():
-                with crowd(server, folder / "crowd.json", kinds, options.connections) as done:
+                tokens_file = folder / "crowd.json"
+                async with crowd(server, tokens_file, kinds, options.connections) as done:
                     await asyncio.sleep(2)
                     honest.took.clear()
                     before = honest.events
