@@ -227,8 +227,9 @@ def alone(name: str, plugin: Path | None) -> None:
     shutil.copytree(ROOT / tests, folder / tests, ignore=shutil.ignore_patterns("__pycache__"))
     if plugin is not None:
         shutil.copy(plugin / "README.md", folder / tests.parent)
-        if (plugin / "deploy").is_dir():  # manifests, which its tests read
-            shutil.copytree(plugin / "deploy", folder / tests.parent / "deploy")
+        for each in ("deploy", "examples"):  # which its tests read
+            if (plugin / each).is_dir():
+                shutil.copytree(plugin / each, folder / tests.parent / each)
     pytest(name, venv / "bin", folder, "-m", "not checkout", str(tests))
 
 

@@ -65,7 +65,7 @@ class Trouble:
             )
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_an_api_server_in_trouble_delays_and_breaks_nothing(stand: Stand, seed: int) -> None:
     trouble = Trouble(seed)
     stand.start()
