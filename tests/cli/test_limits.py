@@ -1,0 +1,41 @@
+"""A run that its limits end, from the command line: exit code 4, and a resume with more room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+FILE = """
+limits: {jobs: 2}
+jobs: [{name: a, command: "true", count: 4}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+def ensemble(*args: str) -> Result:
+    result = CliRunner().invoke(main, [*args])
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    file = tmp_path / "e.yaml"
+    file.write_text(FILE)
+    first = ensemble("run", "e.yaml", "--executor", "local", "--tag", "t")
+    assert first.exit_code == 4
+    assert "limits.jobs is 2, 2 used; they need 2 more, limits.jobs: 4" in first.output
+    assert "ensemble resume t" in first.output
+    again = ensemble("resume", "t")
+    assert again.exit_code == 4, "nothing has changed"
+    file.write_text(FILE.replace("jobs: 2", "jobs: 4"))
+    more = ensemble("resume", "t", "--accept-changes")
+    assert more.exit_code == 0, more.output
+    assert ensemble("replay", "t").exit_code == 0
