@@ -27,6 +27,7 @@ from ensemble_operator.watch import Operator
 from ensemble_core.testing import wait_until
 
 Object = dict[str, Any]
+_LEFT: list[Any] = []
 QUICK = Settings(resync=5.0, secrets=5.0, ask=0.2)
 
 
@@ -87,7 +88,10 @@ class Running:
         except BaseException as error:
             self.error = None if self.killed else error
         finally:
-            # A loop that was stopped is left as it is: nothing of it is run any more.
+            # A loop that was stopped is left as it is, and kept: nothing of it is run any more, nor
+            # are its coroutines ended when they would be collected.
+            if self.killed:
+                _LEFT.append((loop, asyncio.all_tasks(loop), self.operator))
             self._ready.set()
 
     @property
