@@ -103,6 +103,7 @@ class RunSession:
         stop_first: str | None = None,
         make: Callable[..., Runtime | VirtualRuntime] = Runtime,
         wall: float | None = None,
+        reopened: bool = False,
     ) -> int:
         """Run to the end, or go on with ``engine``; the exit code.
 
@@ -143,6 +144,8 @@ class RunSession:
                 self._narrator.know(record.job, record.files)
         if stop_first is not None:
             runtime.stop_first(stop_first)
+        if reopened and isinstance(runtime, Runtime):
+            runtime.reopened = True
 
         def stop(reason: str, exit_code: int, how: How) -> None:
             ended = runtime.engine.state.ended

@@ -164,6 +164,8 @@ class Runtime:
         self._stop_first: StopRequested | None = None
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
+        #: Whether the run had ended, and goes on because its file was changed.
+        self.reopened = False
         self._names = QueueNames()
         self._next_snapshot = _SNAPSHOT_EVERY
         #: True if the executor wants to hear which jobs it need not remember.
@@ -434,7 +436,7 @@ class Runtime:
         )
         # At the time of the newest event: what happened in the queue meanwhile comes with times of
         # its own, and a backoff or a window is to see those.
-        self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent))
+        self._handle(Resumed(self.engine.state.now, self._guard.resources(), absent, self.reopened))
         lost = [name for name, newest in sought.items() if newest and not found.get(name)]
         lost += [name for name, newest in sought.items() if not newest and name not in found]
         records = self.engine.state.table.records

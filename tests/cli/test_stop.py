@@ -224,3 +224,21 @@ def test_a_run_without_a_journal_ends(folder: Path) -> None:
 def test_a_word_for_on_stop_that_is_none_is_refused(folder: Path) -> None:
     result = ensemble("validate", "e.yaml", "--set", "on_stop=kep", code=2)
     assert "keep" in result.output
+
+
+def test_a_run_that_has_ended_is_opened_again_by_a_change_that_gives_it_something_to_do(
+    folder: Path,
+) -> None:
+    Path("go").touch()
+    ensemble("run", "e.yaml", "--tag", "study")
+    refused = ensemble("resume", "study", "--accept-changes", code=2).output
+    assert "has ended, with exit code 0" in refused
+    Path("e.yaml").write_text(STUDY + "# a remark\n")
+    assert "has ended" in ensemble("resume", "study", "--accept-changes", code=2).output
+    rule = "{id: again, trigger: metric, name: count.work.done, when: '>= 3', "
+    rule += "action: {name: submit, label: last}}"
+    Path("e.yaml").write_text(STUDY.replace("results:\n", f"  - {rule}\nresults:\n"))
+    ensemble("resume", "study", "--accept-changes")
+    assert "last" in ensemble("jobs", "study").output
+    check_whole()
+    assert ensemble("jobs", "study").output.count("\nlast") == 2

@@ -37,6 +37,7 @@ from ensemble_core.journal.requests import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, find, is_own, state_folder
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import Resumed
 
 __all__ = ["resume"]
 
@@ -130,13 +131,16 @@ def _take_up(
         )
     sessions = past.journal.sessions()
     outcome = sessions[-1].outcome if sessions else None
-    if outcome is not None and outcome.get("over"):
-        raise UsageError(
-            f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
-            cause=str(outcome.get("reason") or "") or None,
-            hint="'ensemble run' starts it anew; 'ensemble status' shows how it went",
-            code="run-ended",
-        )
+    over = outcome is not None and bool(outcome.get("over"))
+    ended = UsageError(
+        f"run {past.tag} has ended, with exit code {(outcome or {}).get('exit_code')}",
+        cause=str((outcome or {}).get("reason") or "") or None,
+        hint="'ensemble run' starts it anew; a change of its file that gives it something to do "
+        "opens it again with --accept-changes; 'ensemble status' shows how it went",
+        code="run-ended",
+    )
+    if over and (stop_first is not None or not accept_changes):
+        raise ended
     if not past.journal.texts():
         check_not_lost(past.folder)
         raise UsageError(
@@ -156,6 +160,8 @@ def _take_up(
     about = past.journal.about
     _go_to(str(about.get("cwd", ".")), past.tag)
     changed = None if stop_first is not None else _changed(past, accept_changes)
+    if over and (changed is None or not _something_to_do(past, past.loading(changed))):
+        raise ended
     record = past.registry.lookup("executor", str(past.executor["name"]))
     options = dict(past.executor.get("options", {}))
     told = given_flags(record, options)
@@ -187,7 +193,16 @@ def _take_up(
             engine=recovered.engine,
             stop_first=stop_first,
             wall=wall,
+            reopened=over,
         )
+
+
+def _something_to_do(past: KeptRun, ensemble: Ensemble) -> bool:
+    """True if a run that has ended goes on with this file: tried on an engine of its own."""
+    trial = past.recover(compare=False, pending=False).engine
+    trial.adopt(ensemble)
+    trial.handle(Resumed(trial.state.now, reopened=True))
+    return trial.state.ended is None
 
 
 def _adopt(engine: Engine, ensemble: Ensemble) -> None:
