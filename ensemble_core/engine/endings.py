@@ -104,7 +104,7 @@ class Endings:
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
-        if state.table.emptied or "idle" in rules.occasions:
+        if state.table.emptied or rules.broad_idle:
             state.look_for_end = state.look_for_idle = True
         if state.ended is not None:
             rules.touched.clear()

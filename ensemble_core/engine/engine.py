@@ -56,6 +56,7 @@ from typing import Any
 
 from ensemble_core.engine.attempts import worked_out_result
 from ensemble_core.engine.job_record import JobRecord, Link
+from ensemble_core.engine.known_names import named_fields
 from ensemble_core.engine.occasion import Occasion, Pending
 from ensemble_core.engine.progress import progress_of
 from ensemble_core.engine.rate_limit import HeldJob
@@ -93,6 +94,10 @@ __all__ = ["Engine"]
 _LONGEST_RETRY = 60.0
 #: So many different warnings are remembered for whoever looks at the run later.
 _MOST_WARNINGS = 20
+
+
+#: What rules on ``silent`` and results of groups have to do with.
+_HEEDED = frozenset({"start", "finish", "clean"})
 
 
 class Engine:
@@ -317,7 +322,7 @@ class Engine:
         occasions = state.table.take(record, event)
         if occasions is None:
             return
-        if state.heeds:
+        if state.heeds and event.name in _HEEDED:
             self._heed(record, event, occasions)
         index = state.rules.index
         if state.ended is not None:
@@ -342,7 +347,7 @@ class Engine:
         state = self.state
         if event.name == "start":
             state.silence.begin(record, state.now, state.timers)
-        elif event.name in ("finish", "clean"):
+        else:
             state.silence.end(record)
             source = record.source
             if source is not None and source.result and "job-success" in occasions:
@@ -352,9 +357,11 @@ class Engine:
         self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
     ) -> None:
         state, group = self.state, record.job.group
-        known = state.fields(Occasion(event, record))
+        occasion = Occasion(event, record)
+        names = {name for formula in result.values() for name in formula.names}
+        known = named_fields(names, state.ensemble, occasion)
         for name in record.source.reads if record.source else ():
-            value = state.read_scoped(name, None, Occasion(event, record))
+            value = state.read_scoped(name, None, occasion)
             if value is not None:
                 known[name] = value
         record.index.result, missing = worked_out_result(result, known, state.metric)

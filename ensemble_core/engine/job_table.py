@@ -15,7 +15,7 @@ from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.combinations import combination
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.job_record import Index, JobRecord, Link, Outcome
-from ensemble_core.engine.job_steps import STEPS, exit_code
+from ensemble_core.engine.job_steps import STEPS
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex, Watch
 from ensemble_core.engine.scopes import Reads, Slice, SliceKey, SliceTable, add_read
@@ -539,7 +539,7 @@ class JobTable:
                 touched[watches[counter]] = None
             if counter == "active" and self.gauges.kept:
                 self.gauges.count_active(by)
-        if group.scoped:
+        if group.reads or group.tables:
             index = record.index
             for counter, by in changes:
                 name = _COUNTED[counter]
@@ -643,44 +643,6 @@ class JobTable:
             self._record(group, variable, number, now)
             if scoped:
                 self.sample(record.index, variable, number, now)
-
-    def fields(self, record: JobRecord) -> dict[str, Any]:
-        """Fields of this job and of its end, for conditions."""
-        job = record.job
-        fields: dict[str, Any] = {
-            "job": job.id,
-            "group": job.group,
-            "index": job.index,
-        }
-        if record.queue_id is not None:
-            fields["queue_id"] = record.queue_id
-        if record.started is not None:
-            fields["pending"] = record.started - record.submitted
-        if record.status is not None:
-            fields["status"] = record.status
-            fields["exit_code"] = exit_code(record.status)
-            if record.started is not None and record.finished is not None:
-                fields["duration"] = record.finished - record.started
-        if record.exception is not None:
-            fields["type"] = record.exception
-            fields["note"] = record.note
-        return fields
-
-    @staticmethod
-    def newer_fields(record: JobRecord) -> dict[str, Any]:
-        """The fields that give way to parameters and columns of their names."""
-        job = record.job
-        fields: dict[str, Any] = {"attempt": job.attempt, "replica": job.replica}
-        if record.source is not None:
-            fields["run"] = record.source.run
-        if job.duration:
-            fields["limit"] = job.duration
-        if record.outcome == "success":
-            fields["cause"] = record.cause or "exit"
-        elif record.outcome is not None or record.exception is not None:
-            fields["cause"] = record.why
-        fields.update(record.result)
-        return fields
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

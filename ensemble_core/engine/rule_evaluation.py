@@ -26,8 +26,6 @@ from ensemble_core.model.rules import BoundAction, BoundRule
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
-_UNKNOWN = "without a value"
-
 #: What came of it that a rule was considered. ``fired``; ``condition``: its ``when`` did not hold;
 #: ``no value``: something that its ``when`` speaks of had no value; ``trigger``: the trigger's own
 #: ``match`` said no; ``backoff``: held back by its backoff; ``looks``: its ``when`` has not held at
@@ -203,12 +201,16 @@ class RuleEvaluation:
             return
         state, rule = self.state, rule_state.rule
         one: RuleState | Instance = rule_state
+        scope = occasion.scope
         if rule.each is not None:
-            scope = occasion.scope or _scope(rule, occasion)
+            scope = scope or _scope(rule, occasion)
             if scope is None:  # a job that lacks one of the parameters
                 return
-            occasion = occasion._replace(scope=scope)
-            one = scope.instance(rule_state.key)
+            if self.observer is not None:
+                occasion = occasion._replace(scope=scope)
+            instances = scope.instances
+            found = None if instances is None else instances.get(rule_state.key)
+            one = scope.instance(rule_state.key) if found is None else found
             cut = one.cut == rule_state.edition
             if cut or one.fired >= rule.repetitions:
                 rule_state.passed_over += not cut
@@ -220,8 +222,12 @@ class RuleEvaluation:
         value = rule_state.value
         condition, match = rule.condition, rule.trigger.match
         known: dict[str, Any] | None = None
-        if match is not None or (condition is not None and condition.comparison is None):
-            known = self._known(rule_state, occasion)
+        if match is not None:
+            known = self._known(rule_state, occasion._replace(scope=scope))
+        elif condition is not None and condition.comparison is None:
+            known = state.known(rule, condition.spoken, occasion, scope)
+            if value is not None and "value" in condition.names:
+                known["value"] = value
         try:
             if match is not None and not match(occasion.event, known or {}):
                 rule_state.refused += 1
@@ -233,12 +239,9 @@ class RuleEvaluation:
                     one.holds = 0
                     # What was known says more than a last row in which it was not.
                     if known is not None and (
-                        verdict is False or not rule_state.seen or _UNKNOWN in rule_state.seen
+                        verdict is False or not rule_state.seen or None in rule_state.seen.values()
                     ):
-                        rule_state.seen = ", ".join(
-                            f"{name} {_UNKNOWN}" if value is None else f"{name}={value}"
-                            for name, value in state.spoken_of(condition, known).items()
-                        )
+                        rule_state.seen = state.spoken_of(condition, known)
                     self._tell(
                         rule_state, occasion, "no value" if verdict is None else "condition", known
                     )
@@ -263,6 +266,9 @@ class RuleEvaluation:
         elif state.now < one.not_before:
             self._tell(rule_state, occasion, "backoff", known)
         else:
+            occasion = occasion._replace(scope=scope)
+            if known is not None:
+                known = self._known(rule_state, occasion)
             self._fire(rule_state, one, occasion, known)
 
     def _tell(
@@ -289,7 +295,9 @@ class RuleEvaluation:
                 known[name] = value
         for name in rule_state.rule.reads:
             if name not in known:  # a column of that whole name is meant where there is one
-                value = self.state.read_scoped(name, rule_state.rule.reads_of, occasion)
+                value = self.state.read_scoped(
+                    name, rule_state.rule.reads_of, occasion, occasion.scope
+                )
                 if value is not None:
                     known[name] = value
         return known

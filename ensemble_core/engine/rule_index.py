@@ -9,10 +9,10 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import MetricPath, MetricStore
@@ -64,7 +64,7 @@ class RuleState:
     refused: int = 0
     #: Looks at instances that had fired as often as they may.
     passed_over: int = 0
-    seen: str = ""
+    seen: Mapping[str, Any] | None = None
     cut: bool = False
     #: Why, as people are told.
     why_cut: str = ""
@@ -115,6 +115,14 @@ class RuleState:
     def value(self) -> float | None:
         """Its metric's value when that was last read."""
         return None if self.watch is None else self.watch.last
+
+    @property
+    def last_seen(self) -> str:
+        """``seen`` in words."""
+        return ", ".join(
+            f"{name} without a value" if value is None else f"{name}={value}"
+            for name, value in (self.seen or {}).items()
+        )
 
     @property
     def looked_at(self) -> int:
@@ -248,6 +256,10 @@ def comparison(state: RuleState) -> tuple[str, float]:
     return condition.comparison
 
 
+def _is_broad_idle(rule: BoundRule) -> bool:
+    return rule.each is None and "idle" in rule.trigger.wakes
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RuleIndex:
     """All live rules, by what can wake them.
@@ -262,6 +274,8 @@ class RuleIndex:
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
     gauges: dict[str, Watch] = field(default_factory=dict)
+    #: How many rules wait for a group, or the whole run, to be idle.
+    broad_idle: int = 0
     touched: dict[Watch, None] = field(default_factory=dict)
 
     def watch(self, path: MetricPath) -> Watch:
@@ -285,6 +299,7 @@ class RuleIndex:
             self.watch(path).add(state)
             return
         trigger = state.rule.trigger
+        self.broad_idle += _is_broad_idle(state.rule)
         for name in trigger.wakes:
             by_group = self.occasions.setdefault(name, {})
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
@@ -295,6 +310,7 @@ class RuleIndex:
             state.watch.discard(state)
             return
         trigger = state.rule.trigger
+        self.broad_idle -= _is_broad_idle(state.rule)
         for name in trigger.wakes:
             by_group = self.occasions[name]
             by_group[trigger.group].remove(state)

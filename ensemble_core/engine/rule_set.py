@@ -275,7 +275,7 @@ class RuleSet:
             refused=state.refused,
             passed_over=state.passed_over,
             last_value=state.value,
-            last_seen=state.seen,
+            last_seen=state.last_seen,
             when=rule.condition.text if rule.condition else "",
             enabled=state.enabled,
             state=self._standing(state, woken),

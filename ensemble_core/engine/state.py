@@ -8,11 +8,12 @@ object, encoded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
+from ensemble_core.engine.known_names import all_fields, named_fields
 from ensemble_core.engine.occasion import Occasion, Origin, Pending
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.rule_index import Instance, RuleState
@@ -34,7 +35,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Decision, DisableRule, Log, Resize, Terminate
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
 
@@ -253,7 +253,9 @@ class State:
         ever = sum(counts[name]["submitted"] - counts[name]["repeated"] for name in groups)
         return ever - sum(counts[name]["done"] + counts[name]["lost"] for name in groups), ever
 
-    def read_scoped(self, name: str, group: str | None, occasion: Occasion) -> float | None:
+    def read_scoped(
+        self, name: str, group: str | None, occasion: Occasion, scope: Scope | None = None
+    ) -> float | None:
         """``STAT.NAME`` of the instance's scope, or else of the event's job; or of a group."""
         if group is not None:
             statistic, _, variable = name.partition(".")
@@ -261,7 +263,6 @@ class State:
             if statistic == "variance" and series is not None and series.count < 2:
                 return None  # as of every other scope
             return self.metric(group_path(name, group))
-        scope = occasion.scope
         if scope is None and occasion.record is not None:
             scope = occasion.record.index
         found = None if scope is None else scope.read(name, self.now)
@@ -314,39 +315,31 @@ class State:
 
     def spoken_of(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
         """The fields and metrics that a condition speaks of, with the values they have now."""
-        found = {name: known.get(name) for name in sorted(condition.names)}
+        found = {name: known.get(name) for name in condition.spoken}
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
-    @property
-    def tag(self) -> str:
-        """The run's tag."""
-        group = next(iter(self.ensemble.groups.values()), None)
-        return "" if group is None else group.run
-
     def fields(self, occasion: Occasion) -> dict[str, Any]:
-        """What a condition may speak of: fields of the event and its job, the job's parameters, the
-        columns of an observed row, and the job's result; of one name the first of these."""
-        event, record, own, scope = occasion
-        known: dict[str, Any] = {"run": self.tag}
-        row = type(event) is Observed
-        if record is not None:
-            known.update(self.table.newer_fields(record))
-            if row:
-                known.update(own)
-            known.update(record.job.parameters)
-            known.update(self.table.fields(record))
-        elif isinstance(scope, Slice):
-            known.update(scope.parameters)
-        if isinstance(event, JobEvent):
-            if "cause" in event.context:  # a parameter, or the job's first exception, says more
-                known.update({**event.context, "cause": known.get("cause")})
-            else:
-                known.update(event.context)
-            known["name"] = event.name
-        known["timestamp"] = event.timestamp
-        if not row or record is None:
-            known.update(own)
+        """All that a condition may speak of but ``STAT.NAME`` and what tables and gauges give."""
+        return all_fields(self.ensemble, occasion)
+
+    def known(
+        self, rule: BoundRule, names: Iterable[str], occasion: Occasion, scope: Scope | None
+    ) -> dict[str, Any]:
+        """What a rule, in the instance with this scope, knows of these names."""
+        known = named_fields(names, self.ensemble, occasion)
+        for name in names:
+            if name in known:  # a column of that whole name is meant where there is one
+                continue
+            value = None
+            if name in rule.of_tables:
+                value = self.tables(scope).statistic(name)
+            if value is None and name in rule.of_gauges:
+                value = self.metric(name)
+            if value is None and name in rule.reads:
+                value = self.read_scoped(name, rule.reads_of, occasion, scope)
+            if value is not None:
+                known[name] = value
         return known
 
     # -- what the other parts change ------------------------------------------------------------

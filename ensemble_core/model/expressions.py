@@ -104,6 +104,11 @@ class Formula:
         return None if result is ... else result
 
     @cached_property
+    def spoken(self) -> tuple[str, ...]:
+        """``names`` in order."""
+        return tuple(sorted(self.names))
+
+    @cached_property
     def _quick(self) -> Compiled:
         assert self.tree is not None
         return compiled(self.tree, careful=False)

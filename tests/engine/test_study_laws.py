@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.known_names import all_fields, named_fields
 from ensemble_core.engine.occasion import Occasion
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Slice
@@ -36,7 +37,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.expressions import expression
+from ensemble_core.model.expressions import EVENT_FIELDS, expression
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule, RetryPolicy, Trigger
 from ensemble_core.testing import Story
@@ -285,6 +286,9 @@ class Watched(Story):
 
         def watched_consider(state: RuleState, occasion: Occasion) -> None:
             before = len(self.fired(self.engine.state.out))
+            every = all_fields(self.ensemble, occasion)
+            names = {*every, *EVENT_FIELDS, "x", "T"}
+            assert named_fields(names, self.ensemble, occasion) == every
             if state.rule.trigger.wakes == ("idle",):
                 self.look_at_idle(state, occasion)
             consider(state, occasion)
