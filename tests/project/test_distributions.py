@@ -126,7 +126,11 @@ def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
     (core,) = (line for line in needed if line.startswith("ensemble-core"))
     versions = core.removeprefix("ensemble-core").removeprefix("[service]")
     assert set(versions.strip(" ()").split(",")) == {">=1.0", "<2"}
-    assert re.search(r"^\[ensemble(\.commands)?\]$", read(wheel, "entry_points.txt"), re.M)
+    assert re.search(
+        r"^\[(ensemble|ensemble\.commands|console_scripts)\]$",
+        read(wheel, "entry_points.txt"),
+        re.M,
+    )
 
 
 @needs_uv

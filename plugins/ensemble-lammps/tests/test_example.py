@@ -20,11 +20,23 @@ pytestmark = [
     pytest.mark.skipif(not EXAMPLES.exists(), reason="the project's examples are not here"),
 ]
 
+#: The run's name, which is in its jobs' folders.
+TAG = "told"
+
 
 def started(folder: Path, name: str, *options: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PATH": PATH, "XDG_STATE_HOME": str(folder / "state")}
     return subprocess.Popen(
-        [sys.executable, "-m", "ensemble_core.cli", "run", *options, str(EXAMPLES / name)],
+        [
+            sys.executable,
+            "-m",
+            "ensemble_core.cli",
+            "run",
+            "--tag",
+            TAG,
+            *options,
+            str(EXAMPLES / name),
+        ],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -49,16 +61,16 @@ def test_the_melt_is_steered_by_its_thermo_output(tmp_path: Path) -> None:
     lines = [line.strip() for line in output.splitlines()]
     assert "cancel melt.0" in lines
     assert any(line.startswith("submit cool") for line in lines)
-    hot = (tmp_path / "runs" / "melt" / "0" / "log.lammps").read_text()
+    hot = (tmp_path / "runs" / TAG / "melt" / "0" / "log.lammps").read_text()
     assert "Loop time" not in hot
-    cooled = (tmp_path / "runs" / "cool" / "0" / "log.lammps").read_text()
+    cooled = (tmp_path / "runs" / TAG / "cool" / "0" / "log.lammps").read_text()
     assert "Loop time" in cooled
 
 
 def test_a_link_that_is_killed_goes_on_from_its_last_restart_file(tmp_path: Path) -> None:
     command = "lmp -in {here}/lammps/in.chain -var steps 9000 -var seconds 59 -screen none"
     run = started(tmp_path, "lammps-restart.yaml", "--set", f"jobs.chain.command={command}")
-    folder = tmp_path / "runs" / "chain"
+    folder = tmp_path / "runs" / TAG / "chain"
     deadline = time.monotonic() + 60
     while not (folder / "0" / "chain.b").exists():
         assert run.poll() is None, finished(run)
