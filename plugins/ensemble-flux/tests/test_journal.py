@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Sized
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -539,7 +540,13 @@ def test_a_guest_hears_the_same_of_its_jobs_as_the_owner() -> None:
             told += guest.take(one, places[response["id"]])
             places[response["id"]] += 1
 
-    assert told == [event for event in owner if event.timestamp not in UNWRITTEN]
+    # Where a job of an earlier controller writes is in its jobspec, which a guest is not shown.
+    heard = [
+        replace(event, context={}) if event.name == "start" else event
+        for event in owner
+        if event.timestamp not in UNWRITTEN
+    ]
+    assert told == heard
 
 
 def test_a_guest_whose_watch_begins_anew_hears_nothing_twice() -> None:

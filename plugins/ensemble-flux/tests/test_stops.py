@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "stops.py"
 
 
+@pytest.mark.checkout
+@pytest.mark.timeout(550)
 def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
     instance: Any, tmp_path: Path
 ) -> None:

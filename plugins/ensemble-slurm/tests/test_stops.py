@@ -14,6 +14,7 @@ import pytest
 STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "stops.py"
 
 
+@pytest.mark.checkout
 @pytest.mark.timeout(550)
 def test_a_run_that_is_stopped_at_random_has_the_tables_of_one_that_is_not(
     cluster: Any, tmp_path: Path
