@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -117,16 +117,15 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 class Claim:
     """What an attempt that was handed on and has not ended may take yet: ``seconds`` of each of its
     ``weights``; ``None`` while it waits and has no time limit. ``until`` is when it will have
-    taken them, once it runs; ``late`` that this is past."""
+    taken them, once it runs."""
 
-    __slots__ = ("group", "late", "seconds", "until", "weights")
+    __slots__ = ("group", "seconds", "until", "weights")
 
     def __init__(self, job: Job) -> None:
         self.group = job.group
         self.weights = _weights(job)
         self.seconds = job.duration or None
         self.until: float | None = None
-        self.late = False
 
 
 class Budget:
@@ -152,7 +151,8 @@ class Budget:
         #: each, and how many attempts, wait in groups whose mean says for how long.
         self._waiting = [0.0, 0.0, 0.0]
         self._waiting_by_mean: dict[str, list[int]] = {}
-        #: Of those that run and are not late: how much of each, and the sum of when they end.
+        #: Of those that run: how much of each, and the sum of when they end; and, as a heap, when
+        #: each ends, with some that have.
         self._running = [0.0, 0.0, 0.0]
         self._ends = [0.0, 0.0, 0.0]
         self._line: list[tuple[float, str]] = []
@@ -192,11 +192,19 @@ class Budget:
         self._under_way[claim.group] -= 1
         if claim.until is None:
             self._wait(claim, -1)
-        elif not claim.late:
+        else:
             self._run(claim, claim.until, -1)
+            self._tidy()
         if not self._claims:  # nor is what rounding left of the sums
             self._waiting, self._running, self._ends = ([0.0, 0.0, 0.0] for _ in range(3))
             self._line.clear()
+
+    def _tidy(self) -> None:
+        """Keep few of those that have ended in the heap."""
+        if len(self._line) > 2 * len(self._claims) + 16:
+            claims = self._claims.items()
+            self._line = [(one.until, job) for job, one in claims if one.until is not None]
+            heapq.heapify(self._line)
 
     def _wait(self, claim: Claim, by: int) -> None:
         if claim.seconds is not None:
@@ -217,23 +225,35 @@ class Budget:
     # -- what may be asked ---------------------------------------------------------------------
 
     def committed(self, now: float) -> tuple[float, ...]:
-        """What is claimed by now of each of ``RESOURCES``, in hours."""
-        time, line = now - (self._usage.since or 0.0), self._line
-        while line and line[0][0] <= time:
-            until, job = heapq.heappop(line)
-            claim = self._claims.get(job)
-            if claim is not None:
-                claim.late = True
-                self._run(claim, until, -1)
+        """What is claimed by now of each of ``RESOURCES``, in hours. To ask changes nothing: not
+        even what rounding makes of the sums may hang on who looks at a run, and when."""
+        time = now - (self._usage.since or 0.0)
+        running, ends = [*self._running], [*self._ends]
+        for claim, until in self._late(time):
+            for at, weight in enumerate(claim.weights):
+                running[at] -= weight
+                ends[at] -= weight * until
         sums = [
-            waiting + max(0.0, ends - time * running)
-            for waiting, ends, running in zip(self._waiting, self._ends, self._running, strict=True)
+            waiting + max(0.0, end - time * number)
+            for waiting, end, number in zip(self._waiting, ends, running, strict=True)
         ]
         for group, weights in self._waiting_by_mean.items():
             mean = self._metrics.mean(group, "duration") or 0.0
             for at in range(len(sums)):
                 sums[at] += weights[at] * mean
         return tuple(seconds / _HOUR for seconds in sums)
+
+    def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
+        """The claims that have taken all that they claimed, and run on, with when that was."""
+        line, places = self._line, [0]
+        while places:
+            at = places.pop()
+            if at < len(line) and line[at][0] <= time:
+                until, job = line[at]
+                claim = self._claims.get(job)
+                if claim is not None and claim.until == until:
+                    yield claim, until
+                places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
         """What is used by now of what is limited by this name, and what is committed."""
