@@ -15,7 +15,7 @@ function needs beyond that, it imports when it is called.
   ``JournalError``.
 - **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
   error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
-  files of a plugin's own. ``parse_duration`` reads ``5m``.
+  files of a plugin's own. ``parse_duration`` reads a length of time.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
   ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,

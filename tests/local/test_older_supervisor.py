@@ -105,7 +105,7 @@ def test_a_job_has_no_field_that_a_supervisor_of_version_1_0_would_be_sent_in_va
     that it refuses, and let the ledger's reader take both versions. (What it passes over without
     harm: a job's numbers that its id has too, of which it would set ENSEMBLE_ATTEMPT.)"""
     everything: dict[str, Any] = dict.fromkeys(JOB_FIELDS, "x")
-    harmless = {"replica", "attempt"}
+    harmless = {"replica", "attempt", "requeued"}
     assert FIELDS_OF_1_0.issuperset(encode_job(Job(**everything)).keys() - harmless)
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ensemble_core.cli.main import main
 
-STUDY = Path(__file__).parents[1] / "exercise" / "study.yaml"
+STUDY = Path(__file__).parents[1] / "examples" / "exercise.yaml"
 
 
 @pytest.fixture(scope="module")
