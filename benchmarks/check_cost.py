@@ -1,4 +1,4 @@
-"""What the checks on the way in cost: this checkout against the one before them, in pairs.
+"""Benchmark of the checks on the way in: this checkout against the one before them, in pairs.
 
 Events a second from a member through the service to its run (``service_rate.py``), and jobs a
 second of the local executor (``local_rate.py``), each in a process of its own, by turns with the
@@ -58,7 +58,7 @@ def jobs(count: int) -> tuple[float, float]:
 
 
 def measure(what: str, tree: Path) -> tuple[float, float]:
-    """What a process that has its packages from this tree measures."""
+    """Figures that a process with its packages from this tree measures."""
     paths = [str(tree / package) for package in PACKAGES]
     command = [sys.executable, __file__, "--measure", what]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -89,7 +89,7 @@ class EnsembleRun:
 
     @property
     def exit_code(self) -> int | None:
-        """What the command line would have exited with; ``None`` while the run goes on."""
+        """The exit code of the command line; ``None`` while the run goes on."""
         if self._task is not None:
             outcome = self._task.outcome
             return None if outcome is None else outcome.exit_code
@@ -321,7 +321,7 @@ class EnsembleRun:
     # -- inside ----------------------------------------------------------------------------------
 
     def _ask(self, function: Callable[[Engine], _T]) -> _T:
-        """What a function finds in the engine: that of the run, or one made of its journal."""
+        """The result of a function of the engine: the run's own, or one made of its journal."""
         task = self._task
         if task is not None:
             if task.done.is_set():

@@ -48,7 +48,7 @@ class Source:
 
 
 def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
-    """What is to be run. Raises :class:`UsageError` for what is neither a file nor a mapping of
+    """The ensemble to be run. Raises :class:`UsageError` for what is neither a file nor a mapping of
     plain data and callables."""
     if isinstance(given, (str, os.PathLike)):
         return Source(read(given), os.fspath(given), program)
@@ -96,7 +96,7 @@ class _Callables:
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def custom(self, value: Any) -> None:
-        """What stands under ``custom``: a function, several, or several by name."""
+        """The functions under ``custom``: one, several, or several by name."""
         if isinstance(value, Mapping):
             for name, function in value.items():
                 self.add("functions", function, ("custom", name), str(name))

@@ -98,7 +98,7 @@ class KeptRun:
 
     @property
     def program(self) -> Program:
-        """What a Python program gave the run; names only, where this is another program."""
+        """Objects that a Python program gave the run; names only, where this is another program."""
         from ensemble_core.plugin.program import Program
 
         if self._program is None:

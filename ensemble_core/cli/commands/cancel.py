@@ -116,7 +116,7 @@ def cancel(
 
 
 def user() -> str:
-    """Who asks, as the run's controller tells it."""
+    """Name of the user who asks, as the run's controller tells it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
