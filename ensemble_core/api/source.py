@@ -48,8 +48,8 @@ class Source:
 
 
 def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Program) -> Source:
-    """The ensemble to be run. Raises :class:`UsageError` for what is neither a file nor a mapping of
-    plain data and callables."""
+    """The ensemble to be run. Raises :class:`UsageError` for what is neither a file nor a mapping
+    of plain data and callables."""
     if isinstance(given, (str, os.PathLike)):
         return Source(read(given), os.fspath(given), program)
     if not isinstance(given, Mapping):
