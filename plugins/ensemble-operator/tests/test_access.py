@@ -49,8 +49,6 @@ def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
         for subject in each.get("subjects", ()):
             subject["namespace"] = "default"
         store.create(kind, "default", each)
-    asked: set[tuple[str, str]] = set()
-    refused: list[str] = []
     token = stand.cluster.access.token(USER)
     stand.start(token=token, lease="default")
 
@@ -125,9 +123,14 @@ def test_the_role_allows_a_whole_life_and_nothing_more(stand: Stand) -> None:
     for job in ("one-a", "one-1"):
         stand.player.end("default", job)
     stand.until(lambda: not {"one", "both", "kept", "last"} & set(stand.names("Ensemble")))
-    # The same Event once more counts.
-    asked = {(verb, what) for who, verb, what, _ in stand.cluster.access.allowed if who == USER}
-    assert not refused
+
+    def requests() -> set[tuple[str, str]]:
+        allowed = stand.cluster.access.allowed
+        return {(verb, what) for who, verb, what, _ in allowed if who == USER}
+
+    # A quick machine has come here before the Lease was renewed for the first time.
+    stand.until(lambda: ("patch", "leases") in requests())
+    asked = requests()
     role = next(each for each in documents("access.yaml") if each["kind"] == "Role")
     granted = {
         (verb, what)
