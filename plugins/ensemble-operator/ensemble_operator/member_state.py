@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["PodState", "first_pod", "pod_state", "trouble_of"]
+__all__ = ["PodState", "first_pod", "lost_before", "pod_state", "trouble_of"]
 
 Object = Mapping[str, Any]
 
@@ -32,16 +32,35 @@ class PodState:
     started: str = ""
 
 
-def first_pod(pods: Iterable[Object], job: str) -> Object | None:
-    """The newest pod of index 0 of a Job; one that is being deleted only if there is no other."""
-    mine = [
+def _first_pods(pods: Iterable[Object], job: str) -> list[Object]:
+    """All pods of index 0 of a Job."""
+    return [
         pod
         for pod in pods
         if (pod["metadata"].get("labels") or {}).get("job-name") == job
         and (pod["metadata"].get("labels") or {}).get(_INDEX, "0") == "0"
     ]
+
+
+def lost_before(
+    pods: Iterable[Object], name: str, job: Object | None, container: str
+) -> PodState | None:
+    """The pod of index 0 in which a run of this Job was lost, if there is one: the Job may have
+    made another by now, which began the run from its beginning."""
+    own = None if job is None else job["metadata"].get("uid")
+    for pod in _first_pods(pods, name):
+        owners = pod["metadata"].get("ownerReferences") or ()
+        if own is not None and any(each.get("uid") == own for each in owners):
+            state = pod_state(pod, container)
+            if state.phase == "lost":
+                return state
+    return None
+
+
+def first_pod(pods: Iterable[Object], job: str) -> Object | None:
+    """The newest pod of index 0 of a Job; one that is being deleted only if there is no other."""
     return max(
-        mine,
+        _first_pods(pods, job),
         key=lambda pod: (
             "deletionTimestamp" not in pod["metadata"],
             pod["metadata"].get("creationTimestamp", ""),

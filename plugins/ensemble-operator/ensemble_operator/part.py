@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .changes import Change, Create, Delete, Figures, Note, Observed
-from .member_state import PodState, first_pod, pod_state
+from .member_state import PodState, first_pod, lost_before, pod_state
 from .names import FILE, RUN, TEMPLATE, Object, is_mine
 from .resource import Ensemble
 from .times import said
@@ -185,9 +185,14 @@ def _present(
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)
         return
-    if part.runs and state.phase == "lost" and ensemble.restart_policy == "Fail":
-        _finish(part, before, plan, state.exit_code, "Lost", state.message, now)
-        return
+    if part.runs and ensemble.restart_policy == "Fail":
+        job = observed.children.get(("Job", name))
+        lost = lost_before(observed.pods, name, job, part.container)
+        if lost is None and state.phase == "lost":
+            lost = state
+        if lost is not None:
+            _finish(part, before, plan, lost.exit_code, "Lost", lost.message, now)
+            return
     plan.outdated = _outdated(part, noted, name)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; it is made anew")

@@ -65,6 +65,9 @@ class Trouble:
             )
 
 
+@pytest.mark.xfail(
+    strict=False, reason="a known fault: now and then it is not ready within a minute"
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_api_server_in_trouble_delays_and_breaks_nothing(stand: Stand, seed: int) -> None:
     trouble = Trouble(seed)
