@@ -210,7 +210,7 @@ _RULES = _options(
 
 @hookimpl
 def ensemble_actions() -> Iterable[ActionPlugin]:
-    """What a rule can do without any further plugin."""
+    """The built-in actions: what a rule can do without a plugin."""
     yield ActionPlugin(
         name="submit",
         summary="submit a job group",

@@ -78,7 +78,7 @@ def interesting(event: Event) -> bool:
 
 
 def describe_status(status: object) -> str:
-    """What a wait status says: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
+    """A wait status in words: ``exit code 3``, ``killed by SIGKILL (exit code 137)``."""
     if not isinstance(status, int) or isinstance(status, bool):
         return "failed"
     if os.WIFSIGNALED(status):

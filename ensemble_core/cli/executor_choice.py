@@ -131,7 +131,7 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
 
 @contextlib.contextmanager
 def _options_of(kind: str, name: str) -> Iterator[None]:
-    """What a plugin raises while it is built is about its options."""
+    """Reports an error that a plugin raises while it is built as an error of its options."""
     try:
         yield
     except (ValueError, TypeError) as error:

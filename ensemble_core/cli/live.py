@@ -60,7 +60,7 @@ class LiveTable:
         self._began = self._clock()
 
     def erase(self) -> str:
-        """What takes the last frame away and leaves the cursor where it began."""
+        """The escape sequence that removes the last frame and puts the cursor where it began."""
         height = self._height(self._size().columns)
         self._lengths = []
         return f"\r\x1b[{height}A\x1b[J" if height else ""
@@ -71,7 +71,7 @@ class LiveTable:
         return "".join(f"{line}\n" for line in lines)
 
     def refresh(self) -> str:
-        """What turns the last frame into the next one, without a moment of emptiness."""
+        """The escape sequences that turn the last frame into the next one without flicker."""
         columns = self._size().columns
         if columns != self._columns or not self._lengths:
             return self.erase() + self.draw()

@@ -51,7 +51,7 @@ class EnsembleGroup(CommandGroup):
     """The core's commands, imported when they are called, and those of plugins."""
 
     def commands_of_plugins(self) -> dict[str, str]:
-        """What ``--help`` says of each; of a name that several claim, by whom."""
+        """The plugins' commands with their help texts; where several claim a name, who they are."""
         from ensemble_core.cli.plugin_commands import find_commands, summary_of
 
         found = find_commands(COMMANDS)

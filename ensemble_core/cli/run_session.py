@@ -195,7 +195,7 @@ class RunSession:
         return outcome.exit_code
 
     def _asked(self, engine: Engine) -> list[str]:
-        """What the summary was asked to show beside itself."""
+        """The tables and figures that were asked for with the summary."""
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines

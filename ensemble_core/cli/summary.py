@@ -192,7 +192,7 @@ def progress_text(progress: Progress) -> str:
 
 
 def cost_text(progress: Progress) -> str:
-    """What a run has cost: core-hours, and whatever else is limited, with the limit."""
+    """The cost of a run: core-hours, and whatever else is limited, with the limit."""
     parts = []
     for name in RESOURCES:
         used, most = progress.used.get(name, 0.0), progress.limits.get(name)

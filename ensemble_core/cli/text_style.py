@@ -48,7 +48,7 @@ _CONTROL = {
 
 
 class TextStyle(NamedTuple):
-    """What one stream can show: ``color``, and characters beyond ASCII (``unicode``)."""
+    """The abilities of one stream: ``color``, and characters beyond ASCII (``unicode``)."""
 
     color: bool = False
     unicode: bool = False

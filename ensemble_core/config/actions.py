@@ -33,7 +33,7 @@ ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
 
 
 class Occasion(NamedTuple):
-    """What an action may count on when its rule fires.
+    """The context in which a rule's action is checked: what it may count on when the rule fires.
 
     ``trigger`` is for messages. ``job`` says whether the event can have a job of ours. ``names``
     are the event's fields, ``None`` if they cannot be known; ``own`` those that it has whatever is

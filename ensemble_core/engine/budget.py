@@ -36,7 +36,7 @@ def _weights(job: Job) -> tuple[int, int, int]:
 
 
 class Usage:
-    """What the attempts of a run have taken. Times are from ``since``, the first start.
+    """The time that the attempts of a run have used. Times are from ``since``, the first start.
 
     ``ended`` are the seconds of those that ended, by nodes, tasks, cores and GPUs per task. What
     those take that run is found by looking at each, until somebody asks often: then it is
@@ -97,7 +97,7 @@ class Usage:
         return sum(max(0.0, number * now - starts) for number, starts in self._runs().values())
 
     def hours(self, now: float) -> tuple[float, ...]:
-        """What was used by now of each of ``RESOURCES``, in hours."""
+        """The use so far of each of ``RESOURCES``, in hours."""
         seconds = dict(self.ended)
         now -= self.since or 0.0
         for size, (number, starts) in self._runs().items():
@@ -115,9 +115,9 @@ def _size(job: Job) -> tuple[int, int, int, int]:
 
 
 class Claim:
-    """What an attempt that was handed on and has not ended may take yet: ``seconds`` of each of its
-    ``weights``; ``None`` while it waits and has no time limit. ``until`` is when it will have
-    taken them, once it runs."""
+    """The time that an attempt which was handed on and has not ended may still use: ``seconds`` of
+    each of its ``weights``; ``None`` while it waits and has no time limit. ``until`` is the time at
+    which it will have used them, once it runs."""
 
     __slots__ = ("group", "seconds", "until", "weights")
 
@@ -225,8 +225,8 @@ class Budget:
     # -- what may be asked ---------------------------------------------------------------------
 
     def committed(self, now: float) -> tuple[float, ...]:
-        """What is claimed by now of each of ``RESOURCES``, in hours. To ask changes nothing: not
-        even what rounding makes of the sums may hang on who looks at a run, and when."""
+        """The claims so far on each of ``RESOURCES``, in hours. A pure query: not even the rounding
+        of the sums may depend on who looks at a run, and when."""
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]
         for claim, until in self._late(time):
@@ -256,7 +256,8 @@ class Budget:
                 places += (2 * at + 1, 2 * at + 2)
 
     def standing(self, name: str, now: float) -> tuple[float, float]:
-        """What is used by now of what is limited by this name, and what is committed."""
+        """The use so far of the resource with this limit's name, and what is committed of it, in
+        hours."""
         if name == JOBS:
             return self.handed, 0.0
         at = RESOURCES.index(name)
@@ -309,8 +310,8 @@ class Budget:
         return None
 
     def needed(self, held: Iterable[Job], now: float) -> dict[str, tuple[float, bool]]:
-        """What each limit must be at least so that these jobs may all go, and whether that is all:
-        of groups without a time limit or a mean nobody knows yet how long they run."""
+        """The least value of each limit with which these jobs may all go, and whether that is all:
+        of groups without a time limit or a mean, nobody knows yet how long they run."""
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
         for name in self.limits:

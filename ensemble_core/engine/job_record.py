@@ -104,7 +104,7 @@ class JobRecord:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """What the group's ``result`` gave at its success."""
+        """The values of the group's ``result`` at the job's success."""
         return NOTHING if self.kept is None else self.kept.result
 
     @property
@@ -130,8 +130,8 @@ class JobRecord:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Index(Scope):
-    """What is kept of a job with all its attempts, until the last is over and none is to come. Of
-    most jobs that is nothing, and they have none.
+    """A job with all its attempts, kept until the last is over and none is to come. Most jobs need
+    none of this, and have no index.
 
     ``record`` is the newest attempt. The statistics are over the attempt's rows, or over those of
     the chain that it continues.

@@ -47,7 +47,7 @@ _STATE_OCCASION = {
 
 
 class Step(NamedTuple):
-    """What an event of one name does to a job.
+    """The change that an event of one name makes to a job.
 
     ``once`` is its bit, if a job has it only once; ``changes`` says that the record changes beside
     its state; ``state`` is the one that it leads to (0: none). It makes the occasions ``moving``

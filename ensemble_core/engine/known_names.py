@@ -63,7 +63,7 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
 
 
 def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
-    """Those of :func:`all_fields` that have these names."""
+    """The fields of :func:`all_fields` that have these names."""
     event, record, own, scope = occasion
     first, row = own, NOTHING
     if record is not None and type(event) is Observed:
@@ -107,7 +107,7 @@ def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -
 
 
 def _of_job(record: JobRecord) -> dict[str, Any]:
-    """What a condition may know of this job and of its end."""
+    """The fields that a condition may read of this job and of its end."""
     job = record.job
     fields: dict[str, Any] = {"job": job.id, "group": job.group, "index": job.index}
     if record.queue_id is not None:

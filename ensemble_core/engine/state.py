@@ -326,7 +326,7 @@ class State:
     def known(
         self, rule: BoundRule, names: Iterable[str], occasion: Occasion, scope: Scope | None
     ) -> dict[str, Any]:
-        """What a rule, in the instance with this scope, knows of these names."""
+        """The values of these names for a rule, in the instance with this scope."""
         known = named_fields(names, self.ensemble, occasion)
         for name in names:
             if name in known:  # a column of that whole name is meant where there is one

@@ -24,7 +24,7 @@ class _Stranger:
 
 
 class Strangers:
-    """What is derived of other people's jobs, for rules that see the whole queue.
+    """Figures of other users' jobs, for rules that see the whole queue.
 
     Nothing of a job is kept once it is over, and nothing at all while no rule asks.
     """

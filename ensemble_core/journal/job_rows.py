@@ -147,7 +147,7 @@ class JobRowWriter:
         self._new: dict[Layout, int] = {}
 
     def statements(self, rows: Sequence[JobRow]) -> list[tuple[str, Sequence[object]]]:
-        """What writes these rows: to be executed in one transaction."""
+        """The SQL statements that write these rows, to be executed in one transaction."""
         self._new = {}
         values: list[object] = []
         for row in rows:

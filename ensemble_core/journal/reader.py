@@ -133,7 +133,7 @@ class Snapshot:
 
 
 def _text(seq: int, file: str, text: str, given: Any) -> Text:
-    """What :meth:`Text.given` wrote, read back."""
+    """A :class:`Text` from what :meth:`Text.given` wrote."""
     if isinstance(given, dict):
         return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
     return Text(seq, file, text, tuple(given), {})
@@ -149,7 +149,7 @@ def storable(name: str) -> str | bytes:
 
 
 def words(error: BaseException, path: Path) -> JournalError:
-    """What SQLite or the system says of a journal, as an error that says what to do."""
+    """An error of SQLite or of the system about a journal, with what to do."""
     text = str(error)
     name = getattr(error, "sqlite_errorname", "")
     if isinstance(error, OSError):

@@ -29,7 +29,7 @@ Loading = Callable[[Text], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
-    """What can read a snapshot: the format and the versions of everything that is in one."""
+    """The key of the readers of a snapshot: the format and the versions of everything in it."""
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])
 

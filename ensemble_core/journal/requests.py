@@ -94,7 +94,7 @@ def _read_answer(path: Path) -> list[dict[str, Any]]:
 
 
 def forget_requests(folder: Path) -> None:
-    """What an earlier controller was asked is not to be done by a later one."""
+    """Removes the requests to an earlier controller, so that a later one does not act on them."""
     with contextlib.suppress(OSError):
         for path in (folder / _FOLDER).iterdir():
             path.unlink(missing_ok=True)

@@ -216,7 +216,8 @@ class Lock:
             self._descriptor = None
 
     def holder(self) -> Mapping[str, Any] | None:
-        """What the lock says of who has it, or had it when it was killed."""
+        """The lock's record of its holder, present or (after a kill) last; ``None`` where there is
+        none."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -270,12 +271,12 @@ class Lock:
 
 
 def stop_asked(folder: Path) -> str | None:
-    """Who asked this run's controller to cancel the run, if somebody did."""
+    """The user who asked this run's controller to cancel the run, or ``None``."""
     return _asked(folder / STOP)
 
 
 def halt_asked(folder: Path) -> str | None:
-    """Who asked this run's controller to stop until a resume, if somebody did."""
+    """The user who asked this run's controller to stop until a resume, or ``None``."""
     return _asked(folder / HALT)
 
 
@@ -325,7 +326,7 @@ class RunInfo:
 
 
 def look(folder: Path) -> RunInfo:
-    """What a run's folder tells of it without reading its history."""
+    """The state of a run as its folder shows it, without reading its history."""
     controller = Lock(folder).controller()
     try:
         with Journal(folder / NAME) as journal:

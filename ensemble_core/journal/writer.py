@@ -351,7 +351,7 @@ class JournalWriter:
 
 
 def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
-    """What writes rows of jobs; ``None`` for a journal that was begun before there were any."""
+    """The writer of job rows; ``None`` for a journal that was begun before there were any."""
     if not connection.execute(HAS_ROWS).fetchone()[0]:
         return None
     known = connection.execute("SELECT layout, number FROM job_layouts")

@@ -122,7 +122,7 @@ class EventLog:
 
     @property
     def unpublished(self) -> bool:
-        """Whether something was told that :meth:`publish` has not handed on."""
+        """True if something was told that :meth:`publish` has not handed on."""
         return bool(self._lines)
 
     def publish(self) -> None:

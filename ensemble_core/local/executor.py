@@ -217,7 +217,7 @@ class LocalExecutor(Executor):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """Who interrupts a run on this machine wants its processors back."""
+        """``cancel``: a user who interrupts a run on this machine wants its processors back."""
         return "cancel"
 
     def forget(self, jobs: Sequence[str]) -> None:

@@ -373,7 +373,7 @@ class Launcher:
         return fd
 
     def _written_since(self, path: str) -> bool:
-        """Whether a file was written during this run before this supervisor was there to know."""
+        """True if a file was written during this run before this supervisor was there to know."""
         if self._began is None:
             return False
         try:

@@ -49,7 +49,7 @@ _REQUESTS = 1000
 
 
 def boot() -> str:
-    """What tells this start of the machine from others; empty where that is not known."""
+    """The boot id of this machine, which changes at each start; empty where it is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -276,7 +276,7 @@ class Ledger:
         self.keep()
 
     def keep(self) -> None:
-        """What was added so far is to outlive a power cut before it is told."""
+        """Makes the lines so far durable: they outlive a power cut from here on."""
         self._to_keep = True
 
     def flush(self, newest: float = 0.0, *, telling: bool = False) -> bool:

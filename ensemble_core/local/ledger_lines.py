@@ -12,7 +12,7 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """What the ledger tells of a job that is not over.
+    """A job that is not over, as the ledger tells of it.
 
     ``launched`` says that its processes were about to be spawned or were; ``pids`` were its tasks
     when the machine had been up for ``up`` seconds; ``newest`` is when its newest event was.
@@ -65,7 +65,7 @@ def checked(raw: bytes, plain: bool) -> bytes:
 
 
 def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
-    """Whether a line is of a wanted job, and of an event after the time given."""
+    """True if a line is of a wanted job, and of an event after the time given."""
     try:
         text = raw.decode("ascii")
         name = line_job(text)

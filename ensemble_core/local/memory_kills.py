@@ -50,7 +50,7 @@ class MemoryKills:
                 break
 
     def happened(self) -> bool:
-        """Whether the kernel has killed a process for want of memory since this was last asked, or
+        """True if the kernel has killed a process for want of memory since this was last asked, or
         a moment before that."""
         if self._path is None:
             return False

@@ -113,7 +113,7 @@ def encode_value(name: str, key: str, value: int) -> str:
 
 
 def _plain(value: object) -> str:
-    """What contexts mostly hold, without the cost of an encoder for each."""
+    """A value as JSON, without the cost of an encoder for the types that contexts mostly hold."""
     kind = type(value)
     if kind is str:
         return _quote(cast(str, value))

@@ -34,7 +34,7 @@ BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """What the queue needs of an entry. ``over`` says that it is not to be started any more."""
+    """An entry of the queue. ``over`` says that it is not to be started any more."""
 
     job: Job
     number: int
@@ -43,8 +43,8 @@ class Waiting(Protocol):
 
 
 class Holder(Protocol):
-    """What the queue needs of a running job; ``ends`` is the monotonic time by which it must be
-    over, or ``None``."""
+    """A running job, as the queue sees it; ``ends`` is the monotonic time by which it must be over,
+    or ``None``."""
 
     job: Job
     ends: float | None
@@ -63,7 +63,7 @@ class Queue:
         self._lines: dict[_Shape, deque[Waiting]] = {}
 
     def __bool__(self) -> bool:
-        """Whether jobs wait that may start some time."""
+        """True if jobs wait that may start some time."""
         return bool(self._lines)
 
     def add(self, entry: Waiting) -> None:

@@ -50,7 +50,7 @@ def past_records(ledger: Ledger) -> Iterator[tuple[JobRecord, LedgerJob]]:
 
 
 def why_lost(ledger: Ledger, what: LedgerJob) -> str:
-    """What to tell of a job that is inherited once nothing of it is left."""
+    """The message for an inherited job once nothing of it is left."""
     if ledger.rebooted:
         note = "the machine was restarted while the job ran"
     elif what.data is None:

@@ -85,12 +85,12 @@ class RequestHandler:
 
     @property
     def waiting(self) -> bool:
-        """Whether something was asked for that is not worked in yet."""
+        """True if something was asked for that is not worked in yet."""
         return bool(self._arrivals or self._requests)
 
     @property
     def taking_in(self) -> bool:
-        """Whether jobs were submitted that are not in the queue yet."""
+        """True if jobs were submitted that are not in the queue yet."""
         return bool(self._arrivals)
 
     def adopt(self, record: JobRecord) -> None:

@@ -117,7 +117,7 @@ class Slots:
         return max(0, self.size - self.used)
 
     def fits(self, cores: int, gpus: int) -> bool:
-        """Whether a job of this shape could start now."""
+        """True if a job of this shape could start now."""
         return cores <= self.size - self.used and gpus <= len(self.free_gpus)
 
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:

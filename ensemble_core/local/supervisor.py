@@ -355,7 +355,7 @@ def _alone() -> socket.socket:
 
 
 def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
-    """What the first controller says; ``None`` where it is gone already."""
+    """The first message of the controller; ``None`` where it is gone already."""
     sock.settimeout(_PATIENCE)
     try:
         while True:

@@ -271,7 +271,8 @@ class SupervisorClient:
         return f"jobs that still run have ENSEMBLE_RUN={self._run.tag} in their environment"
 
     def _send(self, text: bytes) -> bool:
-        """Whether it was sent whole; the supervisor passes over what was sent in part."""
+        """Sends a text. True if it was sent whole; the supervisor passes over what was sent in
+        part."""
         if self.lost is not None:
             return False
         try:

@@ -121,12 +121,12 @@ class SupervisorLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether there are jobs that are not over, or requests."""
+        """True if there are jobs that are not over, or requests."""
         return bool(self.active.records) or self.waiting
 
     @property
     def waiting(self) -> bool:
-        """Whether something was asked for that is not worked in yet."""
+        """True if something was asked for that is not worked in yet."""
         return self._requests.waiting
 
     @property

@@ -62,7 +62,7 @@ class StatisticSpec:
         return self.plugin, self.name.rpartition(":")[2]
 
     def fault(self) -> Exception | None:
-        """What building one raises; ``None`` where it can be built."""
+        """The error that building one raises; ``None`` where it can be built."""
         try:
             _Cell(self)
         except Exception as error:  # a plugin's code, whatever it raises
@@ -231,7 +231,7 @@ class Series:
         return None if statistic == "variance" and self.count < 2 else self.get(statistic, now)
 
     def reader(self, statistic: str) -> Callable[[float], float | None]:
-        """What gives this statistic's value at a time, with the finding done once."""
+        """A function that gives this statistic's value at a time; the look-up is done once."""
         return partial(self.read, self._cells[statistic])
 
     def read(self, cell: _Cell, now: float) -> float | None:
@@ -280,8 +280,8 @@ class Series:
             return None
 
     def states(self, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
-        """What values made of each statistic. Raises :class:`NoState`, which names the one whose
-        state cannot be told."""
+        """The state of each statistic. Raises :class:`NoState`, which names the one whose state
+        cannot be told."""
         states = {}
         for name, cell in self._cells.items():
             if not cell.broken:

@@ -42,8 +42,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
-    """What Python itself would copy of an object: what it was made with, and its state: attributes
-    by name, or what it says itself."""
+    """The parts of an object that Python itself would copy: its constructor's arguments and its
+    state (attributes by name, or what ``__getstate__`` gives)."""
     cls = type(statistic)
     made, arguments, state, items, pairs = (*statistic.__reduce_ex__(2), None, None, None)[:5]
     if made is not copyreg.__newobj__ or items or pairs:  # type: ignore[attr-defined]
@@ -55,8 +55,8 @@ def _kept(statistic: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def state_of(statistic: Any, fresh: Any) -> Any:
-    """What ``statistic`` has become since it was as ``fresh``, which was built a moment ago, as
-    plain data. Raises :class:`NoState`, and whatever the objects raise."""
+    """The state of ``statistic`` as plain data, relative to ``fresh``, which was built a moment
+    ago. Raises :class:`NoState`, and whatever the objects raise."""
     (made_with, state), (fresh_with, at_first) = _kept(statistic), _kept(fresh)
     if made_with != fresh_with:
         raise NoState(f"{type(statistic).__name__} is built otherwise each time")

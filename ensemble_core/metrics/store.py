@@ -308,7 +308,7 @@ class MetricStore:
         return counts["submitted"] - counts["repeated"] - counts["done"] - counts["lost"]  # open
 
     def reader(self, path: MetricPath) -> Callable[[float], float | None]:
-        """What gives this metric's value at a time, with the finding done once."""
+        """A function that gives this metric's value at a time; the look-up is done once."""
         if path.kind == "series":
             self.keep(path)
             return self.series[path.group, path.variable].reader(path.statistic)
@@ -356,7 +356,7 @@ def _series_text(statistic: str, group: str, variable: str) -> str:
 
 
 def _spoken(error: Exception) -> str:
-    """What went wrong in a plugin's code, in one line, with the place in that code."""
+    """An error in a plugin's code, in one line, with the place in that code."""
     if isinstance(error, NoNumber):
         return f"is at fault: {error}"
     place = raised_at(error)

@@ -135,7 +135,7 @@ class Record:
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know, as something that it does."""
+    """A value that JSON does not know, as one that it does."""
     if isinstance(value, Record):
         return value.compact()
     if isinstance(value, Mapping):

@@ -62,7 +62,7 @@ def _round(number: object, digits: Any = None) -> float:
 
 
 def _attempt(part: Callable[[], Any]) -> Any:
-    """What a part of a formula gives; ``...`` where it raises."""
+    """The value of a part of a formula; ``...`` where it raises."""
     try:
         return part()
     except NO_VALUE:
@@ -190,8 +190,8 @@ class _Builder:
                     yield from self._look_up(part)
 
     def _lookup(self, node: ast.expr) -> tuple[ast.expr, object]:
-        """What gives a field, a metric or the result of ``and`` and ``or``; what it gives where
-        there is none."""
+        """The code that reads a field, a metric or the result of ``and`` and ``or``, and its value
+        where there is none."""
         match node:
             case ast.BoolOp():
                 return self.truth(node), ...

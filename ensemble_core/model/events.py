@@ -131,7 +131,7 @@ class TimerElapsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResizeOutcome(Event):
-    """What became of a resize request.
+    """The outcome of a resize request.
 
     ``granted`` (``size`` is the new size), ``denied``, ``timeout`` (granted, but the nodes never
     came), or ``undelivered`` (nobody received it: it will be asked again).
@@ -184,7 +184,7 @@ class StopRequested(Event):
 
     @property
     def ends(self) -> bool:
-        """Whether the run is over then."""
+        """True if the run is over after this event."""
         return self.then == "end"
 
     def to_dict(self) -> dict[str, Any]:

@@ -350,7 +350,7 @@ def called(node: ast.Call) -> str:
 
 
 def _no_number(tree: ast.expr) -> str | None:
-    """What an expression is that can never give a number; ``None`` for all others."""
+    """The kind of an expression that can never give a number; ``None`` for all others."""
     branches = [tree]
     while branches:
         node = branches.pop()

@@ -46,7 +46,7 @@ UNLIMITED = 2**53
 
 
 class _Spec:
-    """What a custom function returns, as data."""
+    """The result of a custom function, as data."""
 
     __slots__ = ("spec",)
 
@@ -142,7 +142,8 @@ class Rule(_Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """What wakes a rule. Built by a plugin's trigger record from the rule's options.
+    """The condition under which a rule is woken. Built by a plugin's trigger record from the rule's
+    options.
 
     Exactly one of these wakes it: an update of the metric at path ``metric``; every ``every``
     seconds; or an occasion named in ``wakes`` (``start``, ``heartbeat``, ``job-finish``,

@@ -316,7 +316,7 @@ def _reason(error: BaseException) -> str:
 
 
 def explain_failure(error: BaseException, *, place: bool = True) -> str:
-    """What went wrong in a plugin's code, in one line, with the place in that code."""
+    """An error in a plugin's code, in one line, with the place in that code."""
     import traceback
 
     text = " ".join(str(error).split()) or "no reason given"

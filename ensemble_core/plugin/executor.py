@@ -179,13 +179,13 @@ class Executor(ABC):
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:
-        """What becomes of jobs when the run is stopped and its file does not say: they are left to
-        the queue where that keeps them (``detach``) and can be asked for them (``reattach``)."""
+        """The fate of jobs when the run is stopped and its file does not say: they are left to the
+        queue where that keeps them (``detach``) and can be asked for them (``reattach``)."""
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
 
     @property
     def handle(self) -> object:
-        """What a custom function gets as ``handle``: the queue's own handle, or ``None``.
+        """The ``handle`` for custom functions: the queue's own handle, or ``None``.
 
         Asked for in the thread that runs the function, perhaps several at once, so that a queue
         whose handles belong to one thread can give each its own.
@@ -193,7 +193,8 @@ class Executor(ABC):
         return None
 
     def journal_record(self, queue_id: str, event: str) -> Mapping[str, Any]:
-        """What the queue's own record of a job's event has besides the event, for custom functions.
+        """The fields that the queue's own record of a job's event has besides the event, for custom
+        functions.
 
         The keys are those of Flux's journal: ``id``, what the queue calls the job, and, where the
         queue keeps them, ``jobspec`` of a ``submit`` and ``R`` of an ``alloc``. Asked for in the

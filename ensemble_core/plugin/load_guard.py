@@ -69,7 +69,7 @@ def _tell(shown: str) -> None:
 
 @contextlib.contextmanager
 def _descriptor_aside() -> Iterator[None]:
-    """What compiled code and child processes print goes to the standard error as well."""
+    """Sends the output of compiled code and child processes to the standard error as well."""
     try:
         kept = os.dup(1)
     except OSError:

@@ -51,7 +51,8 @@ class Observer(ABC):
         return ()
 
     def complaint(self) -> str | None:
-        """What it did not understand of a whole file, in words for the user; ``None`` where it is
-        content. Asked after ``finish``, where the job succeeded: ``12 lines, none of them JSON``.
+        """The part of a whole file that it did not understand, in words for the user; ``None``
+        where there is none. Asked after ``finish``, where the job succeeded: ``12 lines, none of
+        them JSON``.
         """
         return None

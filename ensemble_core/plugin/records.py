@@ -107,7 +107,7 @@ class TriggerPlugin:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a slow action's ``run`` gets.
+    """The arguments of a slow action's ``run``.
 
     ``options`` are the action's checked options, ``event`` the event that led here and ``job`` the
     job it concerns, both as plain data. Beside the fields that a condition sees, ``job`` has

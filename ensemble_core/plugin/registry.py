@@ -163,7 +163,8 @@ class Records(Mapping[str, _R], Generic[_R]):
         return len(self._listed)
 
     def clash(self, name: str) -> PluginError | None:
-        """Who claims this name, and what to do about it; ``None`` where its meaning is clear."""
+        """The error for a name that several plugins claim, with what to do; ``None`` where its
+        meaning is clear."""
         plugins = self.clashes.get(self._key(name))
         if plugins is None:
             return None
@@ -254,7 +255,7 @@ class Registry:
             ) from None
 
     def explain_missing(self, kind: str, name: str) -> str:
-        """What to tell somebody who asked for a name that is not there: never empty."""
+        """The error text for a name that is not there: never empty."""
         from difflib import get_close_matches
 
         from ensemble_core.plugin.known import known_provider

@@ -16,7 +16,7 @@ __all__ = ["Rendered", "shell_line"]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a queue would be handed: ``text``, of ``media_type`` (``application/json``,
+    """A job as its queue would be handed it: ``text``, of ``media_type`` (``application/json``,
     ``text/x-shellscript`` …)."""
 
     text: str
@@ -24,7 +24,7 @@ class Rendered:
 
 
 def shell_line(job: Job, launcher: str = "") -> str:
-    """What a job does, as a shell would be told: its folder, environment, command and files.
+    """A job as a shell command line: its folder, environment, command and files.
 
     >>> shell_line(Job(id="a.0", group="a", index=0, command=("echo", "a b"), stdout="out.txt"))
     "echo 'a b' >>out.txt"

@@ -62,8 +62,8 @@ class Resizer(ABC):
         return None
 
     def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
-        """What became of a ``resize`` that the service was killed over, by what it kept; ``None``
-        where that cannot be known. What did not take effect may be carried out now."""
+        """The outcome of a ``resize`` that the service was killed over, by what it kept; ``None``
+        where that cannot be known. A resize that did not take effect may be carried out now."""
         return None
 
     def close(self) -> None:

@@ -149,8 +149,8 @@ class Caller:
         )
 
     def _first_keys(self, call: Call) -> Mapping[str, Any]:
-        """What ensemble-python 0.0.16 hands to a function as ``event``: a record of Flux's journal.
-        It is beside the event's own fields, which have other names."""
+        """The ``event`` that ensemble-python 0.0.16 hands to a function: a record of Flux's
+        journal. It is beside the event's own fields, which have other names."""
         event = call.event
         if event.get("type") != JobEvent.type:
             return {}
@@ -163,7 +163,7 @@ class Caller:
         return {"id": name, **record, "events": [entry]}
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
-        """What a call returned, as plain specifications that are known to be right."""
+        """The result of a call, checked, as plain specifications."""
         if result is None:
             return ()
         items: Iterable[object] = (

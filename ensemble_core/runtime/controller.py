@@ -249,8 +249,8 @@ class Runtime:
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
-        """What a stop does with the jobs: as the file says, or else the executor. A run without a
-        journal cannot be resumed, and ends."""
+        """The treatment of the jobs at a stop: as the file says, or else the executor. A run
+        without a journal cannot be resumed, and ends."""
         if self._journal is None:
             return "end"
         chosen = self.ensemble.on_stop or self._executor.on_stop
@@ -274,8 +274,8 @@ class Runtime:
         self._inbox.put((asked,))
 
     def look(self, function: Callable[[Engine], _T]) -> _T:
-        """What a function finds in the engine, between two events; it must change nothing and be
-        quick, for the run waits. Safe from any thread but the run's own."""
+        """Calls a function with the engine between two events; it must change nothing and be quick,
+        for the run waits. Safe from any thread but the run's own."""
         found: list[_T] = []
         raised: list[BaseException] = []
         done = threading.Event()
@@ -622,7 +622,7 @@ class Runtime:
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
-        """What carries these decisions out, once they are on record."""
+        """The orders that carry out these decisions, once they are on record."""
         orders: list[Order] = []
         for decision in decisions:
             for watcher in self._watchers:

@@ -42,8 +42,8 @@ class ExecutorGuard:
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:
-        """What is raised in here is an :class:`EnsembleError`: the executor's own, or one that says
-        what it raised, where, and in which ``method``."""
+        """Turns every error raised in here into an :class:`EnsembleError`: the executor's own, or
+        one that says what was raised, where, and in which ``method``."""
         try:
             yield
         except EnsembleError:

@@ -67,5 +67,5 @@ class QueueNames:
         return found
 
     def found(self, jobs: Iterable[str], known: Mapping[str, bool]) -> dict[str, bool]:
-        """What an executor says of these jobs, by our ids."""
+        """The executor's answer about these jobs, by our ids."""
         return {job: known[name] for job in jobs if (name := self.name(job)) in known}

@@ -21,7 +21,7 @@ __all__ = ["ActionContract"]
 
 
 class ActionContract(RecordContract):
-    """What every action keeps. Subclass it in your own tests::
+    """The laws of actions, as tests. Subclass it in your own tests::
 
         class TestNotify(ActionContract):
             plugin = notify                    # your ActionPlugin

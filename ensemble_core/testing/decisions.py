@@ -124,7 +124,7 @@ custom: |
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a run came to: its exit code, and how often each firing was decided, as JSON."""
+    """The decisions of a run: its exit code, and how often each firing was decided, as JSON."""
 
     exit_code: int
     firings: Counter[str]
@@ -132,7 +132,7 @@ class Decisions:
     outline: frozenset[tuple[str, ...]]
 
     def difference(self, other: Decisions) -> list[str]:
-        """What only one of both has, for people."""
+        """The decisions that only one of both has, as text."""
         return [
             *(f"only here: {firing}" for firing in (self.firings - other.firings).elements()),
             *(f"only there: {firing}" for firing in (other.firings - self.firings).elements()),

@@ -51,7 +51,8 @@ __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wai
 
 @dataclass
 class _Cost:
-    """What a thread has begun: processes and connections, and how long it wished to sleep."""
+    """The resources that a thread has used: processes and connections begun, and the time it wished
+    to sleep."""
 
     calls: int = 0
     slept: float = 0.0

@@ -21,7 +21,7 @@ class JobFieldsContract(ExecutorKnobs):
     """Tests of the fields of :class:`Job`."""
 
     def succeeded(self, session: Session, job: Job) -> bool:
-        """Whether a job that is over did what it was to do; else it must have been refused."""
+        """True if a job that is over did what it was to do; else it must have been refused."""
         finish = [event.context for event in session.of(job) if event.name == "finish"]
         if finish and finish[0].get("status") == 0 and not self.fatal(session, job):
             return True
@@ -109,7 +109,7 @@ class JobFieldsContract(ExecutorKnobs):
     def test_a_job_does_not_inherit_the_token_of_the_service(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What jobs start from is ``ensemble_core.job_environment()``."""
+        """Jobs start from ``ensemble_core.job_environment()``."""
         if not self.same_machine:
             pytest.skip("the jobs' files are on another machine")
         monkeypatch.setenv("ENSEMBLE_TOKEN", "secret")

@@ -34,7 +34,7 @@ _ORDER = (
 
 
 class ExecutorKnobs:
-    """What a suite must know of a queue.
+    """The knobs that a suite needs for a queue.
 
     Attributes
     ----------

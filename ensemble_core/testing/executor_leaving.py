@@ -158,7 +158,7 @@ class LeavingContract(ExecutorKnobs):
                 self.check_end(second, job, "cancel")
 
     def test_events_of_a_job_are_told_apart_by_their_times(self, session: Session) -> None:
-        """Who asks for what is newer than an event gets all that came after it."""
+        """A reader that asks for events newer than one gets all that came after it."""
         if "reattach" not in session.executor.capabilities:
             pytest.skip("times are asked for by reattach only")
         jobs = [session.job(*self.succeeding) for _ in range(self.many)]

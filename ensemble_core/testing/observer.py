@@ -18,7 +18,7 @@ _EVERY_BYTE = 4096
 
 
 def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Whether rows say the same; what is nan in both is the same."""
+    """True if rows are equal; nan equals nan."""
 
     def told(row: Row) -> tuple[list[tuple[str, float | None]], float | None]:
         values = [(n, None if v != v else v) for n, v in sorted(row.values.items())]
@@ -28,7 +28,7 @@ def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
 
 
 class ObserverContract(RecordContract):
-    """What every observer keeps. Subclass it in your own tests::
+    """The laws of observers, as tests. Subclass it in your own tests::
 
         class TestEnergies(ObserverContract):
             plugin = energies                       # your ObserverPlugin

@@ -135,7 +135,7 @@ class Session:
         pytest.fail(f"{job} has no {name} event: {self.names(job)}")
 
     def queue_id(self, job: Job) -> str:
-        """What the queue calls the job."""
+        """The queue's id of the job."""
         return str(self.context(job, "submit")["queue_id"])
 
     def exception(self, job: Job) -> str:
@@ -156,7 +156,7 @@ class Session:
         return said or cause_of(kind, None if finish is None else finish["status"])
 
     def problems(self) -> list[str]:
-        """What the executor warned of so far."""
+        """The executor's warnings so far."""
         return [event.message for event in list(self.events) if isinstance(event, Problem)]
 
     def check_ended_once(self) -> None:
@@ -211,7 +211,7 @@ def within(seconds: float, what: str, call: Callable[[], object]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and not merely waiting to be reaped."""
+    """True if a process exists and is not merely waiting to be reaped."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -20,7 +20,7 @@ _SAMPLES = (3.0, 1.5, 4.0, 1.0, 5.0, 9.25, -2.0, 6.0, 0.0, 5.0, 3.5, 1e6, 1e-6)
 
 
 class StatisticContract(RecordContract):
-    """What every statistic keeps. Subclass it in your own tests::
+    """The laws of statistics, as tests. Subclass it in your own tests::
 
         class TestGeometricMean(StatisticContract):
             plugin = geometric_mean          # your StatisticPlugin
@@ -43,7 +43,7 @@ class StatisticContract(RecordContract):
         return self.plugin.spec(self.options).timed
 
     def _feed(self, statistic: Any, values: Sequence[float], first: int = 0) -> list[float | None]:
-        """What the statistic says after each value."""
+        """The statistic's value after each input."""
         said: list[float | None] = []
         for second, value in enumerate(values, first):
             if self._timed:

@@ -38,7 +38,7 @@ _EVENTS: tuple[Event, ...] = (
 
 
 class TriggerContract(RecordContract):
-    """What every trigger keeps. Subclass it in your own tests::
+    """The laws of triggers, as tests. Subclass it in your own tests::
 
         class TestNightly(TriggerContract):
             plugin = nightly                 # your TriggerPlugin

@@ -39,7 +39,7 @@ _MOST_JSON = 1 << 20
 
 @dataclass(slots=True)
 class _Job:
-    """What the journal tells of one job's output."""
+    """The output of one job, as the journal tells of it."""
 
     id: str
     queue_id: object = None

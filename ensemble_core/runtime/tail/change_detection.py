@@ -75,7 +75,7 @@ class ChangeDetector:
             self._watches = None
 
     def fileno(self) -> int | None:
-        """What becomes readable when the kernel tells something, if it does."""
+        """A descriptor that becomes readable when the kernel reports a change, if it does."""
         return None if self._watches is None else self._watches.fileno()
 
     def due(self) -> float:

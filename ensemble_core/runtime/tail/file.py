@@ -43,7 +43,8 @@ Place = tuple[tuple[int, int], int, bytes]
 
 
 class _Wrong(Exception):
-    """What an observer gave that is no row, in words that follow the name of its method."""
+    """The fault of a value from an observer that is no row, in words that follow the name of its
+    method."""
 
 
 def _check(row: object) -> None:
@@ -192,7 +193,7 @@ class File:
         return self.read(ended=True)
 
     def finish(self) -> None:
-        """What the end of the file completes."""
+        """Handles the row that the end of the file completes."""
         self._observe(self._observer.finish, "finish")
 
     def unread(self) -> str | None:
@@ -209,7 +210,7 @@ class File:
         return None
 
     def complaint(self) -> str | None:
-        """What the observer did not understand, or why its rows came late."""
+        """The part that the observer did not understand, or why its rows came late."""
         if self.dropped or self._seen is None or self._stale is not None:
             return None
         try:

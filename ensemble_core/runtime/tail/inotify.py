@@ -56,7 +56,7 @@ class InotifyWatches(Generic[T]):
         return len(self._ears)
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to hear."""
+        """A descriptor that becomes readable when there are events."""
         return int(self._inotify.fileno())
 
     def close(self) -> None:

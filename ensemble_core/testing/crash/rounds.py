@@ -52,7 +52,7 @@ _PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "100"))
 
 @dataclass
 class Round:
-    """What came of one run, and what was wrong with it."""
+    """The result of one run, with its faults."""
 
     name: str
     seed: int
@@ -179,7 +179,7 @@ def play(
 
 
 def last_words(folder: Path) -> str:
-    """What the newest controller said."""
+    """The last output of the newest controller."""
     return (folder / "said.txt").read_text().rpartition("== ")[2]
 
 
@@ -188,7 +188,7 @@ def last_words(folder: Path) -> str:
 
 @dataclass
 class Record:
-    """What the journal has of a run, and what deciding it anew comes to."""
+    """The journal of a run, and what deciding it anew comes to."""
 
     report: dict[str, Any]
     metrics: dict[str, float]
@@ -239,7 +239,7 @@ def on_record(folder: Path, code: int, round_: Round) -> Record:
 
 @dataclass
 class Outcome:
-    """What is known of a run that is over: ``submits`` is how often each job was submitted."""
+    """The facts about a run that is over: ``submits`` is how often each job was submitted."""
 
     code: int
     record: Record

@@ -127,7 +127,7 @@ class EventlogWatcher:
 
 
 def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a jobspec that was looked up says of a run."""
+    """The run's tag in a jobspec that was looked up."""
     try:
         found = json.loads(answer["jobspec"])["attributes"]["user"][TAG]
     except (KeyError, TypeError, ValueError):

@@ -57,11 +57,11 @@ class Gauges:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked has been answered."""
+        """True if every question has been answered."""
         return not self._unanswered
 
     def changed(self) -> dict[str, float]:
-        """What has another value than when this was last asked."""
+        """The values that have changed since this was last asked."""
         values = self._nodes.gauges()
         if not self._watcher:
             values.update(self._journal.gauges())

@@ -145,7 +145,7 @@ class _Ours:
 
 
 class Journal:
-    """What a run makes of the job events of a Flux instance.
+    """The job events of a Flux instance, as a run's events.
 
     ``run`` is the run's tag. ``strangers`` says whether events of jobs that are not the run's own
     are wanted: those from now on, never those of the time before. ``begun`` is that now, in seconds
@@ -203,7 +203,7 @@ class Journal:
             self._names[queue_id] = job
 
     def submitted(self, job: str) -> bool:
-        """Whether any event of this job of ours was told."""
+        """True if any event of this job of ours was told."""
         ours = self._ours.get(job)
         return ours is not None and ours.told > 0
 
@@ -213,7 +213,7 @@ class Journal:
         return None if ours is None else ours.queue_id
 
     def waits_for(self, job: str) -> bool:
-        """Whether this is a job of ours that is not over."""
+        """True if this is a job of ours that is not over."""
         return job in self._ours
 
     # -- responses -----------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class Journal:
         self._nodes.release(queue_id)
 
     def inactive(self, count: int) -> None:
-        """So many jobs in the queue are over, as Flux counts them."""
+        """Takes the number of jobs in the queue that are over, as Flux counts them."""
         self._states[JobState.INACTIVE] = count
 
     def gauges(self) -> dict[str, float]:

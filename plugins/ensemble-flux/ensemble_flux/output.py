@@ -19,7 +19,7 @@ __all__ = ["Output", "remove_empty", "seen_by_all"]
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
-    """Whether the jobs on these hosts see the same folder as this process on ``here``."""
+    """True if the jobs on these hosts see the same folder as this process on ``here``."""
     if all(host.partition(".")[0] == here.partition(".")[0] for host in hosts):
         return True
     return shared_storage(path) is not None
@@ -73,7 +73,8 @@ class Output:
             self._made.add(folder)
 
     def _clear(self, path: str) -> None:
-        """What an earlier run kept under the same name is none of this run's output."""
+        """Empties the files of an earlier run of the same name: they are none of this run's
+        output."""
         if self._used is None:
             self._make(self.folder)
             self._used = bool(os.listdir(self.folder))

@@ -29,7 +29,7 @@ _CLOSING = 2.0
 
 
 def words(error: BaseException) -> str:
-    """What Flux says of an error."""
+    """An error of Flux, in words."""
     if isinstance(error, OSError):
         return str(error.strerror or os.strerror(error.errno or 0))
     return str(error) or type(error).__name__

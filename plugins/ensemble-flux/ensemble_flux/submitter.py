@@ -86,7 +86,7 @@ class Submitter:
             self._doomed.add(name)
 
     def doomed(self, name: str) -> bool:
-        """Whether a job that has arrived was cancelled meanwhile. Asked once."""
+        """True if a job that has arrived was cancelled meanwhile. Asked once."""
         if name in self._doomed:
             self._doomed.discard(name)
             return True

@@ -158,7 +158,7 @@ def _newest_restart(
 
 
 def _escaped(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """What stands in a value is no pattern."""
+    """Parameters with regular-expression characters escaped: a value is no pattern."""
     import glob
 
     return {name: glob.escape(str(value)) for name, value in parameters.items()}
@@ -175,7 +175,7 @@ def _nothing_whole(job: Mapping[str, Any], found: restarts.Found) -> str:
 
 
 def _never_asks(path: str, variable: str) -> bool:
-    """Whether the script can be read, and neither it nor another that it includes can know of the
+    """True if the script can be read, and neither it nor another that it includes can know of the
     variable."""
     try:
         if not os.path.isfile(path):

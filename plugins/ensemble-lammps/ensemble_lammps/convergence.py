@@ -258,7 +258,7 @@ class _Column:
 
 
 def _within(value: float | None, tolerance: float | None, scale: float) -> bool:
-    """Whether a condition holds, or there is none."""
+    """True if a condition holds, or there is none."""
     return tolerance is None or (value is not None and value <= tolerance * scale)
 
 
@@ -281,7 +281,7 @@ class Convergence:
         self._held = False
 
     def update(self, step: float | None, values: Mapping[str, float]) -> dict[str, float]:
-        """What to add to this row.
+        """The values to add to this row.
 
         ``COLUMN.mean``, ``COLUMN.error`` and ``COLUMN.drift`` where they are known; ``Converged``:
         1 in the row in which the conditions of all columns begin to hold, -1 in the row in which

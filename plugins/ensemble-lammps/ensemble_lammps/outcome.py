@@ -110,7 +110,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
 
 
 class _Log:
-    """What a log, or what was read of it, says."""
+    """A log, or the part of it that was read."""
 
     def __init__(self, text: bytes) -> None:
         #: Whether there is anything in it that LAMMPS writes.
@@ -246,7 +246,7 @@ class _Log:
         return {}
 
     def verdict(self) -> tuple[str, str] | None:
-        """What the log itself says of its end."""
+        """The end of the run as the log tells it: kind and message; ``None`` where it does not."""
         if self._error:
             if "Lost atoms" in self._error:
                 return "lost-atoms", self._error
@@ -268,7 +268,7 @@ class _Log:
         return [name for name in known or physical if not isfinite(self._row[name])]
 
     def early(self) -> bool:
-        """Whether the last run ended before its time, though nothing says why."""
+        """True if the last run ended before its time, though nothing says why."""
         return self._loop is not None and self.asked is not None and self._done < self.asked
 
 

@@ -46,11 +46,11 @@ def number(token: bytes) -> float | None:
 
 class _Extra(Protocol):
     def __call__(self, step: float | None, values: Mapping[str, float], /) -> Mapping[str, float]:
-        """What to add to a row."""
+        """The values to add to a row."""
 
 
 class Keeper:
-    """What of a row is kept: some columns or all, and what ``extra`` adds."""
+    """The filter of a row: some columns or all, and the values that ``extra`` adds."""
 
     __slots__ = ("columns", "counts", "extra")
 
@@ -272,7 +272,8 @@ _BLANK, _RETURN = b" \r"
 
 
 def _ending(block: bytes, match: re.Match[bytes]) -> tuple[bool, int]:
-    """Whether a line ends in a blank, and how long its last value is."""
+    """The two properties of a line's end: whether it is a blank, and the length of its last
+    value."""
     start, end = match.start(), match.end() - 1
     if block[end - 1] == _RETURN:
         end -= 1

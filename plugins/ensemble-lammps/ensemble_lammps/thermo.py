@@ -119,7 +119,7 @@ class ThermoReader:
         return rows
 
     def finish(self) -> list[Row]:
-        """What is in hand, of which each line is complete. A line that was cut is no line."""
+        """The last rows, of which each line is complete. A line that was cut is no line."""
         rows: list[Row] = []
         self._end_table(rows)
         self._tell(rows, self._facts.take())

@@ -46,8 +46,8 @@ def log(command: Sequence[str]) -> str | None:
 
 
 def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
-    """What was set for this one job: the variables in its command that its group would not have
-    given it, and the script if that is another. They are as words of a group's command are to be.
+    """The variables that were set for this one job, which its group would not have given it, and
+    the script if that is another. They are as words of a group's command are to be.
     """
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})

@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Service(Protocol):
-    """Who decides on sizes: the ensemble service, for one member; or a mock of it."""
+    """The authority on sizes: the ensemble service, for one member; or a mock of it."""
 
     def size(self) -> int | None:
         """Nodes that there are to be now, where that is known.
@@ -87,7 +87,7 @@ class Cluster:
 
     @property
     def closing(self) -> bool:
-        """Whether the run has ended."""
+        """True if the run has ended."""
         return self._closing.is_set()
 
     def end(self) -> None:
@@ -159,7 +159,7 @@ class Cluster:
 
 
 def _so(done: Callable[[], bool]) -> bool:
-    """Whether it is so; where Flux does not answer for once, that is not known to be."""
+    """True if ``done`` holds; false where Flux does not answer for once."""
     try:
         return done()
     except EnsembleError:

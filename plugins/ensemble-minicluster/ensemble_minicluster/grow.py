@@ -46,8 +46,8 @@ def grow(cluster: Cluster, request: str, delta: int) -> Asked:
 
 
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
-    """Whether the nodes have come. ``stale`` ones were up before there was any to be: they count
-    once they have been away, or have stayed for longer than a node on its way out."""
+    """A test of whether the nodes have come. ``stale`` ones were up before there was any to be:
+    they count once they have been away, or have stayed for longer than a node on its way out."""
     new = set(range(answer.before, answer.granted))
     began = time.monotonic()
     seen: float | None = None

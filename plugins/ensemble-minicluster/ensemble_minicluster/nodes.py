@@ -75,7 +75,7 @@ class Look:
         return len(self.online - self.drained.keys() - self.excluded)
 
     def drained_for(self, reason: str, ranks: Iterable[int]) -> list[int]:
-        """Those of these ranks that were drained with a reason that begins so."""
+        """The ranks among these that were drained with a reason that begins so."""
         return [rank for rank in sorted(ranks) if self.drained.get(rank, "").startswith(reason)]
 
 
@@ -90,7 +90,7 @@ class Nodes:
 
     @property
     def reachable(self) -> bool:
-        """Whether there is a handle to ask with."""
+        """True if there is a handle to ask with."""
         return hasattr(self._get(), "rpc")
 
     def look(self) -> Look:

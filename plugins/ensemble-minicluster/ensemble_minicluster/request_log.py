@@ -59,7 +59,7 @@ class RequestLog:
             self._requests[name] = Asked(**{**fields, "victims": tuple(fields["victims"])})
 
     def get(self, request: str) -> Asked | None:
-        """What is known of a request."""
+        """The record of a request; ``None`` where there is none."""
         return self._requests.get(request)
 
     def put(self, request: str, asked: Asked) -> None:

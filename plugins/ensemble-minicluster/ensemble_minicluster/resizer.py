@@ -214,7 +214,7 @@ class KubernetesResizer(Resizer):
         return seen
 
     def _pods(self, namespace: str, name: str, timeout: float) -> int | None:
-        """What the operator made of the size; ``None`` where we may not know."""
+        """The size that the operator has set; ``None`` where we may not know."""
         try:
             return self._objects.parallelism(namespace, name, timeout)
         except Fault:
@@ -233,7 +233,7 @@ class KubernetesResizer(Resizer):
             raise
 
     def _settled(self, request: _Request, seen: Sizes) -> bool:
-        """Whether what was sent without an answer has been carried out, or overtaken."""
+        """True if a change that was sent without an answer has been carried out, or overtaken."""
         assert request.unsure is not None
         then, plan = request.unsure
         if seen.uid == then.uid and (seen.generation, seen.size) == (then.generation, then.size):

@@ -36,7 +36,7 @@ class Shrink:
         self._remember = remember
 
     def carry_out(self, delta: int, when_busy: WhenBusy, known: Asked | None) -> Asked:
-        """What became of it; ``known`` is what was on record of it.
+        """The outcome of a shrink; ``known`` is what was on record of it.
 
         Raises :class:`EnsembleError` where the service gave no answer, and :class:`Ended`.
         """
@@ -123,8 +123,8 @@ class Shrink:
         return fewer
 
     def _idle(self, ranks: Iterable[int]) -> Callable[[], bool]:
-        """Whether no job is there, and was not when last looked either: what the scheduler had
-        decided before it heard of the drain shows a little later."""
+        """A test of whether no job is there, and none was at the last look either: what the
+        scheduler had decided before it heard of the drain shows a little later."""
         quiet = 0
 
         def idle() -> bool:

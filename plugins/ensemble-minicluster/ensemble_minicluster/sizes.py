@@ -28,7 +28,8 @@ class Unsized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request leads to, in nodes: ``target`` is what to set, ``before`` where nothing is."""
+    """The consequence of a request, in nodes: ``target`` is the size to set, ``before`` the size
+    where nothing is set."""
 
     before: int
     asked: int
@@ -38,7 +39,7 @@ class Plan:
 
     @property
     def outcome(self) -> Literal["granted", "partial", "denied"]:
-        """What becomes of the request if the target is set."""
+        """The outcome of the request if the target is set."""
         if self.target == self.asked:
             return "granted"
         return "denied" if self.target == self.before else "partial"
@@ -75,11 +76,12 @@ class Sizes:
 
     @property
     def ignored(self) -> bool:
-        """Whether the operator takes no notice of the size on record."""
+        """True if the operator takes no notice of the size on record."""
         return not self._taken(self.size)
 
     def plan(self, delta: int) -> Plan:
-        """What ``delta`` more nodes lead to (fewer, when negative). Raises :class:`Unsized`."""
+        """The consequence of ``delta`` more nodes (fewer, when negative). Raises
+        :class:`Unsized`."""
         before = self.before
         if before is None:
             most = f" to {self.most}" if self.most is not None else " up"

@@ -31,7 +31,8 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What many jobs are coloured by: each job's value (none: it is grey), and what that is."""
+    """The colouring of many jobs: each job's value (none: it is grey), and the name of that
+    value."""
 
     name: str
     values: Mapping[str, float]

@@ -283,15 +283,15 @@ class _Selection:
         return found
 
     def _choose(self, names: Iterable[str], most: int) -> list[str]:
-        """Those of these names that rows had, the rows' own clock last of all."""
+        """The names among these that rows had, the rows' own clock last of all."""
         kept = set(self.history.variables())
         found = [name for name in dict.fromkeys(names) if name in kept]
         moving = [name for name in found if name != self.history.clock]
         return (moving or found)[:most]
 
     def _hardly_ever(self) -> bool:
-        """Whether what is shown stands in a few of very many rows, as what marks an event does; by
-        itself that is a picture of dots."""
+        """True if the values stand in a few of very many rows, as marks of an event do; by itself
+        that is a picture of dots."""
         rows = [one.rows for key, one in self.history.curves.items() if key.variable in self.shown]
         return max(rows) <= _DOTS and self.history.rows > _RARE * sum(rows)
 
@@ -390,7 +390,7 @@ class _Selection:
 
 
 def _words(path: Path, picture: Picture, selection: _Selection) -> list[str]:
-    """What was drawn, and what was not."""
+    """The summary of what was drawn and what was left out."""
 
     jobs = len(picture.jobs)
     shown = ", ".join(panel.variable for panel in picture.panels)

@@ -94,7 +94,7 @@ def draw(picture: Picture, form: str, size: tuple[float, float] | None = None) -
 
 
 def figure_bytes(draw: Callable[[], Figure], form: str, settings: Mapping[str, Any] = {}) -> bytes:
-    """What is drawn, as a file of this format; ``settings`` are matplotlib's beside ours."""
+    """A figure as a file of this format; ``settings`` are matplotlib's beside ours."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font lacks, of room that is scarce

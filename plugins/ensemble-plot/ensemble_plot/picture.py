@@ -87,7 +87,7 @@ class Panel:
 
 @dataclass(slots=True)
 class Picture:
-    """What is drawn. ``rules`` are those that have a mark, with the words they are known by;
+    """A picture of a run. ``rules`` are those that have a mark, with the words they are known by;
     ``unplaced`` counts the firings of each rule that have no place on it."""
 
     title: str

@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """What the journal tells of one job. Times are seconds since the epoch."""
+    """One job's history from the journal. Times are seconds since the epoch."""
 
     id: str
     group: str
@@ -129,7 +129,7 @@ class RunHistory:
         return self._groups.get(track.group, 0), track.index, track.id
 
     def track(self, job: str) -> Track:
-        """What is known of this job; made if nothing is."""
+        """The history of this job; begun if there is none."""
         found = self.tracks.get(job)
         if found is None:
             group, _, rest = job.rpartition(".")

@@ -55,7 +55,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class TablePicture:
-    """What is drawn of a table: the curves, in the order of their panels ``ys``."""
+    """The picture of a table: its curves, in the order of their panels ``ys``."""
 
     table: str
     x: str
@@ -78,8 +78,8 @@ class TablePicture:
 def table_picture(
     name: str, table: Any, rows: Sequence[Mapping[str, Any]], title: str | None
 ) -> TablePicture:
-    """What is to be drawn of a table. Raises :class:`UsageError` where it does not say what, or has
-    nothing to draw."""
+    """The picture of a table. Raises :class:`UsageError` where it is not said what to draw, or
+    there is nothing."""
     plot = table.plot
     if not plot:
         raise UsageError(

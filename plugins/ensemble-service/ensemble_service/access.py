@@ -51,7 +51,7 @@ def member_name(text: str) -> str:
 
 
 def is_tag(text: str) -> bool:
-    """Whether it can be a run's tag; members name a folder by it."""
+    """True if a text can be a run's tag; members name a folder by it."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -97,30 +97,30 @@ class Identity:
         return f"{self.role} {whom}" if whom else self.role
 
     def may_be(self, member: str) -> bool:
-        """Whether it may connect as ``member``: only with that member's own token."""
+        """True if it may connect as ``member``: only with that member's own token."""
         return self.role == "member" and self.member == member
 
     def may_see(self, member: str) -> bool:
-        """Whether it may know of ``member`` and how it stands."""
+        """True if it may know of ``member`` and how it stands."""
         if self.role == "member":
             return self.member == member
         return self._covers(member)
 
     def may_steer(self, member: str) -> bool:
-        """Whether it may submit jobs to ``member`` and cancel them."""
+        """True if it may submit jobs to ``member`` and cancel them."""
         return self.role in ("controller", "admin") and self._covers(member)
 
     def may_resize(self, member: str) -> bool:
-        """Whether it may ask for more or fewer nodes of ``member``; a member may of itself."""
+        """True if it may ask for more or fewer nodes of ``member``; a member may of itself."""
         return self.may_be(member) or self.may_steer(member)
 
     def may_run(self, tag: str) -> bool:
-        """Whether it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
+        """True if it may begin a run of this tag. Whose the run is, :attr:`owner` says."""
         return self.role in ("controller", "admin") and is_tag(tag)
 
     @property
     def owner(self) -> str:
-        """What runs of this identity are filed under: nobody with another one may touch them."""
+        """The owner under which runs of this identity are filed: nobody else may touch them."""
         return self.namespace
 
     def _covers(self, member: str) -> bool:

@@ -125,7 +125,7 @@ class Agent:
         self._connection.start()
 
     def wait_connected(self, timeout: float) -> bool:
-        """Whether the service has welcomed this member, at the latest after so many seconds."""
+        """True if the service has welcomed this member, at the latest after so many seconds."""
         return self._welcome.wait(timeout)
 
     def stop(self) -> None:
@@ -210,7 +210,7 @@ class Agent:
             hosted.take(call)
 
     def _over(self, hosted: HostedRun) -> bool:
-        """Whether a run that is closed may be forgotten: not where calls wait for it."""
+        """True if a run that is closed may be forgotten: not where calls wait for it."""
         with self._lock:
             if not hosted.idle:
                 return False

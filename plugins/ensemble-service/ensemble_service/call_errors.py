@@ -35,7 +35,7 @@ MISMATCHED = frozenset({"untrusted", "speaks-tls", "no-tls"})
 
 
 def fault(error: grpc.RpcError, target: str, away: Away | None = None) -> EnsembleError:
-    """What a call that failed means, in words that a user can act on.
+    """A failed call as an error that a user can act on.
 
     ``transient`` where the same call may succeed later; it is then open whether it was delivered.
     ``away`` is what :func:`why_away` found, where nobody could be reached.
@@ -105,12 +105,12 @@ _THERE = "is it running there? If it speaks TLS, give its ca.crt with --ca or EN
 
 
 def is_absence(details: str) -> bool:
-    """Whether the words of ``UNAVAILABLE`` are the service's own of a member that is away."""
+    """True if the words of ``UNAVAILABLE`` are the service's own of a member that is away."""
     return details.startswith("member ") and is_answer(details)
 
 
 def is_answer(details: str) -> bool:
-    """Whether the words of ``UNAVAILABLE`` are the service's own: it was reached."""
+    """True if the words of ``UNAVAILABLE`` are the service's own: it was reached."""
     return _OURS.match(details) is not None
 
 

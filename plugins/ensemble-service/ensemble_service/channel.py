@@ -73,7 +73,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what goes to this host stays on this machine, as far as its name tells."""
+    """True if what goes to this host stays on this machine, as far as its name tells."""
     host = host.strip("[]")
     if host.lower() == "localhost":
         return True

@@ -203,7 +203,8 @@ class ServiceClient:
                 ) from None
 
     def _fault(self, error: Any, away: bool, left: float) -> EnsembleError:
-        """What the error means; looked into within the seconds that are left, or half of one."""
+        """The meaning of an RPC error; looked into within the seconds that are left, or half of
+        one."""
         why: Away | None = None
         if away and not is_answer(str(error.details())):
             with contextlib.suppress(EnsembleError):  # the authority's file is being replaced

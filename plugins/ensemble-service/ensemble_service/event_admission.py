@@ -186,7 +186,7 @@ class EventAdmission:
         return replace(event, values=values) if values else None
 
     def gauges(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Those of these gauges that the member may have."""
+        """The gauges among these that the member may have."""
         admitted = {}
         for path, value in values.items():
             if path not in self._paths:

@@ -31,7 +31,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         self._changed = asyncio.Event()
 
     def set(self, serving: bool) -> None:
-        """Whether the services take requests from now on."""
+        """Sets whether the services take requests from now on."""
         self._serving = serving
         self._changed.set()
         self._changed = asyncio.Event()
@@ -45,14 +45,14 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         return _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Whether a service takes requests now."""
+        """The health check of the gRPC protocol: whether a service takes requests now."""
         status = self._now(request.service)
         if status == _STATUS.SERVICE_UNKNOWN:
             raise Refused("NOT_FOUND", "there is no service of this name")
         return _STATUS(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Whether a service takes requests, and again when that changes."""
+        """The health watch of the gRPC protocol: the state now, and again when it changes."""
         told, name = None, request.service
         while True:
             changed, status = self._changed, self._now(name)

@@ -100,7 +100,7 @@ class HostedRun:
 
     @property
     def idle(self) -> bool:
-        """Whether no call waits."""
+        """True if no call waits."""
         return self._calls.empty()
 
     def acknowledge(self, life: str, number: int) -> None:
@@ -242,7 +242,7 @@ class HostedRun:
             raise ExecutorError("a call of a kind that is not known here", code="unknown-call")
 
     def _cancel_for_service(self, call: pb.Call) -> None:
-        """What the service asks for itself, on behalf of a person: only to cancel."""
+        """Carries out the service's own request, on behalf of a person: only to cancel."""
         if self._executor is None or call.WhichOneof("what") != "cancel":
             return
         jobs = list(call.cancel.jobs) or list(self._active)

@@ -47,7 +47,8 @@ class LegacyServicer(api.EnsembleOperatorServicer):
         self._legacy = frozenset(legacy)
 
     def stand_in(self, request: old.StatusRequest | old.ActionRequest) -> Identity | None:
-        """Who asks without a credential: the member itself, if it is one of those named."""
+        """The identity of a caller without a credential: the member itself, if it is one of those
+        named."""
         try:
             member = member_name(request.name)
         except UsageError:

@@ -20,8 +20,8 @@ _LISTENS = "0A"
 
 
 def foreign_owner(host: str, port: int) -> str | None:
-    """Who else than this user or root takes connections to this loopback address, in words for an
-    error; ``None`` where nobody does."""
+    """The other user who takes connections to this loopback address, in words for an error;
+    ``None`` where there is none."""
     for address, owner in _listeners(host, port):
         if owner not in (os.geteuid(), 0):
             return f"user {owner} listens on {address}, port {port}"
@@ -29,7 +29,7 @@ def foreign_owner(host: str, port: int) -> str | None:
 
 
 def nobody_listens(host: str, port: int) -> bool:
-    """Whether nobody does: it may be anybody, soon. ``False`` where the system does not say."""
+    """True if nobody listens: it may be anybody, soon. ``False`` where the system does not say."""
     return not _listeners(host, port) and any(table.exists() for table in _TABLES)
 
 

@@ -52,7 +52,7 @@ _UNANSWERED = 60.0
 
 @dataclass(slots=True)
 class RunContext:
-    """What a member's proxy needs of the executor and its run."""
+    """The parts of the executor and its run that a member's proxy needs."""
 
     run: str
     epoch: int
@@ -125,7 +125,7 @@ class MemberProxy:
 
     @property
     def opened(self) -> bool:
-        """Whether it ever took part."""
+        """True if it ever took part."""
         return self._life is not None
 
     @property
@@ -133,7 +133,7 @@ class MemberProxy:
         return STRANGERS in self.capabilities
 
     def waits(self, kind: Kind) -> bool:
-        """Whether a call of this kind has not been answered."""
+        """True if a call of this kind has not been answered."""
         return any(each.kind == kind and not each.own for each in self._waiting.values())
 
     # -- what the run wants --------------------------------------------------------------------
@@ -331,7 +331,7 @@ class MemberProxy:
         self._pump()
 
     def _put_off(self, waiting: Waiting, fault: pb.Fault, now: float) -> bool:
-        """Whether a fault only means that the call has to be made again."""
+        """True if a fault only means that the call has to be made again."""
         code = fault.code
         if code == "stale":
             self._disown(fault, now)
@@ -511,7 +511,7 @@ class MemberProxy:
         self._give_up(lost, "lost", note)
 
     def _all_asked(self) -> None:
-        """What was never received is submitted again, before all else that waits."""
+        """Submits again, before all else that waits, the jobs that the member never received."""
         for waiting in [each for each in self._waiting.values() if each.kind == "submit"]:
             del self._waiting[waiting.id]
         later = self._waiting
@@ -568,7 +568,7 @@ class MemberProxy:
             self._acknowledge()
 
     def _news_of(self, event: JobEvent) -> bool:
-        """Whether a job's event was not seen before."""
+        """True if a job's event was not seen before."""
         job = self.jobs.get(event.job)
         if job is None or event.timestamp <= job.since:
             return False
@@ -588,7 +588,7 @@ class MemberProxy:
             self._untold.update(changed)
 
     def _acknowledge(self) -> bool:
-        """Whether there was something to acknowledge."""
+        """True if there was something to acknowledge."""
         if self._life is None or self._next - 1 <= self._acknowledged or self.state == "away":
             return False
         self._acknowledged = self._next - 1

@@ -148,7 +148,7 @@ class MemberStats:
         return group
 
     def beat(self) -> pb.Beat:
-        """What there is to tell now."""
+        """The heartbeat message now."""
         beat = pb.Beat()
         with self._lock:
             for state, count in self._states.items():

@@ -27,7 +27,7 @@ _FILE = "remote.json"
 
 
 def read_state(run: Run) -> dict[str, Any] | None:
-    """What was kept, ``None`` where nothing was. Raises :class:`ExecutorError`."""
+    """The membership that was kept; ``None`` where there is none. Raises :class:`ExecutorError`."""
     if run.state is None:
         return None
     try:

@@ -85,7 +85,8 @@ class _Turns:
 
 
 class _Places:
-    """So many messages at once; who comes when all places are taken gets the oldest's."""
+    """A bounded set of places for messages in work; a newcomer gets the oldest's when all are
+    taken."""
 
     def __init__(self, most: int) -> None:
         self._most = most

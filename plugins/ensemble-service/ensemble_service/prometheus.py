@@ -131,7 +131,7 @@ class MetricsServer:
 
 
 class _Collector:
-    """What Prometheus is told, made when it asks."""
+    """The service's metrics for Prometheus, collected at each scrape."""
 
     def __init__(self, router: Router, counters: Counters) -> None:
         self._router, self._counters = router, counters

@@ -139,7 +139,7 @@ class RemoteExecutor(Executor):
         self._clockwork: threading.Thread
 
     def _is_member(self, name: str | None) -> bool:
-        """Whether a group's ``executor`` is a member's name; this executor's own is none."""
+        """True if a group's ``executor`` is a member's name; this executor's own is none."""
         return bool(name) and name != "remote"
 
     def _full(self, name: str) -> str:
@@ -392,7 +392,7 @@ class RemoteExecutor(Executor):
             raise
 
     def _assigned(self, member: str, jobs: Mapping[str, float]) -> dict[str, float]:
-        """Those of these jobs that may have been submitted to this member."""
+        """The jobs among these that may have been submitted to this member."""
         groups = self._state.get("groups")
         if groups is None:
             return dict(jobs)

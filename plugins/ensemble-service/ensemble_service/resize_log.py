@@ -53,7 +53,7 @@ class Entry:
 
 
 class ResizeLog:
-    """What was asked under which name, and what the answer was. ``path`` None keeps no file.
+    """The log of resize requests, by name, with their answers. ``path`` None keeps no file.
 
     May be called from several threads; of one member, from one at a time. Raises
     :class:`EnsembleError` where the file cannot be used.
@@ -108,12 +108,13 @@ class ResizeLog:
                 self._unwritten[member, request] = answer
 
     def keep(self, member: str, request: str, kept: Mapping[str, Any]) -> None:
-        """What the resizer is about to do. Where it cannot be written, it stays unknown."""
+        """Records the step that the resizer is about to take. Where it cannot be written, it stays
+        unknown."""
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._db.execute(_KEEP, (json.dumps(kept), member, request))
 
     def get(self, member: str, request: str) -> Entry | None:
-        """What is known of a request."""
+        """The record of a request; ``None`` where there is none."""
         with self._lock:
             return self._entry(member, request)
 

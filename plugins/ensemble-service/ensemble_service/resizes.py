@@ -156,7 +156,7 @@ class Resizes:
     def _decide(
         self, member: str, request: str, delta: int, kept: Mapping[str, Any] | None
     ) -> Resized | None:
-        """What became of a request that a service was killed over, if that can be known."""
+        """The outcome of a request that a service was killed over, if that can be known."""
         if kept is None:
             return None
         assert self.resizer is not None
@@ -263,7 +263,7 @@ class Resizes:
 
 
 def _sound(answer: object) -> bool:
-    """Whether an answer is one that can be kept and told: a resizer may be anybody's."""
+    """True if an answer can be kept and told: a resizer may be anybody's."""
     if not isinstance(answer, Resized):
         return False
     counts = (answer.before, answer.asked, answer.granted)

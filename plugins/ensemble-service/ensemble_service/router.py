@@ -36,7 +36,7 @@ _O = TypeVar("_O", bound="SendQueue[pb.ToMember] | RunSendQueue")
 
 
 class Who(Protocol):
-    """What the router asks of a credential (``access.Identity``)."""
+    """The identity of a caller, as the router needs it (``access.Identity``)."""
 
     @property
     def namespace(self) -> str: ...
@@ -61,7 +61,7 @@ RunLink = Link[RunSendQueue]
 
 @dataclass(eq=False, slots=True)
 class MemberState:
-    """What is known of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
+    """The state of a member. ``last_beat`` is in seconds since the epoch, 0 for never."""
 
     name: str
     executor: str = ""
@@ -79,7 +79,7 @@ class MemberState:
 
     @property
     def alive(self) -> bool:
-        """Whether it is connected, and was heard of lately."""
+        """True if it is connected, and was heard of lately."""
         return self.link is not None
 
 
@@ -398,7 +398,7 @@ def _some(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Watch:
-    """Who wants to hear of changes, and of which not yet."""
+    """A listener for changes, with those that it has not heard of yet."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}

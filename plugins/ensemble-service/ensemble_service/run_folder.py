@@ -17,7 +17,7 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder:
-    """What an agent keeps of one run, in ``path``. ``epoch`` is 0 until one was written."""
+    """An agent's record of one run, in ``path``. ``epoch`` is 0 until one was written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

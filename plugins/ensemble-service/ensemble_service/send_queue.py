@@ -62,7 +62,7 @@ class SendQueue(Generic[_M]):
             self._news.set()
 
     def _room(self, size: int) -> bool:
-        """Whether so many bytes more may wait; they count from now on."""
+        """True if so many bytes more may wait; they count from now on."""
         if self.closed:
             return False
         self.bytes += size
@@ -110,8 +110,8 @@ class SendQueue(Generic[_M]):
 
 
 class RunSendQueue(SendQueue[pb.ToRun]):
-    """What waits for a run: of batches that wait, those of a member that follow one another are
-    one. Who is behind catches up the faster for it, and nothing waits for others to come."""
+    """The queue of messages for a run: waiting batches of a member that follow one another are
+    joined. A slow reader catches up the faster for it, and nothing waits for others to come."""
 
     def __init__(self, of_one: WeakSet[SendQueue[Any]] | None = None) -> None:
         super().__init__(of_one)
@@ -145,7 +145,7 @@ class RunSendQueue(SendQueue[pb.ToRun]):
 
 
 def _follows(waiting: _Waiting[pb.ToRun], batch: pb.Batch) -> bool:
-    """Whether a batch goes on where the one that waits ends, and both fit into one message."""
+    """True if a batch goes on where the one that waits ends, and both fit into one message."""
     held = waiting.message.batch
     count = len(held.events)
     return (

@@ -83,7 +83,7 @@ class SerialThreads:
     async def call(
         self, key: str, call: Callable[[], _T], then: Callable[[_T], object] | None = None
     ) -> _T:
-        """What the call returns. Cancelled before its turn, it is not called; once begun, it is
+        """The result of the call. Cancelled before its turn, it is not called; once begun, it is
         carried out. ``then`` is called with the result on the event loop, also where nobody
         waits."""
         loop = asyncio.get_running_loop()

@@ -106,7 +106,7 @@ def _not_first(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
 
 
 async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:
-    """What is to be sent, as it comes, to the end. Raises how it was ended."""
+    """The messages to send, as they come, to the end. Raises how it was ended."""
     while True:
         # One at a time: to what still waits more may be added.
         message = send_queue.take()

@@ -38,7 +38,7 @@ _GLANCE = 1.0
 
 
 def has_certificates(folder: Path) -> bool:
-    """Whether there is a certificate for the service. One without its key counts too: that is a
+    """True if there is a certificate for the service. One without its key counts too: that is a
     mistake to be told, and no reason to speak plaintext."""
     return (folder / CERTIFICATE).exists() or (folder / KEY).exists()
 
@@ -76,7 +76,7 @@ class _Renewed:
         self._lock = threading.Lock()
 
     def fetch(self) -> Any:
-        """What is to be used from now on; ``None`` for what was used."""
+        """The credentials to use from now on; ``None`` for those in use."""
         try:
             with self._lock:
                 return self._fetch()
@@ -108,8 +108,8 @@ class _Renewed:
 
 
 def _mark(folder: Path) -> tuple[tuple[int, ...], ...]:
-    """What changes when the certificate or its key does; also behind the links of a mounted
-    secret."""
+    """A fingerprint that changes when the certificate or its key does; also behind the links of a
+    mounted secret."""
     found: list[tuple[int, ...]] = []
     for name in (KEY, CERTIFICATE):
         try:
@@ -157,7 +157,7 @@ def _pair(folder: Path, now: dt.datetime) -> tuple[bytes, bytes, float]:
 
 
 def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
-    """What is in a file of a certificate or, ``private``, of a key that nobody else may change.
+    """The content of a file of a certificate or, ``private``, of a key that nobody else may change.
     Raises :class:`UsageError`."""
     try:
         with open(path, "rb") as file:

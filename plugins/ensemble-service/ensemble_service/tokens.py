@@ -59,7 +59,7 @@ class Token:
         return Identity(self.role, self.namespace, self.member, self.id)
 
     def expired(self, now: float) -> bool:
-        """Whether it counts no more."""
+        """True if it counts no more."""
         return bool(self.expires) and now >= self.expires
 
 
@@ -120,7 +120,7 @@ class TokenFile:
         return token, hmac.compare_digest(_digest(text), token.sha256 if token else "0" * 64)
 
     def stands(self, identity: Identity) -> bool:
-        """Whether the token of this identity still counts; asked of connections that last."""
+        """True if the token of this identity still counts; asked of connections that last."""
         self._glance()
         token = self._tokens.get(identity.id)
         return token is not None and not token.expired(self._clock()) and token.identity == identity

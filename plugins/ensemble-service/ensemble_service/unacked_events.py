@@ -81,7 +81,7 @@ class UnackedEvents:
                 self._next = max(self._next, self.kept_from)
 
     def look(self, now: float) -> bool:
-        """Whether what was sent has to be sent again, for nobody has acknowledged it for long:
+        """True if what was sent has to be sent again, for nobody has acknowledged it for long:
         whoever was in the middle may have dropped it without a word. ``now`` is monotonic."""
         with self._lock:
             if not self._next or self._next <= self.kept_from:

@@ -192,7 +192,7 @@ def _check(event: Event) -> None:
 
 
 def _is_usual(event: JobEvent) -> bool:
-    """Whether it is a job's event with nothing in it that has to be looked at: most are."""
+    """True for a job's event with nothing in it that has to be looked at: most are."""
     context = event.context
     return (
         type(event.timestamp) is float
@@ -272,7 +272,7 @@ def in_parts(jobs: Sequence[pb.Job]) -> Iterator[list[pb.Job]]:
 
 
 def from_error(error: BaseException) -> pb.Fault:
-    """What an executor raised, as a message."""
+    """An executor's error, as a message."""
     if isinstance(error, EnsembleError):
         return pb.Fault(
             message=error.what[:_LONGEST],
@@ -285,7 +285,7 @@ def from_error(error: BaseException) -> pb.Fault:
 
 
 def to_error(fault: pb.Fault, member: str = "") -> ExecutorError:
-    """What a member raised, as an error that says where."""
+    """A member's error, as one that says where."""
     message = clean(fault.message)
     return ExecutorError(
         f"member {member}: {message}" if member else message,

@@ -12,7 +12,7 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 
 def discovered(store: Store, path: str) -> dict[str, Any] | None:
-    """What is told at a path of discovery; ``None`` where it is none."""
+    """The answer to a path of discovery; ``None`` where it is none."""
     parts = [part for part in path.split("/") if part]
     groups: dict[str, set[str]] = {}
     for kind in store.kinds.values():

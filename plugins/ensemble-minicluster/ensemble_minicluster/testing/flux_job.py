@@ -133,7 +133,7 @@ def _volumes(containers: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
 
 
 def pod_errors(pod: Mapping[str, Any], path: str = "spec.template.spec") -> list[str]:
-    """What the API server has against the volumes of a pod, in its own words."""
+    """The API server's errors about the volumes of a pod, in its own words."""
     found: list[str] = []
     names = [each["name"] for each in pod.get("volumes", ())]
     for index, name in enumerate(names):

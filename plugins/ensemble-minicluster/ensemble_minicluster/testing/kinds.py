@@ -98,7 +98,7 @@ def of_definition(definition: Mapping[str, Any]) -> Kind:
 def selected(
     found: Mapping[str, Any], labels: str, fields: str, known_fields: tuple[str, ...] = ()
 ) -> bool:
-    """Whether an object is meant by a label selector and a field selector."""
+    """True if a label selector and a field selector match an object."""
     metadata = found["metadata"]
     known = metadata.get("labels", {})
     if not all(_label(known, term) for term in _terms(labels)):

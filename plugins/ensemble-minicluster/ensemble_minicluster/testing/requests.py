@@ -21,7 +21,7 @@ _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 @dataclass(frozen=True)
 class Target:
-    """What a path means."""
+    """The meaning of a request's path."""
 
     kind: Kind
     namespace: str
@@ -30,7 +30,8 @@ class Target:
 
 
 def target(store: Store, path: str) -> Target:
-    """What a path means. Raises :class:`LookupError` where there is nothing of that path."""
+    """The meaning of a request's path. Raises :class:`LookupError` where there is nothing of that
+    path."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 2 and parts[0] == "api":
         group, (version, *rest) = "", parts[1:]

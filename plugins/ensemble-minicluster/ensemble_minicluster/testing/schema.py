@@ -72,7 +72,7 @@ def unknown(value: Any, schema: Schema, path: str = "") -> list[str]:
 
 
 def errors(value: Any, schema: Schema, path: str = "") -> list[str]:
-    """What is wrong with the value, in the API server's manner: ``path: Invalid value …``."""
+    """The faults of a value, in the API server's manner: ``path: Invalid value …``."""
     if schema.get("x-kubernetes-int-or-string"):
         wrong = isinstance(value, bool) or not isinstance(value, (int, str))
         return [f"{path}: Invalid value: must be an integer or a string"] if wrong else []

@@ -76,7 +76,7 @@ class Store:
     def since(
         self, version: int, kind: Kind, namespace: str
     ) -> Iterator[tuple[int, str, Object, Object | None]]:
-        """What happened after a version: for watches."""
+        """The changes after a version: for watches."""
         start = bisect.bisect_right(self.history, version, key=lambda each: each[0])
         for when, what, (group, plural, where, _), found, before in self.history[start:]:
             if (group, plural) == (kind.group, kind.plural) and namespace in ("", where):
@@ -277,14 +277,14 @@ class Store:
                     self._keep(self.kinds[(group, plural)], "MODIFIED", changed)
 
     def _abandoned(self, found: Object) -> bool:
-        """Whether it has owners, and none of them is there (any more)."""
+        """True if it has owners, and none of them is there (any more)."""
         owners = {each.get("uid") for each in found["metadata"].get("ownerReferences", [])}
         return bool(owners) and not owners & {
             each["metadata"]["uid"] for each in self._objects.values()
         }
 
     def _collect(self, kind: Kind, gone: Object) -> None:
-        """What a namespace held goes with it, and what belonged to an object as well."""
+        """Deletes the objects in a namespace that is gone, and those that an object owned."""
         uid, name = gone["metadata"]["uid"], gone["metadata"]["name"]
         for (group, plural, namespace, each), found in list(self._objects.items()):
             owners = found["metadata"].get("ownerReferences", [])
