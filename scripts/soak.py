@@ -7,8 +7,8 @@ replays differ; exit code 1 if any of these is not 0. What was wrong is kept in 
 
 ``--hours H`` goes through all parts in turn, each time with other seeds, until the time is over:
 kills, power cuts, a queue that tells rubbish, calls of a service that are nearly right, jobs on
-this machine, studies, and a service among hostile callers. It says what each part did, and at the
-end which of them found something.
+this machine, studies and use cases, and a service among hostile callers. It says what each part
+did, and at the end which of them found something.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ PROGRAMS = {
     "hostile": CRASH / "hostile.py",
     "wire": ROOT / "plugins" / "ensemble-service" / "tests" / "wire_fuzz.py",
     "studies": ROOT / "tests" / "project" / "studies.py",
+    "use-cases": ROOT / "tests" / "project" / "use_cases.py",
     "stops": CRASH / "stops.py",
     "stops-slurm": CRASH / "stops.py",
     "stops-flux": CRASH / "stops.py",
 }
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
-         "studies": 1, "service": 1}  # fmt: skip
+         "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
@@ -162,7 +163,8 @@ def main() -> int:
         "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a "
         "queue that tells rubbish; wire: calls of a service that are nearly right; stops: runs "
         "that are stopped by signals and resumed, on this machine or on the Slurm or Flux around; "
-        "studies: each study of examples/, in full and killed, against its figure",
+        "studies: each study of examples/, in full and killed, against its figure; use-cases: "
+        "the use cases likewise",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")

@@ -250,13 +250,16 @@ def ising(ran: Ran, short: bool) -> None:
 class Study:
     """How a study is judged, and what shortens it. ``racing``: which jobs it has depends on the
     order in which they end, so that only what two runs have in common can be compared. ``timed``:
-    parameters and columns that depend on how fast they ran."""
+    parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, and the
+    exit ``code``."""
 
     check: Callable[[Ran, bool], None]
     shorter: Sequence[str] = ()
     racing: bool = False
     file: str = ""
     timed: frozenset[str] = frozenset()
+    options: Sequence[str] = ()
+    code: int = 0
 
 
 STUDIES: Mapping[str, Study] = {
@@ -303,13 +306,14 @@ def surroundings(folder: Path) -> dict[str, Any]:
     }
 
 
-def play(name: str, folder: Path, short: bool, chance: random.Random | None, length: int) -> Ran:
+def play(
+    name: str, study: Study, folder: Path, short: bool, chance: random.Random | None, length: int
+) -> Ran:
     """Run it; with ``chance`` its controllers are killed, up to three times."""
-    study = STUDIES[name]
     file = EXAMPLES / (study.file or f"studies/{name}/ensemble.yaml")
     sets = [word for one in study.shorter if short for word in ("--set", one)]
     around = surroundings(folder)
-    words = ["run", "--json", "--output", str(folder / "kept"), *sets, str(file)]
+    words = ["run", "--json", "--output", str(folder / "kept"), *study.options, *sets, str(file)]
     killed = []
     with (folder / "errors").open("w") as errors:
         for kills in range(4 if chance else 1):
@@ -341,22 +345,23 @@ def play(name: str, folder: Path, short: bool, chance: random.Random | None, len
     )
 
 
-def judged(name: str, ran: Ran, short: bool, undisturbed: Ran | None) -> dict[str, Any]:
+def judged(
+    name: str, study: Study, ran: Ran, short: bool, undisturbed: Ran | None
+) -> dict[str, Any]:
     """What was wrong, as soak tells it."""
     other = []
     ended = re.search(r"has ended.*with exit code (\d+)", ran.errors)
-    if ran.code != 0 and not (ended and ended[1] == "0"):
+    if ran.code != study.code and not (ended and ended[1] == str(study.code)):
         other.append(f"exit code {ran.code}: {ran.errors[-2000:]}")
     try:
-        STUDIES[name].check(ran, short)
+        study.check(ran, short)
     except (AssertionError, KeyError, StopIteration, ValueError) as error:
         other.append(f"the figure: {error!r}")
     ids = {job["id"] for job in ran.submitted}
     starts = Counter(line["job"] for line in ran.lines if line.get("name") == "start")
     if undisturbed is not None:
-        timed = STUDIES[name].timed
-        now, before = ran.table(timed), undisturbed.table(timed)
-        if STUDIES[name].racing:
+        now, before = ran.table(study.timed), undisturbed.table(study.timed)
+        if study.racing:
             both = now.keys() & before.keys()
             now, before = ({key: one[key] for key in both} for one in (now, before))
         other += [
@@ -377,13 +382,13 @@ def judged(name: str, ran: Ran, short: bool, undisturbed: Ran | None) -> dict[st
     return {**found, "good": not (other or found["doubled"] or ran.replay)}
 
 
-def main() -> int:
+def main(studies: Mapping[str, Study]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1, help="of kills, of each study")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--base", type=Path)
-    parser.add_argument("names", nargs="*", default=[*STUDIES])
+    parser.add_argument("names", nargs="*", default=[*studies])
     chosen = parser.parse_args()
     base = chosen.base or Path(tempfile.mkdtemp(prefix="studies-"))
     good = True
@@ -394,8 +399,9 @@ def main() -> int:
             folder.mkdir(parents=True)
             chance = random.Random(f"{name} {chosen.seed} {number}") if number else None
             length = len(undisturbed.lines) if undisturbed else 0
-            ran = play(name, folder, chosen.short, chance, length)
-            found = judged(name, ran, chosen.short, undisturbed)
+            study = studies[name]
+            ran = play(name, study, folder, chosen.short, chance, length)
+            found = judged(name, study, ran, chosen.short, undisturbed)
             print(json.dumps(found), flush=True)
             if not number:
                 undisturbed = ran
@@ -406,4 +412,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(STUDIES))

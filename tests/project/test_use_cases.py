@@ -1,0 +1,57 @@
+"""Each use case of ``examples/`` does what its page says, also when its controller is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ensemble_core.testing.crash import read_rounds
+
+PROGRAM = Path(__file__).with_name("use_cases.py")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: The folders whose files are use cases.
+FOLDERS = ("branches",)
+FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
+
+
+def name_of(file: Path) -> str:
+    folder = file.parent.name
+    return folder if file.stem == "ensemble" else f"{folder}/{file.stem}"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_use_case_has_the_figures_of_its_page_and_so_it_has_when_it_is_killed_and_resumed(
+    file: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(PROGRAM), "--short", "--base", str(tmp_path), name_of(file)]
+    undisturbed, killed = read_rounds(command)
+    assert undisturbed["good"], undisturbed
+    assert killed["good"], killed
+    assert killed["killed"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_use_case_is_valid_without_a_warning(file: Path) -> None:
+    command = [sys.executable, "-m", "ensemble_core.cli", "validate", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_use_case_has_no_python_in_its_file(file: Path) -> None:
+    assert "\n" not in yaml.safe_load(file.read_text()).get("custom", "")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_use_case_has_a_page_with_its_figures_and_what_to_change(folder: str) -> None:
+    page = (EXAMPLES / folder / "README.md").read_text()
+    for part in ("**What to expect.**", "**What is said.**", "**To change.**"):
+        assert part in page
+    for file in (EXAMPLES / folder).glob("*.yaml"):
+        assert f"ensemble run {folder}/{file.name}" in page
+    assert f"({folder}/README.md)" in (EXAMPLES / "README.md").read_text()
