@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,10 @@ PROGRAMS = {
 #: The parts of ``--hours``, and how many rounds of each there are in one turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
+#: Queues that are begun for their rounds, unless one is around: the command that says so.
+QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
+#: The exit code where a queue is not there.
+NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
 OPTIONS = {
     "local": ["--", "--slots", "8"],
@@ -137,18 +143,55 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
     return 1 if found else 0
 
 
-def begin_gridengine() -> None:
-    """A cell of its own, as the plugin's tests begin it; it ends with this process."""
-    folder = ROOT / "plugins" / "ensemble-gridengine" / "tests"
-    sys.path.insert(0, str(folder))
-    import conftest
+def begin(queue: str) -> str | None:
+    """Begin a queue as its plugin's tests do, unless this machine is of one or is in one; it ends
+    with this process. What is missing for it, if anything is."""
+    if queue not in QUEUES:
+        return None
+    ask = QUEUES[queue].split()
+    if (
+        shutil.which(ask[0])
+        and not subprocess.run(ask, capture_output=True, check=False).returncode
+    ):
+        return None
+    path = ROOT / "plugins" / f"ensemble-{queue}" / "tests" / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{queue}_conftest", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if queue == "flux":
+        command = module.command()
+        if command is None:
+            return "no Flux: neither on the PATH nor in ENSEMBLE_FLUX_PREFIX"
+        os.environ["PATH"] = f"{Path(command).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        instance = module.Instance(command)
+        os.environ.update(instance.environment())
+        atexit.register(instance.close)
+        return None
+    missing = module.programs() if queue == "slurm" else module.lacking()
+    if missing is None:
+        cluster = module.Cluster()
+        os.environ.update(cluster.environment)
+        atexit.register(cluster.close)
+    return str(missing) if missing else None
 
-    reason = conftest.lacking()
-    if reason is not None:
-        sys.exit(reason)
-    cluster = conftest.Cluster()
-    atexit.register(cluster.close)
-    os.environ.update(cluster.environment)
+
+def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
+    """The same rounds on this machine and on each queue that is there; 1 where one of them went
+    otherwise than it does undisturbed."""
+    wrong = []
+    for queue in ("local", *QUEUES):
+        command = [
+            sys.executable, __file__, "--executor", queue, "--rounds", str(rounds),
+            "--seed", str(seed), "--processes", str(processes), "--base", str(base / queue),
+        ]  # fmt: skip
+        print(f"== {queue}: {shlex.join(command)}", flush=True)
+        code = subprocess.run(command, check=False).returncode
+        if code not in (0, NOT_THERE):
+            wrong.append(queue)
+    print(f"wrong on: {', '.join(wrong)}" if wrong else "the same on each queue that is there")
+    return 1 if wrong else 0
 
 
 def main() -> int:
@@ -157,14 +200,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
     parser.add_argument(
         "--executor",
-        choices=[*PROGRAMS, "local", "flux", "slurm", "gridengine"],
+        choices=[*PROGRAMS, "local", *QUEUES, "queues"],
         default="file",
-        help="a queue that is a file (default), this machine, the Flux or the Slurm around, a Grid "
-        "Engine cell of its own; power: power cuts of this machine, 50 in each round; hostile: a "
-        "queue that tells rubbish; wire: calls of a service that are nearly right; stops: runs "
-        "that are stopped by signals and resumed, on this machine or on the Slurm or Flux around; "
-        "studies: each study of examples/, in full and killed, against its figure; use-cases: "
-        "the use cases likewise",
+        help="a queue that is a file (default), this machine, the Slurm, Grid Engine or Flux "
+        "around, or one that is begun for it; queues: each of these four in turn, so many rounds "
+        "on each, passing over what is not there; power: power cuts of this machine, 50 in each "
+        "round; hostile: a queue that tells rubbish; wire: calls of a service that are nearly "
+        "right; stops: runs that are stopped by signals and resumed, on this machine or on a Slurm "
+        "or Flux; studies: each study of examples/, in full and killed, against its figure; "
+        "use-cases: the use cases likewise",
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
@@ -173,11 +217,15 @@ def main() -> int:
     base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
     if chosen.hours is not None:
         return for_hours(chosen.hours, chosen.seed, chosen.processes, base)
+    if chosen.executor == "queues":
+        return on_each_queue(chosen.rounds, chosen.seed, chosen.processes, base)
     each = -(-chosen.rounds // chosen.processes)
     if chosen.executor == "file":
         each = -(-each // ENSEMBLES)
-    if chosen.executor == "gridengine":
-        begin_gridengine()
+    missing = begin(chosen.executor.rpartition("-")[2])
+    if missing is not None:
+        print(f"not there, no round was played: {missing}", flush=True)
+        return NOT_THERE
     soak = Soak()
     threads = []
     for number in range(chosen.processes):
