@@ -88,6 +88,20 @@ class JobFieldsContract(ExecutorKnobs):
         assert session.context(first, "finish")["status"] != 0
         assert session.context(second, "finish")["status"] == 0
 
+    def test_jobs_that_are_handed_on_again_after_a_stop_are_jobs_of_their_own(
+        self, session: Session
+    ) -> None:
+        """They have names of their own in the queue; together they may be one array there."""
+        first = [session.job(*self.failing) for _ in range(3)]
+        again = [
+            replace(job, id=f"{job.id}~1", requeued=1, command=self.succeeding) for job in first
+        ]
+        session.run(*first)
+        session.run(*again)
+        for job, status in (*((job, False) for job in first), *((job, True) for job in again)):
+            self.check_order(session, job)
+            assert (session.context(job, "finish")["status"] == 0) is status
+
     def test_the_environment_and_folder_of_a_job_are_as_asked(
         self, session: Session, tmp_path: Path
     ) -> None:

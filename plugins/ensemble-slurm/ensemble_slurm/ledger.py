@@ -89,8 +89,8 @@ class Ledger:
         try:
             kind, *rest = json.loads(line)
             if kind == "b":
-                key, attempt, group, indices, at, extra, *retry = rest
-                batch = Batch(self._tag, key, group, tuple(indices), attempt, *retry)
+                key, attempt, group, indices, at, extra, *suffix = rest
+                batch = Batch(self._tag, key, group, tuple(indices), attempt, *suffix)
                 self._kept.sent[key] = Sent(batch, at, extra)
             elif kind == "a":
                 self._kept.sent[rest[0]].id = rest[1]
@@ -215,4 +215,4 @@ def _line(*words: object) -> str:
 def _batch(sent: Sent) -> tuple[object, ...]:
     batch = sent.batch
     said = ("b", batch.key, batch.attempt, batch.group, batch.indices, sent.at, sent.extra)
-    return (*said, batch.retry) if batch.retry else said
+    return (*said, batch.suffix) if batch.suffix else said

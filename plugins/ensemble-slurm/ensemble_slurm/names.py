@@ -2,9 +2,10 @@
 
 A batch is one ``sbatch``: a job array, or a single job. Its name begins with what a person looks
 for in ``squeue`` and ends with a mark of the run (``sim.0-99@3f9c2a11``); accounting keeps it, also
-where it keeps no comment. Jobs that are tried again have their attempt behind the indices
-(``sim.7+1@3f9c2a11``). Its comment says all: run, batch, attempt, and our indices by the order of
-the array's tasks. Pure; used by whoever submits or looks for jobs.
+where it keeps no comment. What ids of jobs have behind their index, since they are tried again or
+were handed on again after a stop, is there behind the indices (``sim.7+1~2@3f9c2a11``). Its comment
+says all: run, batch, attempt, and our indices by the order of the array's tasks. Pure; used by
+whoever submits or looks for jobs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from ensemble_core import Job
+
 __all__ = [
     "COMMENT_LIMIT",
     "Batch",
@@ -23,6 +26,7 @@ __all__ = [
     "mark_of",
     "parse_indices",
     "queue_id",
+    "suffix_of",
 ]
 
 #: Characters that Slurm takes as a comment (1,024 in all releases), less what may be put around it.
@@ -30,7 +34,7 @@ COMMENT_LIMIT = 900
 
 _WORD = "ensemble"
 _NAME = re.compile(
-    r"(?P<group>.+)\.(?P<indices>[0-9,-]+)(?:\+(?P<retry>[0-9]+))?@(?P<mark>[0-9a-f]{8})"
+    r"(?P<group>.+)\.(?P<indices>[0-9,-]+)(?P<suffix>[+~][0-9+~]+)?@(?P<mark>[0-9a-f]{8})"
 )
 
 
@@ -83,7 +87,8 @@ def queue_id(job: str, task: int | None) -> str:
 class Batch:
     """One ``sbatch``: jobs of ``group`` with these ascending indices, the ``attempt``-th time.
 
-    ``key`` names the batch within its run. ``retry`` is the attempt of the run's jobs, from 0.
+    ``key`` names the batch within its run. ``suffix`` is what the ids of its jobs have behind their
+    index: ``-1`` of another attempt of the run's, ``~1`` of one that was requeued, ``-1~1``.
     """
 
     tag: str
@@ -91,7 +96,7 @@ class Batch:
     group: str
     indices: tuple[int, ...]
     attempt: int = 1
-    retry: int = 0
+    suffix: str = ""
 
     @property
     def name(self) -> str:
@@ -99,8 +104,8 @@ class Batch:
         shown = format_indices(self.indices)
         if len(shown) > 24:
             shown = f"{self.indices[0]}-{self.indices[-1]}"
-        retry = f"+{self.retry}" if self.retry else ""
-        return f"{self.group}.{shown}{retry}@{mark_of(self.tag)}"
+        # A hyphen stands in a range of indices.
+        return f"{self.group}.{shown}{self.suffix.replace('-', '+')}@{mark_of(self.tag)}"
 
     @property
     def comment(self) -> str:
@@ -109,7 +114,7 @@ class Batch:
             f"{_WORD} {quote(self.tag)} {self.key} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"
         )
-        return f"{said} {self.retry}" if self.retry else said
+        return f"{said} {self.suffix}" if self.suffix else said
 
     @property
     def array(self) -> bool:
@@ -128,7 +133,7 @@ class Batch:
         return self._id(self.indices[place])
 
     def _id(self, index: int) -> str:
-        return f"{self.group}.{index}-{self.retry}" if self.retry else f"{self.group}.{index}"
+        return f"{self.group}.{index}{self.suffix}"
 
     @classmethod
     def from_comment(cls, comment: str, tag: str) -> Batch | None:
@@ -138,8 +143,8 @@ class Batch:
             return None
         try:
             indices = tuple(parse_indices(words[5]))
-            retry = int(words[6]) if len(words) > 6 else 0
-            return cls(tag, words[2], unquote(words[4]), indices, int(words[3]), retry)
+            suffix = words[6] if len(words) > 6 else ""
+            return cls(tag, words[2], unquote(words[4]), indices, int(words[3]), suffix)
         except ValueError:
             return None
 
@@ -154,7 +159,17 @@ class Batch:
             indices = tuple(parse_indices(match["indices"]))
         except ValueError:
             return None
-        return cls(tag, "", match["group"], indices, retry=int(match["retry"] or 0))
+        suffix = (match["suffix"] or "").replace("+", "-")
+        return cls(tag, "", match["group"], indices, suffix=suffix)
+
+
+def suffix_of(job: Job) -> str:
+    """What a job's id has behind its index.
+
+    >>> suffix_of(Job(id="melt.3-1~2", group="melt", index=3, command=("lmp",), attempt=1))
+    '-1~2'
+    """
+    return job.id.removeprefix(f"{job.group}.{job.index}")
 
 
 def fits(tag: str, key: str, group: str, indices: Iterable[int]) -> bool:

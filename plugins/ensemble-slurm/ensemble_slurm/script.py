@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 from ensemble_core import Job, shell_line
-from ensemble_slurm.names import Batch
+from ensemble_slurm.names import Batch, suffix_of
 
 __all__ = ["Address", "Place", "Scripts", "quote", "render", "shape_of"]
 
@@ -69,7 +69,7 @@ def shape_of(job: Job) -> tuple[object, ...]:
     options = job.options.get("slurm", {})
     return (
         job.group,
-        job.attempt,
+        suffix_of(job),
         job.nodes,
         job.tasks,
         job.cores_per_task,

@@ -19,7 +19,7 @@ from ensemble_core import Job
 from ensemble_slurm.batches import batches
 from ensemble_slurm.commands import Done
 from ensemble_slurm.ledger import Sent
-from ensemble_slurm.names import Batch
+from ensemble_slurm.names import Batch, suffix_of
 from ensemble_slurm.parse import Site
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.script import Place, Scripts
@@ -132,7 +132,7 @@ class Submitter:
             secrets.token_hex(4),
             chosen[0].group,
             tuple(job.index for job in chosen),
-            retry=chosen[0].attempt,
+            suffix=suffix_of(chosen[0]),
         )
         self._send(_Going(batch, orders))
 

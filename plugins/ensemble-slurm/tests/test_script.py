@@ -56,10 +56,13 @@ def test_a_contiguous_batch_is_known_from_its_name_too() -> None:
     assert Batch.from_name("bash", "r") is None
 
 
-def test_jobs_that_are_tried_again_are_known_by_comment_name_and_ledger(tmp_path: Path) -> None:
-    batch = Batch("r", "k", "sim-a", (5, 6, 7), 2, retry=3)
-    assert batch.jobs() == ["sim-a.5-3", "sim-a.6-3", "sim-a.7-3"]
-    assert batch.name.startswith("sim-a.5-7+3@")
+@pytest.mark.parametrize("suffix", ["-3", "~2", "-3~2"])
+def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_name_and_ledger(
+    suffix: str, tmp_path: Path
+) -> None:
+    batch = Batch("r", "k", "sim-a", (5, 6, 7), 2, suffix)
+    assert batch.jobs() == [f"sim-a.5{suffix}", f"sim-a.6{suffix}", f"sim-a.7{suffix}"]
+    assert batch.name.startswith(f"sim-a.5-7{suffix.replace('-', '+')}@")
     assert Batch.from_comment(batch.comment, "r") == batch
     by_name = Batch.from_name(batch.name, "r")
     assert by_name is not None
@@ -68,9 +71,11 @@ def test_jobs_that_are_tried_again_are_known_by_comment_name_and_ledger(tmp_path
     assert Ledger(str(tmp_path), "r").sent()["k"].batch == batch
 
 
-def test_another_attempt_is_no_task_of_the_array_of_the_first() -> None:
-    found = batches([job(0), replace(job(1), id="sim.1-1", attempt=1)], "r", largest=1001)
-    assert [[each.id for each in batch] for batch in found] == [["sim.0"], ["sim.1-1"]]
+def test_another_attempt_or_a_job_handed_on_again_is_no_task_of_the_array_of_the_first() -> None:
+    retried = replace(job(1), id="sim.1-1", attempt=1)
+    requeued = replace(job(2), id="sim.2~1", requeued=1)
+    found = batches([job(0), retried, requeued], "r", largest=1001)
+    assert [[each.id for each in batch] for batch in found] == [["sim.0"], ["sim.1-1"], ["sim.2~1"]]
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 9], list(range(0, 50, 2))])
