@@ -1,0 +1,167 @@
+"""Faults of a jobspec: each error of its schema in words, at its place, with the nearest word.
+
+Used by ``reading`` and by the readers of the forms, which report into one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from ensemble_core import EnsembleError, Location, UsageError
+from ensemble_core.cli.toolkit import Document
+from ensemble_jobspec.schemas import FORMS, STEPS, Schema
+
+__all__ = ["Faults", "Path", "nearest"]
+
+Path = tuple[str | int, ...]
+
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+_BOUNDS = {"minimum": "at least", "maximum": "at most"}
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """A hint at the name that may have been meant, or at those that there are."""
+    known = list(names)
+    near = get_close_matches(name, known, 1, 0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = " …" if len(known) > 12 else ""
+    return f"known are {', '.join(known[:12])}{more}" if known else None
+
+
+@cache
+def _validator(form: str, step: bool) -> Any:
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for(dict((STEPS if step else FORMS)[form]))
+
+
+class Faults:
+    """The mistakes that were found in one document."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.errors: list[EnsembleError] = []
+        self.warnings: list[str] = []
+
+    def at(self, path: Path) -> Location:
+        """Where the value at this path stands."""
+        return self.document.at(path) or Location(self.document.file)
+
+    def report(
+        self, path: Path, what: str, *, hint: str | None = None, code: str, key: bool = False
+    ) -> None:
+        """Report a mistake at a value, or at its key."""
+        where = self.document.at_key(path) if key else self.document.at(path)
+        self.errors.append(UsageError(what, where=where, hint=hint, code=code))
+
+    def warn(self, path: Path, what: str) -> None:
+        """Warn of something that is passed over or is not as it was upstream."""
+        self.warnings.append(f"{self.at(path)}: {what}")
+
+    def check(self, form: str, path: Path = (), *, step: bool = False) -> bool:
+        """True if the value at this path fits the schema of the form, or of the step."""
+        value = self.document.get(path)
+        if _validator(form, step).is_valid(value):
+            return True
+        schema = (STEPS if step else FORMS)[form]
+        before = len(self.errors)
+        for error in _validator(form, step).iter_errors(value):
+            self._explain(error, path, schema)
+        return len(self.errors) == before
+
+    def _explain(self, error: Any, base: Path, schema: Schema) -> None:
+        path: Path = (*base, *error.instance_path)
+        kind, value = error.kind, self.document.get(path)
+        said = _said(path, value)
+        match kind.name:
+            case "additionalProperties":
+                node = _node(schema, list(error.schema_path)[:-1])
+                self._unknown(path, node)
+            case "required":
+                near = get_close_matches(kind.property, value, 1, 0.6)
+                hint = f"is {near[0]!r} meant to be {kind.property!r}?" if near else None
+                thing = "the jobspec" if not path else _named(path)
+                self.report(
+                    path, f"{thing} has no {kind.property!r}", hint=hint, code="missing-key"
+                )
+            case "type":
+                words = " or ".join(_TYPES[name] for name in kind.types if name in _TYPES)
+                self.report(path, f"{said}, expected {words}", code="wrong-type")
+            case "enum":
+                options = [str(option) for option in kind.options]
+                hint = nearest(str(value), options)
+                self.report(path, f"{said}, which is not known here", hint=hint, code="bad-value")
+            case "const":
+                self.report(path, f"{said}, it must be {kind.expected_value}", code="bad-value")
+            case "minimum" | "maximum":
+                bound = f"{_BOUNDS[kind.name]} {kind.limit:g}"
+                self.report(path, f"{said}, it must be {bound}", code="out-of-range")
+            case "minItems" | "minLength" | "minProperties" if not value:
+                self.report(path, f"{_named(path)} is empty", code="empty")
+            case "maxItems":
+                what = f"{_named(path)} has {len(value)} entries, and this form has exactly one"
+                hint = "write several tasks in the form with 'resources' as a mapping of names"
+                self.report(path, what, hint=hint, code="bad-value")
+            case "maxProperties":
+                what = (
+                    f"{_named(path)} has {' and '.join(map(repr, value))}: they exclude each other"
+                )
+                self.report(path, what, code="bad-value")
+            case _:
+                self.report(path, f"{_named(path)}: {error.message}"[:300], code="bad-value")
+
+    def _unknown(self, path: Path, schema: Mapping[str, Any]) -> None:
+        known = list(schema.get("properties", {}))
+        value = self.document.get(path)
+        for key in value:
+            if key in known:
+                continue
+            absent = [name for name in known if name not in value]
+            near = get_close_matches(key, absent, 1, 0.5) or get_close_matches(key, known, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else nearest(key, absent)
+            thing = "the jobspec" if not path else _named(path)
+            what = f"unknown key {key!r} in {thing}"
+            self.report((*path, key), what, hint=hint, code="unknown-key", key=True)
+
+
+def _node(schema: Any, path: list[Any]) -> Mapping[str, Any]:
+    """The part of a schema at a path of its own, references followed."""
+    here = schema
+    for step in path:
+        if isinstance(here, Mapping) and "$ref" in here and step == "$ref":
+            here = schema["$defs"][here["$ref"].rpartition("/")[2]]
+        else:
+            here = here[int(step) if isinstance(here, list) else step]
+    return here if isinstance(here, Mapping) else {}
+
+
+def _named(path: Path) -> str:
+    """A value by its key, or by its number in the list at a key."""
+    if not path:
+        return "the jobspec"
+    if isinstance(path[-1], str):
+        return repr(path[-1])
+    return f"item {path[-1] + 1} of {path[-2]!r}" if len(path) > 1 else f"item {path[-1] + 1}"
+
+
+def _said(path: Path, value: object) -> str:
+    if isinstance(value, dict):
+        shown = "a mapping"
+    elif isinstance(value, list):
+        shown = "a list"
+    elif isinstance(value, bool):
+        shown = "true" if value else "false"
+    else:
+        shown = "empty" if value is None else repr(value)
+    return f"{_named(path)} is {shown if len(shown) < 60 else shown[:59] + '…'}"

@@ -1,0 +1,158 @@
+"""Parts that the forms have in common: resources, commands and scripts, attributes, requests.
+
+Each takes the faults of the document and a path, and gives a part of the workload; what is wrong is
+reported and stands for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core import EnsembleError
+from ensemble_core.cli.toolkit import parse_duration
+from ensemble_jobspec.faults import Faults, Path
+from ensemble_jobspec.workload import Attributes, Request, Script, Vertex
+
+__all__ = ["attributes", "command", "inside", "request_of_list", "requirement", "system", "vertex"]
+
+_KNOWN = ("duration", "cwd", "environment", "watch")
+_SPACES = re.compile(r"\s")
+
+
+def vertex(faults: Faults, path: Path) -> Vertex:
+    """The resource at this path, with what is in it."""
+    given = faults.document.get(path)
+    if "count" in given and "replicas" in given:
+        what = "a resource has a 'count' or 'replicas' (so many, anywhere), not both"
+        faults.report((*path, "replicas"), what, code="bad-resources", key=True)
+    if given.get("schedule") is not None:
+        faults.warn((*path, "schedule"), "'schedule' is left to the queue")
+    extra = {key: given[key] for key in ("unit", "id") if key in given}
+    own = given.get("attributes")
+    inner = range(len(given.get("with", ())))
+    return Vertex(
+        type=given["type"].removesuffix("s")
+        if given["type"] in ("cores", "gpus")
+        else given["type"],
+        count=given.get("count", given.get("replicas", 1)),
+        within=tuple(vertex(faults, (*path, "with", number)) for number in inner),
+        anywhere="replicas" in given,
+        label=given.get("label"),
+        exclusive=bool(given.get("exclusive", False)),
+        requires=tuple(requirement(each) for each in given.get("requires", ())),
+        extra={**extra, **({"attributes": own} if own else {})},
+        where=faults.at(path),
+    )
+
+
+def requirement(given: str | Mapping[str, Any]) -> str:
+    """A requirement of a resource as the site's table has it.
+
+    >>> requirement({"name": "system", "field": "cpu.target", "match": "amd64"})
+    'system.cpu.target=amd64'
+    """
+    if isinstance(given, str):
+        return given
+    subject = [str(given[key]) for key in ("name", "field", "attribute") if key in given]
+    if subject:
+        value = given.get("match", given.get("value", "true"))
+        return f"{'.'.join(subject)}={value}"
+    return "&".join(f"{key}={value}" for key, value in given.items())
+
+
+def request_of_list(faults: Faults, per_slot: int = 1, total: int | None = None) -> Request:
+    """The request of the forms whose ``resources`` are a list of one."""
+    where = faults.at(("resources", 0))
+    return Request((vertex(faults, ("resources", 0)),), (), per_slot, total, where)
+
+
+def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Script | None]:
+    """The words of a command, or the script that it is."""
+    document = faults.document
+    given = document.get(path)
+    if isinstance(given, list):
+        words = tuple(document.written((*path, at), word) for at, word in enumerate(given))
+    elif given.startswith("#!") or "\n" in given.strip():
+        if "\0" in given:
+            faults.report(path, "a NUL character, which no program can be given", code="bad-value")
+        return (), Script(given, name)
+    else:
+        try:
+            words = tuple(shlex.split(given))
+        except ValueError as error:
+            what = f"the command cannot be split into words: {str(error).lower()}"
+            hint = "close the quote, escape it, or write the command as a list"
+            faults.report(path, what, hint=hint, code="bad-command")
+            return (), None
+    if not words or not words[0]:
+        faults.report(path, "the command is empty", hint="command: echo hello", code="empty")
+    elif any("\0" in word for word in words):
+        faults.report(path, "a NUL character, which no program can be given", code="bad-value")
+    return words, None
+
+
+def attributes(faults: Faults, path: Path) -> Attributes:
+    """Attributes as the form ``nextgen`` has them; of what nobody knows there is a warning."""
+    given = faults.document.get(path) or {}
+    extra = {key: value for key, value in given.items() if key not in _KNOWN}
+    for key in extra:
+        faults.warn((*path, key), f"the attribute {key!r} is told to Flux, and to no other queue")
+    return Attributes(
+        duration=_duration(faults, (*path, "duration"), given.get("duration")),
+        cwd=given.get("cwd"),
+        environment=_environment(faults, (*path, "environment"), given.get("environment")),
+        watch=given.get("watch"),
+        extra=extra,
+        where=faults.at(path),
+    )
+
+
+def system(faults: Faults) -> Attributes:
+    """Attributes as Flux has them: ``system`` and ``user``."""
+    given = faults.document.get(("attributes",)) or {}
+    path: Path = ("attributes", "system")
+    own = given.get("system", {})
+    extra = {key: value for key, value in own.items() if key not in _KNOWN[:3]}
+    if given.get("user"):
+        extra["user"] = given["user"]
+    return Attributes(
+        duration=_duration(faults, (*path, "duration"), own.get("duration")),
+        cwd=own.get("cwd"),
+        environment=_environment(faults, (*path, "environment"), own.get("environment")),
+        extra=extra,
+        where=faults.at(path),
+    )
+
+
+def _duration(faults: Faults, path: Path, given: object) -> float | None:
+    if given is None:
+        return None
+    try:
+        return parse_duration(given)
+    except EnsembleError as error:
+        faults.report(path, error.what, hint=error.hint, code=error.code)
+        return None
+
+
+def _environment(faults: Faults, path: Path, given: Mapping[str, Any] | None) -> Mapping[str, str]:
+    found = {}
+    for key, value in (given or {}).items():
+        inner = (*path, key)
+        text = "true" if value is True else "false" if value is False else str(value)
+        found[key] = faults.document.written(inner, text)
+        if not key or "=" in key or "\0" in key + found[key]:
+            what = f"{key!r} cannot be set in an environment"
+            faults.report(inner, what, code="bad-name", key=True)
+    return found
+
+
+def inside(faults: Faults, path: Path, name: str) -> bool:
+    """True if this is a file's path within its folder; reported if not."""
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name or name in (".", "./"):
+        what = f"{name!r} leaves the staging folder"
+        faults.report(path, what, hint="name a file within it: run.sh", code="path-outside")
+        return False
+    return True

@@ -1,0 +1,117 @@
+"""Reader of jobspecs: which form a document has, and the workload that it describes.
+
+Called by the commands, by the source ``jobspec`` of ensemble files, and by programs as
+``ensemble_jobspec.read``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any, get_args
+
+from ensemble_core import FileErrors, UsageError
+from ensemble_core.cli.toolkit import read_document, read_file
+from ensemble_jobspec.faults import Faults, nearest
+from ensemble_jobspec.form_flux import read_flux
+from ensemble_jobspec.form_nextgen import read_nextgen
+from ensemble_jobspec.form_transform import read_transform
+from ensemble_jobspec.workload import Form, Workload
+
+__all__ = ["form_of", "read", "read_jobspec"]
+
+_READERS: Mapping[str, Callable[[Faults, str], Workload]] = {
+    "flux": read_flux,
+    "transform": read_transform,
+    "nextgen": read_nextgen,
+}
+_KEYS = ("version", "name", "resources", "tasks", "task", "groups", "attributes", "requires")
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
+    """The workload of a file, or of a text (one of several lines, or that begins with ``{``).
+
+    Raises :class:`~ensemble_core.FileErrors` with every mistake and its place.
+    """
+    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
+        return read_jobspec(source, "jobspec", form)
+    file = os.fspath(source)
+    return read_jobspec(read_file(file), file, form)
+
+
+def read_jobspec(text: str, file: str, form: Form | None = None) -> Workload:
+    """The workload of a text, with the file's name for messages. Raises as :func:`read` does."""
+    document = read_document(text, file)
+    faults = Faults(document)
+    found: str = form or form_of(faults)
+    if found not in get_args(Form):
+        raise UsageError(
+            f"there is no form {found!r}",
+            hint=nearest(found, get_args(Form)),
+            code="bad-option",
+        )
+    name = _OTHER.sub("-", FilePath(file).name.partition(".")[0]).strip("-") or "jobspec"
+    if not faults.check(found):
+        raise FileErrors(faults.errors)
+    workload = _READERS[found](faults, name)
+    if faults.errors:
+        raise FileErrors(faults.errors)
+    return replace(workload, file=file, warnings=tuple(faults.warnings))
+
+
+def form_of(faults: Faults) -> Form:
+    """The form of a document, told by its shape: all of them have ``version: 1``.
+
+    Raises :class:`~ensemble_core.FileErrors` where it could be none, or two of them.
+    """
+    data = faults.document.data
+    if not isinstance(data, dict):
+        raise _untold(faults, "a jobspec is a mapping")
+    if "task" in data and "tasks" not in data and "groups" not in data:
+        return "transform"
+    tasks = data.get("tasks")
+    slotted = _any_slot(tasks)
+    listed = isinstance(data.get("resources"), list)
+    if "task" in data:
+        raise _untold(faults, "it has 'task' (jobspec 0.0) beside 'tasks' or 'groups' (0.1)")
+    if listed and ("groups" in data or (tasks and not slotted)):
+        raise _untold(
+            faults, "its 'resources' are a list, as in Flux's form, and its tasks name no slot"
+        )
+    if listed and tasks:
+        return "flux"
+    if slotted and isinstance(data.get("resources"), dict):
+        raise _untold(
+            faults, "its tasks name a slot, as in Flux's form, and its 'resources' are a mapping"
+        )
+    if tasks is not None or "groups" in data or isinstance(data.get("resources"), dict):
+        return "nextgen"
+    for key in data:
+        hint = None if key in _KEYS else nearest(key, ("tasks", "task", "groups"))
+        if hint is not None and hint.startswith("did"):
+            faults.report((key,), f"unknown key {key!r}", hint=hint, code="unknown-key", key=True)
+            raise FileErrors(faults.errors)
+    raise _untold(faults, "it has neither 'tasks' nor 'task' nor 'groups'")
+
+
+def _any_slot(tasks: Any) -> bool:
+    return isinstance(tasks, list) and any(isinstance(t, dict) and "slot" in t for t in tasks)
+
+
+def _untold(faults: Faults, why: str) -> FileErrors:
+    return FileErrors(
+        [
+            UsageError(
+                "the form of this jobspec cannot be told",
+                where=faults.at(()),
+                cause=why,
+                hint="flux has 'resources' as a list and tasks with 'slot', transform (0.0) has "
+                "'task', nextgen (0.1) has tasks or groups; or say --form",
+                code="jobspec-form",
+            )
+        ]
+    )

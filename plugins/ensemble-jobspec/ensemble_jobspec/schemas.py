@@ -1,0 +1,228 @@
+"""JSON Schemas of the three forms, closed: what they do not name is a mistake.
+
+A ``transform`` is checked step by step, each by the schema of its name in ``STEPS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["FORMS", "RESOURCES", "STEPS"]
+
+Schema = Mapping[str, Any]
+
+#: Types of resources that can be asked for; those of the second row only hold others.
+RESOURCES = ("node", "slot", "core", "cores", "gpu", "gpus")
+_HOLDERS = ("rack", "socket")
+
+_TEXT = {"type": "string", "minLength": 1}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
+_SCALAR = {"type": ["string", "number", "boolean"]}
+_COMMAND = {
+    "type": ["string", "array"],
+    "minLength": 1,
+    "minItems": 1,
+    "items": {"type": ["string", "number"]},
+}
+_DURATION = {"type": ["number", "string"], "minimum": 0}
+_ENVIRONMENT = {"type": "object", "additionalProperties": _SCALAR}
+
+
+def _closed(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _vertex(types: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return _closed(
+        ("type",),
+        type={"enum": list(types)},
+        count=_COUNT,
+        unit=_TEXT,
+        label=_TEXT,
+        exclusive={"type": "boolean"},
+        **{"with": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/vertex"}}},
+        **properties,
+    )
+
+
+_ATTRIBUTES = _closed(
+    system={
+        "type": "object",
+        "properties": {"duration": _DURATION, "cwd": _TEXT, "environment": _ENVIRONMENT},
+    },
+    user={"type": "object"},
+)
+_TASK_COUNT = {
+    **_closed(per_slot=_COUNT, total=_COUNT),
+    "minProperties": 1,
+    "maxProperties": 1,
+}
+
+_FLUX: Schema = {
+    **_closed(
+        ("version", "resources", "tasks", "attributes"),
+        version={"const": 1},
+        resources={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": {"$ref": "#/$defs/vertex"},
+        },
+        tasks={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": _closed(
+                ("command", "slot", "count"),
+                command=_COMMAND,
+                slot=_TEXT,
+                count=_TASK_COUNT,
+                distribution=_TEXT,
+                attributes={"type": "object"},
+            ),
+        },
+        attributes={
+            **_ATTRIBUTES,
+            "required": ["system"],
+            "properties": {
+                **_ATTRIBUTES["properties"],
+                "system": {**_ATTRIBUTES["properties"]["system"], "required": ["duration"]},
+            },
+        },
+    ),
+    "$defs": {"vertex": _vertex(("node", "slot", "core", "gpu", *_HOLDERS), id=_TEXT)},
+}
+
+_TRANSFORM: Schema = {
+    **_closed(
+        ("version", "resources", "task"),
+        version={"const": 1},
+        resources={
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": {"$ref": "#/$defs/vertex"},
+        },
+        attributes=_ATTRIBUTES,
+        task=_closed(
+            name=_TEXT,
+            slot=_TEXT,
+            count=_TASK_COUNT,
+            command=_COMMAND,
+            scripts={
+                "type": "array",
+                "items": _closed(("name", "content"), name=_TEXT, content={"type": "string"}),
+            },
+            resources={"type": "object"},
+            transform={
+                "type": "array",
+                "items": {"type": "object", "required": ["step"], "properties": {"step": _TEXT}},
+            },
+        ),
+    ),
+    "$defs": {"vertex": _vertex(("node", "slot", "core", "gpu", *_HOLDERS))},
+}
+
+_NAMES = {"type": ["array", "string"], "minLength": 1, "items": _TEXT}
+_REQUIREMENT = {
+    "type": ["string", "object"],
+    "minLength": 1,
+    "minProperties": 1,
+    "additionalProperties": _SCALAR,
+}
+_REQUESTED = {
+    "type": ["string", "object"],
+    "minLength": 1,
+    "if": {"type": "object"},
+    "then": {"$ref": "#/$defs/vertex"},
+}
+_FREE_ATTRIBUTES = {
+    "type": "object",
+    "properties": {
+        "duration": _DURATION,
+        "cwd": _TEXT,
+        "environment": _ENVIRONMENT,
+        "watch": {"type": "boolean"},
+    },
+}
+_TASK = _closed(
+    name=_TEXT,
+    command=_COMMAND,
+    resources=_REQUESTED,
+    replicas=_COUNT,
+    depends_on=_NAMES,
+    local={"type": "boolean"},
+    group=_TEXT,
+    requires=_TEXT,
+    steps={
+        "type": "array",
+        "minItems": 1,
+        "items": _closed(("name", "path"), name={"enum": ["stage"]}, path=_TEXT),
+    },
+    attributes=_FREE_ATTRIBUTES,
+)
+_NEXTGEN: Schema = {
+    **_closed(
+        ("version",),
+        version={"const": 1},
+        name=_TEXT,
+        resources={"type": "object", "additionalProperties": {"$ref": "#/$defs/vertex"}},
+        requires={
+            "type": "object",
+            "additionalProperties": {
+                "type": "array",
+                "items": _closed(
+                    name=_TEXT, field=_TEXT, match=_SCALAR, attribute=_TEXT, value=_SCALAR
+                ),
+            },
+        },
+        tasks={"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/task"}},
+        groups={"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/group"}},
+        attributes=_FREE_ATTRIBUTES,
+    ),
+    "$defs": {
+        "vertex": _vertex(
+            (*RESOURCES, *_HOLDERS),
+            replicas=_COUNT,
+            requires={"type": "array", "items": _REQUIREMENT},
+            attributes=_FREE_ATTRIBUTES,
+            schedule={"type": "boolean"},
+        ),
+        "task": _TASK,
+        "group": _closed(
+            ("name",),
+            name=_TEXT,
+            resources=_REQUESTED,
+            depends_on=_NAMES,
+            requires=_TEXT,
+            attributes=_FREE_ATTRIBUTES,
+            tasks={"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/task"}},
+            groups={"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/group"}},
+        ),
+    },
+}
+
+#: The schema of each form.
+FORMS: Mapping[str, Schema] = {"flux": _FLUX, "transform": _TRANSFORM, "nextgen": _NEXTGEN}
+
+_SETTINGS = ("stage", "sharedfs")
+_STEP: dict[str, Any] = {"step": _TEXT}
+_WAITS: dict[str, Any] = {"wait": {"type": "boolean"}, "watch": {"type": "boolean"}}
+
+#: The schema of each step of a ``transform``.
+STEPS: Mapping[str, Schema] = {
+    "write": _closed(("filename",), filename=_TEXT, executable={"type": "boolean"}, **_STEP),
+    "set": _closed(("key", "value"), key={"enum": list(_SETTINGS)}, value=_SCALAR, **_STEP),
+    "unset": _closed(("key",), key={"enum": list(_SETTINGS)}, **_STEP),
+    "copy": _closed(("source",), source=_TEXT, filename=_TEXT, **_STEP),
+    "stage": _closed(("filename",), filename=_TEXT, **_STEP),
+    "submit": _closed(filename=_TEXT, **_WAITS, **_STEP),
+    "batch": _closed(filename=_TEXT, **_WAITS, **_STEP),
+    "auth": _closed(("command",), command=_COMMAND, **_STEP),
+}

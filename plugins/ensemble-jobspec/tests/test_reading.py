@@ -1,0 +1,246 @@
+"""What a user is told of a jobspec: its form, what it says, and every mistake with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from ensemble_jobspec import read
+
+from ensemble_core import FileErrors
+from ensemble_core.cli.main import main
+
+FLUX = """\
+version: 1
+resources:
+- type: node
+  count: 2
+  with: [{type: slot, count: 1, label: default, with: [{type: core, count: 4}]}]
+tasks:
+- {command: [hostname], slot: default, count: {per_slot: 1}}
+attributes: {system: {duration: 60, cwd: /tmp, environment: {A: 1.10}}}
+"""
+TRANSFORM = """\
+version: 1
+resources:
+- {type: slot, count: 1, label: small, with: [{type: core, count: 2}]}
+task:
+  scripts:
+  - {name: hello.sh, content: "#!/bin/bash\\necho hello\\n"}
+  transform:
+  - {step: write, filename: hello.sh, executable: true}
+  - {step: submit, filename: hello.sh, wait: true}
+"""
+NEXTGEN = """\
+version: 1
+name: study
+resources:
+  small: {type: node, count: 1, with: [{type: core, count: 2}]}
+  wide: {type: node, replicas: 4}
+requires:
+  io: [{name: io, field: type, match: shm}]
+attributes: {environment: {A: a, B: b}, duration: 10m}
+tasks:
+- {name: build, command: make all, resources: small, attributes: {environment: {B: mine}}}
+- {name: test, command: "#!/usr/bin/env python3\\nprint(1)", resources: small|wide, depends_on: [build], replicas: 3, requires: io}
+- {name: finish, group: post, depends_on: test}
+groups:
+- name: post
+  resources: small
+  attributes: {duration: 300s}
+  tasks: [{command: [plot, "a b"]}, {command: gzip x, local: true}]
+"""
+
+
+def errors(text: str) -> list[tuple[str, int, str, str]]:
+    """Code, line, message and hint of each mistake."""
+    with pytest.raises(FileErrors) as raised:
+        read(f"{text}\n")
+    found = raised.value.errors
+    assert all(error.where is not None and error.exit_code == 2 for error in found)
+    return [
+        (e.code, e.where.line if e.where else 0, e.what, f"{e.hint or ''} {e.cause or ''}")
+        for e in found
+    ]
+
+
+def test_the_form_is_told_by_the_shape_for_the_version_is_the_same() -> None:
+    assert [read(text).form for text in (FLUX, TRANSFORM, NEXTGEN)] == [
+        "flux",
+        "transform",
+        "nextgen",
+    ]
+
+
+def test_a_jobspec_of_flux_is_one_task_with_its_slots() -> None:
+    (task,) = read(FLUX).tasks
+    assert task.command == ("hostname",)
+    assert task.request is not None
+    (node,) = task.request.alternatives
+    assert (node.type, node.count, node.within[0].type, node.within[0].within[0].count) == (
+        "node", 2, "slot", 4,
+    )  # fmt: skip
+    assert task.attributes.duration == 60
+    assert task.attributes.environment == {"A": "1.10"}  # as it was written
+
+
+def test_tasks_have_what_their_resources_groups_and_the_whole_say() -> None:
+    found = read(NEXTGEN)
+    build, test, finish = found.tasks
+    assert found.name == "study"
+    assert build.command == ("make", "all")
+    assert build.attributes.environment == {"A": "a", "B": "mine"}
+    assert build.attributes.duration == 600  # seconds, however it is written
+    assert test.script is not None
+    assert test.script.text.startswith("#!/usr/bin/env python3")
+    assert test.request is not None
+    assert test.request.names == ("small", "wide")
+    assert test.request.alternatives[1].anywhere
+    assert (test.replicas, test.requires) == (3, "io")
+    assert [name.text for name in finish.depends_on] == ["test"]
+    (post,) = found.groups
+    assert [task.attributes.duration for task in post.tasks] == [300, 300]
+    assert [task.local for task in post.tasks] == [False, True]
+    assert test.where.line == 11
+
+
+def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(NEXTGEN)
+    assert read(file).tasks[0].where.file == str(file)
+    assert read(str(file)).file == str(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "said"),
+    [
+        # what upstream accepts in silence, or crashes on
+        ("version: 1\ntsaks: [{command: x}]", "unknown-key", 2, "did you mean 'tasks'?"),
+        ("version: 1\ntasks: [{command: x}]\ntsaks: []", "unknown-key", 3, "'tasks'"),
+        ("version: 1", "jobspec-form", 1, "neither 'tasks' nor 'task'"),
+        ("[1]", "jobspec-form", 1, "cannot be told"),
+        ("version: 1\ntask: {}\ntasks: []", "jobspec-form", 1, "beside"),
+        ("version: 1\nresources: []\ntasks: [{command: x}]", "jobspec-form", 1, "are a list"),
+        (
+            "version: 1\nresources: {a: {type: node}}\ntasks: [{command: x, slot: a}]",
+            "jobspec-form", 1, "are a mapping",
+        ),
+        ("version: 2\ntasks: [{command: x}]", "bad-value", 1, "must be 1"),
+        ("tasks: [{command: x}]", "missing-key", 1, "no 'version'"),
+        ("version: 1\ntasks: []", "empty", 2, "is empty"),
+        ("version: 1\nresources: {a: {type: node}}", "nothing-to-run", 1, "neither"),
+        ("version: 1\ntasks:\n- {name: a}", "nothing-to-run", 3, "neither a command"),
+        (
+            "version: 1\nresources:\n  my-node: {type: nod}\ntasks: [{command: x}]",
+            "bad-value", 3, "did you mean 'node'?",
+        ),
+        (
+            "version: 1\nresources:\n  a: {type: node, with: [{type: memory}]}\ntasks: [{command: x}]",
+            "bad-value", 3, "'memory'",
+        ),
+        (
+            "version: 1\nresources:\n  a: {type: node, count: 1, replicas: 2}\ntasks: [{command: x}]",
+            "bad-resources", 3, "not both",
+        ),
+        ("version: 1\ntasks: [{command: x, resources: a}]", "no-such-resources", 2, "'a'"),
+        (
+            "version: 1\nresources: {small: {type: node}}\ntasks: [{command: x, resources: smal}]",
+            "no-such-resources", 3, "did you mean 'small'?",
+        ),
+        ("version: 1\ntasks:\n- {command: x, replicas: 0}", "out-of-range", 3, "at least 1"),
+        ("version: 1\ntasks:\n- {command: 'echo \"x'}", "bad-command", 3, "closing quotation"),
+        ("version: 1\ntasks:\n- {command: ''}", "empty", 3, "is empty"),
+        ("version: 1\ntasks:\n- {command: x, depends_on: [b]}", "no-such-task", 3, "'b'"),
+        (
+            "version: 1\ntasks:\n- {name: a, command: x, depends_on: [b]}\n- {name: b, command: x, depends_on: [c]}\n- {name: c, command: x, depends_on: [a]}",
+            "dependency-cycle", 3, "a needs b needs c needs a",
+        ),
+        ("version: 1\ntasks:\n- {name: a, command: x, depends_on: a}", "dependency-cycle", 3, "a needs a"),
+        (
+            "version: 1\ntasks:\n- {name: a, command: x}\n- {name: a, command: y}",
+            "duplicate-name", 4, "at jobspec:3",
+        ),
+        ("version: 1\ntasks:\n- {name: a, group: g}", "no-such-group", 3, "'g'"),
+        ("version: 1\ntasks:\n- {command: x, requires: a|b}", "no-such-requirement", 3, "'a'"),
+        (
+            "version: 1\ntasks:\n- {command: x, attributes: {duration: 5 minutes}}",
+            "bad-duration", 3, "not a duration",
+        ),
+        (
+            "version: 1\ngroups:\n- name: g\n  attributes: {duration: 60}\n  tasks: [{command: x, attributes: {duration: 61}}]",
+            "out-of-range", 5, "longer than",
+        ),
+        ("version: 1\ngroups:\n- {name: g}", "nothing-to-run", 3, "no tasks"),
+        ("version: 1\ntasks:\n- {command: x, steps: [{name: write, path: y}]}", "bad-value", 3, "'write'"),
+        (
+            "version: 1\ntasks:\n- {command: x, group: g}\ngroups: [{name: g, tasks: [{command: x}]}]",
+            "bad-value", 3, "exclude",
+        ),
+        # Flux's own
+        (FLUX.replace("slot: default", "slot: defalt"), "no-such-slot", 7, "'default'"),
+        (FLUX.replace("duration: 60, ", ""), "missing-key", 8, "no 'duration'"),
+        (FLUX.replace("type: core", "type: cores"), "bad-value", 5, "did you mean 'core'?"),
+        (FLUX.replace("per_slot: 1", "per_slot: 1, total: 2"), "bad-value", 7, "exclude each other"),
+        # the steps of a transform
+        (TRANSFORM.replace("step: submit", "step: sumbit"), "no-such-step", 9, "did you mean 'submit'?"),
+        (TRANSFORM.replace("name: hello.sh,", "name: ../hello.sh,"), "path-outside", 6, "leaves"),
+        (TRANSFORM.replace("write, filename: hello.sh", "write, filename: /etc/x"), "path-outside", 8, "leaves"),
+        (TRANSFORM.replace("write, filename: hello.sh", "write, filename: helo.sh"), "no-such-script", 8, "'hello.sh'"),
+        (TRANSFORM.replace("executable", "executible"), "unknown-key", 8, "'executable'"),
+        (TRANSFORM.replace("submit, filename: hello.sh", "submit, filename: bye.sh"), "not-written", 9, "'bye.sh'"),
+        (TRANSFORM.replace("- {step: write, filename: hello.sh, executable: true}", "- {step: stage, filename: hello.sh}"), "not-written", 8, "before"),
+        (TRANSFORM.replace("- {step: submit, filename: hello.sh, wait: true}", ""), "nothing-to-run", 8, "no step submits"),
+        (TRANSFORM.replace("step: submit, filename: hello.sh, wait", "step: submit, wait"), "nothing-to-run", 9, "no command"),
+        (TRANSFORM.replace("submit, filename: hello.sh, wait: true", "set, key: stag, value: x"), "bad-value", 9, "'stage'"),
+        (TRANSFORM.replace("submit, filename: hello.sh, wait: true", "set, key: sharedfs, value: x"), "wrong-type", 9, "true or false"),
+        ("version: 1\nresources: [{type: node}]\ntask: {}", "nothing-to-run", 3, "neither a command"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line_and_the_nearest_word(
+    text: str, code: str, line: int, said: str
+) -> None:
+    told = [
+        f"{what} {hint}" for found, at, what, hint in errors(text) if (found, at) == (code, line)
+    ]
+    assert any(said in one for one in told), errors(text)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+    text = "version: 1\ntasks:\n- {comand: x}\n- {command: y, replicas: none}\n- {command: 1}"
+    assert [(code, line) for code, line, *_ in errors(text)] == [
+        ("unknown-key", 3), ("wrong-type", 4), ("wrong-type", 5),
+    ]  # fmt: skip
+
+
+def test_what_is_passed_over_is_warned_of() -> None:
+    text = NEXTGEN.replace("replicas: 4}", "replicas: 4, schedule: true}").replace(
+        "{environment: {B: mine}}", "{environment: {B: mine}, priority: 3}"
+    )
+    warnings = "\n".join(read(text).warnings)
+    assert "jobspec:5:45: 'schedule' is left to the queue" in warnings
+    assert "'priority' is told to Flux" in warnings
+
+
+def test_validate_tells_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(NEXTGEN)
+    bad.write_text("version: 1\ntasks:\n- {comand: x}\n")
+    result = CliRunner().invoke(main, ["jobspec", "validate", str(good)])
+    assert result.exit_code == 0, result.output
+    assert "form nextgen: 5 tasks" in result.output
+    result = CliRunner().invoke(main, ["jobspec", "validate", str(good), str(bad)])
+    assert result.exit_code == 2
+    assert f"{bad}:3:4: unknown key 'comand'" in result.output
+    result = CliRunner().invoke(main, ["jobspec", "validate", "--json", str(bad)])
+    (line,) = result.stdout.splitlines()
+    assert (json.loads(line)["code"], json.loads(line)["line"]) == ("unknown-key", 3)
+
+
+def test_the_form_may_be_said_and_is_then_held_to(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("version: 1\nresources: []\n")
+    result = CliRunner().invoke(main, ["jobspec", "validate", "--form", "A", str(file)])
+    assert result.exit_code == 2
+    assert "has no 'tasks'" in result.output
