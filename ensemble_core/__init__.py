@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ensemble_core.api.start import load as load
     from ensemble_core.api.start import open_run as open_run
     from ensemble_core.api.start import run as run
+    from ensemble_core.config.document import Document as Document
+    from ensemble_core.config.reader import read_yaml as read_yaml
     from ensemble_core.errors import EnsembleError as EnsembleError
     from ensemble_core.errors import ExecutorError as ExecutorError
     from ensemble_core.errors import FileErrors as FileErrors
@@ -58,8 +60,11 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
+    from ensemble_core.plugin.hookspecs import Fragment as Fragment
     from ensemble_core.plugin.hookspecs import ObserverPlugin as ObserverPlugin
     from ensemble_core.plugin.hookspecs import ResizerPlugin as ResizerPlugin
+    from ensemble_core.plugin.hookspecs import SourcePlugin as SourcePlugin
+    from ensemble_core.plugin.hookspecs import SourceView as SourceView
     from ensemble_core.plugin.hookspecs import StatisticPlugin as StatisticPlugin
     from ensemble_core.plugin.hookspecs import TriggerPlugin as TriggerPlugin
     from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
@@ -79,6 +84,8 @@ else:
         "api.handle": "EnsembleRun",
         "api.rows": "Rows",
         "api.start": "load open_run run",
+        "config.document": "Document",
+        "config.reader": "read_yaml",
         "errors": "EnsembleError ExecutorError FileErrors Location PluginError UsageError",
         "journal.filesystem": "shared_storage",
         "metrics.series": "Statistic TimedStatistic",
@@ -94,8 +101,8 @@ else:
         "plugin.discovery": "executor_record",
         "plugin.executor": "Emit Executor Run VirtualExecutor job_environment",
         "plugin.hookspecs": (
-            "ActionPlugin CallContext ExecutorPlugin ObserverPlugin ResizerPlugin "
-            "StatisticPlugin TriggerPlugin hookimpl"
+            "ActionPlugin CallContext ExecutorPlugin Fragment ObserverPlugin ResizerPlugin "
+            "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",
         "plugin.polled.executor": "PolledExecutor",

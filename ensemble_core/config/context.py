@@ -91,6 +91,9 @@ class Context:
         self.known = known
         self.errors: list[EnsembleError] = []
         self.warnings: list[str] = []
+        #: Whose doing parts of the document are, where they are not the user's; of those within
+        #: that are, nobody's.
+        self.made: dict[Path, str] = {}
         self._broken: set[Path] = set()  # with every path around them
         self._paths: dict[str, MetricPath | EnsembleError] = {}
 
@@ -111,13 +114,27 @@ class Context:
         if broken:
             self._broken.update(path[:length] for length in range(len(path) + 1))
         place = where or self.document.at(path)
-        self.errors.append(UsageError(what, where=place, hint=hint, code=code))
+        self.errors.append(UsageError(self._by(path) + what, where=place, hint=hint, code=code))
 
     def attach(self, error: EnsembleError, path: Path) -> None:
         """Report an error that does not know its place yet."""
-        told = UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
+        what = self._by(path) + error.what
+        told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         told.where = error.where or self.document.at(path)
         self.errors.append(told)
+
+    def failed(self, path: Path, what: str, error: Exception) -> None:
+        """Report what a plugin's function raised: an error that it tells, or a fault of its own."""
+        told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
+        self.attach(told, path)
+
+    def _by(self, path: Path) -> str:
+        """Beginning of a message about a part that is a plugin's doing: whose; else empty."""
+        for length in range(len(path), 0, -1) if self.made else ():
+            whose = self.made.get(path[:length])
+            if whose is not None:
+                return f"{whose} made what is wrong: " if whose else ""
+        return ""
 
     def intact(self, path: Path) -> bool:
         """True if the schema accepted the value at this path."""
@@ -172,10 +189,8 @@ class Context:
         """Call a plugin's function; what it raises is reported. ``None`` if it raised."""
         try:
             return function()
-        except EnsembleError as error:
-            self.attach(error, path)
         except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
-            self.attach(cannot_be_built(what, error), path)
+            self.failed(path, what, error)
         return None
 
     # -- what is known -------------------------------------------------------------------------

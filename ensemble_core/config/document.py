@@ -94,6 +94,23 @@ class Document:
         start = self.text.rfind("\n", 0, index) + 1
         return Location(self.file, self.text.count("\n", 0, index) + 1, index - start + 1)
 
+    def renumber(self, part: str, numbers: Mapping[int, int]) -> None:
+        """Move the places of a list's items to the numbers that they are to have; what has no new
+        number is forgotten."""
+
+        def moved(places: dict[Path, Any]) -> dict[Path, Any]:
+            kept: dict[Path, Any] = {}
+            for path, place in places.items():
+                if len(path) < 2 or path[0] != part:
+                    kept[path] = place
+                elif isinstance(path[1], int) and path[1] in numbers:
+                    kept[(part, numbers[path[1]], *path[2:])] = place
+            return kept
+
+        self.values, self.keys = moved(self.values), moved(self.keys)
+        self.spans, self.spelled = moved(self.spans), moved(self.spelled)
+        self.overrides = moved(self.overrides)
+
     def written(self, path: Path, value: object) -> str:
         """A scalar as the file has it: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)

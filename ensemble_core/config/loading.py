@@ -18,6 +18,7 @@ from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
+from ensemble_core.config.expansion import expand
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.limits import bind_limits
 from ensemble_core.config.loops import warn_of_loops
@@ -101,19 +102,21 @@ def load_text(
         found = "a list" if isinstance(document.data, list) else "a single value"
         what = f"the file is {found}, expected a mapping with 'jobs' and 'rules'"
         raise FileErrors([EnsembleError(what, where=document.at(()), code="wrong-type")])
-    errors = apply(document, overrides)
-    for part, keys in _NAMING.items():
-        _canonical(document.data.get(part), registry, keys)
+    unset = apply(document, overrides)
     known = Known(
         here=os.path.abspath(here or os.path.dirname(file)),
         attached=dict(attached or {}),
         reads=attached is None,
-        spoken=_spoken(document.data),
     )
     context = Context(document, Validators(registry), executor, known)
-    context.errors += errors
-    check_shape(context)
-    ensemble = _Loader(context, file, frozenset(functions)).load()
+    whole = expand(context)
+    for part, keys in _NAMING.items():
+        _canonical(document.data.get(part), registry, keys)
+    context.errors += apply(document, unset).values()  # of what has come in only now
+    known.spoken = _spoken(document.data)
+    if whole:
+        check_shape(context)
+        ensemble = _Loader(context, file, frozenset(functions)).load()
     if context.errors:
         distinct = {(error.where, error.what): error for error in context.errors}
         raise FileErrors(distinct.values())

@@ -1,12 +1,13 @@
 """Overrides, ``--set KEY=VALUE``: changes to the file's data before it is checked.
 
-KEY is a dotted path; job groups are found by name and rules by id. Called by the loader; what is
+KEY is a dotted path; job groups are found by name (entries of sources by the source's) and rules
+by id. Called by the loader; what is
 wrong with a value that was set is reported with ``--set KEY=VALUE`` as its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,14 +18,14 @@ from ensemble_core.errors import EnsembleError, Location, UsageError
 __all__ = ["apply"]
 
 
-def apply(document: Document, overrides: Sequence[str]) -> list[EnsembleError]:
-    """Apply them in order, and return what was wrong with those that could not be."""
-    errors: list[EnsembleError] = []
+def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
+    """Apply them in order, and return those that could not be, each with what was wrong."""
+    errors: dict[str, EnsembleError] = {}
     for text in overrides:
         try:
             _apply(document, text)
         except EnsembleError as error:
-            errors.append(error)
+            errors[text] = error
     return errors
 
 
@@ -66,6 +67,9 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         spoken = ".".join(map(str, path)) or "the file"
         raise _error(origin, f"{spoken} is neither a mapping nor a list: it has no {step!r}")
     if path == ("jobs",):
+        for number, entry in enumerate(here):  # of a source, which has no name of its own
+            if isinstance(entry, dict) and step in entry and "name" not in entry:
+                return number
         return _named(here, "name", step, origin, "job group")
     if path == ("rules",):
         for number, rule in enumerate(here, 1):

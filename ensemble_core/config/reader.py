@@ -17,7 +17,7 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.source import LARGEST, too_large
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 
-__all__ = ["read_text", "read_value"]
+__all__ = ["read_text", "read_value", "read_yaml"]
 
 _DEEPEST = 64
 #: Values of a document, each as often as aliases repeat it.
@@ -51,6 +51,14 @@ def read_text(text: str, file: str) -> Document:
         # Each error once: a mapping that aliases repeat is read as often.
         raise FileErrors({(error.where, error.what): error for error in parser.errors}.values())
     return document
+
+
+def read_yaml(text: str, file: str) -> Document:
+    """The YAML in ``text`` with the place of every key and value: ``data`` is what it says, ``at``
+    and ``at_key`` give places by path. ``file`` is its name in messages. For plugins that read
+    files of their own, as strictly as ensemble files are read. Raises :class:`FileErrors` with
+    every error that was found."""
+    return read_text(text, file)
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:

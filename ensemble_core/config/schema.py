@@ -67,6 +67,7 @@ def compose(registry: Registry) -> dict[str, Any]:
             f"observer-{name}",
             definitions,
         )
+    _compose_sources(schema, registry)
     fields = {**job, "properties": {**job["properties"]}}
     del fields["required"], fields["properties"]["name"]
     for name in _OF_THE_GROUP:
@@ -77,6 +78,37 @@ def compose(registry: Registry) -> dict[str, Any]:
     fields["description"] = "Fields of a job group. An environment is added to the group's own."
     definitions["job-fields"] = fields
     return schema
+
+
+def _compose_sources(schema: dict[str, Any], registry: Registry) -> None:
+    """Let entries under ``jobs`` name a source, and a file whose jobs are brought so have no rules
+    of its own."""
+    definitions = schema["$defs"]
+    names = sorted(registry.sources)
+    for name in names:
+        record = registry.sources[name]
+        key = f"source-{name}"
+        given = dict(record.options.get("properties", {}))
+        named = given.pop(record.name, {"type": "string", "minLength": 1})
+        required = [each for each in record.options.get("required", ()) if each != record.name]
+        options = {**record.options, "properties": {name: named, **given}, "required": required}
+        own = {"description": record.summary, "type": "object", "properties": {}}
+        own["required"] = [name]
+        definitions[key] = _with_options(own, options, key, definitions)
+    if names:
+        sources = {"anyOf": [{"required": [name]} for name in names]}
+        schema["properties"]["jobs"]["items"] = {
+            "if": sources,
+            "then": {"allOf": [_if_there(name, f"source-{name}") for name in names]},
+            "else": {"$ref": "#/$defs/job"},
+        }
+        schema["required"].remove("rules")
+        brought = {"properties": {"jobs": {"contains": sources}}}
+        schema |= {"if": brought, "else": {"required": ["rules"]}}
+
+
+def _if_there(key: str, definition: str) -> dict[str, Any]:
+    return {"if": {"required": [key]}, "then": {"$ref": f"#/$defs/{definition}"}}
 
 
 def _job_options(

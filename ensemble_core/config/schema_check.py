@@ -55,22 +55,23 @@ _USUAL = {
 }  # fmt: skip
 
 
-def check_shape(context: Context, part: str = "") -> None:
-    """Report what is wrong with the document by the schema, or by one of its ``$defs``."""
+def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
+    """Report what is wrong with the document by the schema, or, by one of its ``$defs``, with what
+    is at a path."""
     try:
-        found = list(context.validators.errors(context.document.data, part))
+        found = list(context.validators.errors(context.document.get(at), part))
     except (ValueError, UnicodeError) as error:
         # jsonschema_rs refuses data that JSON cannot hold before it looks at any of it.
-        context.report((), f"this cannot be checked: {error}", code="bad-value")
+        context.report(at, f"this cannot be checked: {error}", code="bad-value")
         return
     for one in found:
-        _explain(context, one)
+        _explain(context, one, at)
 
 
-def _explain(context: Context, error: Any) -> None:
+def _explain(context: Context, error: Any, at: Path) -> None:
     """Report one schema error."""
     document, registry = context.document, context.registry
-    path: Path = tuple(error.instance_path)
+    path: Path = (*at, *error.instance_path)
     kind = error.kind.name
     last = error.schema_path[-1] if error.schema_path else ""
     if last in ("additionalProperties", "unevaluatedProperties") and kind != "required":
@@ -194,7 +195,11 @@ def _thing(path: Path, document: Document, registry: Registry) -> str:
     if not path:
         return document.noun
     if path[0] == "jobs" and len(path) == 2:
-        name = data.get("name") if isinstance(data, dict) else None
+        entry = data if isinstance(data, dict) else {}
+        source = next((key for key in entry if key in registry.sources), None)
+        if source is not None and "name" not in entry:
+            return f"the entry of {source!r}"
+        name = entry.get("name")
         return f"the job group {name!r}" if isinstance(name, str) else "the job group"
     if path[0] == "rules" and len(path) == 2:
         trigger = data.get("trigger") if isinstance(data, dict) else None

@@ -37,6 +37,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
+from ensemble_core.plugin.fragments import Fragment, SourcePlugin, SourceView
 from ensemble_core.plugin.records import (
     ActionPlugin,
     CallContext,
@@ -52,8 +53,11 @@ __all__ = [
     "ActionPlugin",
     "CallContext",
     "ExecutorPlugin",
+    "Fragment",
     "ObserverPlugin",
     "ResizerPlugin",
+    "SourcePlugin",
+    "SourceView",
     "StatisticPlugin",
     "TriggerPlugin",
     "hookimpl",
@@ -441,6 +445,70 @@ def ensemble_resizers() -> Iterable[ResizerPlugin]:  # type: ignore[empty-body]
                 summary="sizes in memory, for a rehearsal",
                 build=lambda options: Paper(options["most"]),
                 options={"type": "object", "properties": {"most": most}},
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
+    """Sources: files of another kind that bring job groups and rules.
+
+    An entry under ``jobs:`` that has a source's name as a key, and no ``command``, stands for what
+    the source makes of it, before anything is checked. The run keeps what that was, so that neither
+    a resume nor a replay reads the file again; ``ensemble validate --expanded`` prints it.
+    With this one, ``jobs: [{task-list: tasks.yaml, prefix: night-}]`` brings the tasks of a file
+    like ``{prepare: ./prepare, solve: {run: ./solve, after: prepare}}``. Whatever is wrong in that
+    file, also a command that is no command, is told with its line and column there:
+    :func:`ensemble_core.read_yaml` knows the places of what it reads.
+
+    ```python
+    from ensemble_core import Fragment, SourcePlugin, UsageError, hookimpl, read_yaml
+
+
+    def expand(options, view):
+        name, prefix = options["task-list"], options["prefix"]
+        document = read_yaml(view.read(name), view.called(name))
+        if not isinstance(document.data, dict):
+            raise UsageError("a task list is a mapping", where=document.at(()), code="wrong-type")
+        jobs, rules, places = [], [], {}
+        for task, given in document.data.items():
+            given = given if isinstance(given, dict) else {"run": given}
+            path = (task, "run") if isinstance(document.data[task], dict) else (task,)
+            after = given.get("after")
+            if after is not None and after not in document.data:
+                where = document.at((task, "after"))
+                raise UsageError(f"there is no task {after!r}", where=where, code="no-such-task")
+            places["jobs", len(jobs)] = document.at_key((task,))
+            places["jobs", len(jobs), "command"] = document.at(path)
+            jobs.append({"name": prefix + task, "command": given.get("run")})
+            woken = {"trigger": "start"}
+            if after is not None:
+                woken = {"trigger": "job-success", "name": prefix + after}
+            rules.append({**woken, "action": {"name": "submit", "label": prefix + task}})
+        return Fragment(jobs=jobs, rules=rules, places=places)
+
+
+    @hookimpl
+    def ensemble_sources():
+        text = {"type": "string", "minLength": 1}
+        return [
+            SourcePlugin(
+                name="task-list",
+                summary="tasks that follow one another",
+                expand=expand,
+                options={
+                    "type": "object",
+                    "properties": {
+                        "task-list": {"description": "The file with the tasks.", **text},
+                        "prefix": {
+                            "description": "Put before the tasks' names.",
+                            "type": "string",
+                            "default": "",
+                        },
+                    },
+                },
             )
         ]
     ```

@@ -22,6 +22,7 @@ from ensemble_core.errors import PluginError
 from ensemble_core.plugin.entry_points import normalize
 
 if TYPE_CHECKING:
+    from ensemble_core.plugin.fragments import SourcePlugin
     from ensemble_core.plugin.records import (
         ActionPlugin,
         ExecutorPlugin,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "Records", "Registry"]
 
-Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer"]
+Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer", "source"]
 
 
 class Named(Protocol):
@@ -48,7 +49,9 @@ _R = TypeVar("_R", bound=Named)
 #: The distribution whose records keep their bare names.
 BUILTIN = "ensemble-core"
 #: The kinds of records, in the order in which they are shown.
-KINDS: tuple[Kind, ...] = ("executor", "trigger", "action", "statistic", "observer", "resizer")
+KINDS: tuple[Kind, ...] = (
+    "executor", "trigger", "action", "statistic", "observer", "resizer", "source",
+)  # fmt: skip
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -207,6 +210,7 @@ class Registry:
         self.statistics: Records[StatisticPlugin] = self._records["statistic"]
         self.observers: Records[ObserverPlugin] = self._records["observer"]
         self.resizers: Records[ResizerPlugin] = self._records["resizer"]
+        self.sources: Records[SourcePlugin] = self._records["source"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [

@@ -9,17 +9,19 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
 from ensemble_core.errors import PluginError
 from ensemble_core.metrics.store import GAUGES
-from ensemble_core.model.jobs import RFC21_EVENTS
+from ensemble_core.model.jobs import RFC21_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
     ExecutorPlugin,
     ObserverPlugin,
     ResizerPlugin,
+    SourcePlugin,
     StatisticPlugin,
     TriggerPlugin,
 )
@@ -54,6 +56,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_metrics": ("statistic", StatisticPlugin),
     "ensemble_observers": ("observer", ObserverPlugin),
     "ensemble_resizers": ("resizer", ResizerPlugin),
+    "ensemble_sources": ("source", SourcePlugin),
 }
 
 #: The functions of each kind of record, with what each is called with.
@@ -64,6 +67,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "statistic": {"build": ("options",), "timed_when": ("options",)},
     "observer": {"build": ("job", "options"), "variables": ("options",), "unasked": ("options",)},
     "resizer": {"build": ("options",)},
+    "source": {"expand": ("options", "view")},
 }
 
 #: What the core itself reports. Plugins' own events have the names of the triggers they wake.
@@ -136,8 +140,8 @@ def check_record(record: Any) -> None:
         raise PluginError(f"{shown} has {count} of 'run' and 'plan', expected exactly one")
     for name, arguments in _FUNCTIONS[kind].items():
         function: object = getattr(record, name)
-        if name == "build" and not callable(function):
-            raise PluginError(f"{shown}: 'build' is {_spoken(function)}, expected a function")
+        if name in ("build", "expand") and not callable(function):
+            raise PluginError(f"{shown}: {name!r} is {_spoken(function)}, expected a function")
         _check_call(function, arguments, f"{shown}: {name}")
     if isinstance(record, ActionPlugin):
         _check_capabilities(record.needs, f"{shown}: needs")
@@ -164,6 +168,9 @@ def check_record(record: Any) -> None:
         lacks: object = record.lacks
         if not isinstance(lacks, Mapping):
             raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
+    elif isinstance(record, SourcePlugin):
+        if record.name in {each.name for each in fields(JobGroup)}:
+            raise PluginError(f"{shown}: a job group has a key of this name; choose another")
     elif isinstance(record, StatisticPlugin) and record.default:
         missing = required_options(record.options)
         if missing:

@@ -25,6 +25,7 @@ from ensemble_core import (
 )
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.rules import Action
 from ensemble_core.plugin import hookspecs
@@ -99,6 +100,31 @@ def test_an_option_of_the_executor_example_is_a_flag_of_run(tmp_path: Path) -> N
     for status in (0, 1):
         result = CliRunner().invoke(main, [*words, "--status", str(status)])
         assert result.exit_code == status, result.output
+
+
+def test_source_example_brings_tasks_and_tells_mistakes_where_they_stand(tmp_path: Path) -> None:
+    registry, tasks = install("ensemble_sources", tmp_path), tmp_path / "tasks.yaml"
+    file = str(tmp_path / "study.yaml")
+    text = "jobs: [{task-list: tasks.yaml, prefix: night-}]"
+    tasks.write_text("prepare: ./prepare\nsolve: {run: ./solve, after: prepare}\n")
+    story = Story(load_text(text, registry, file=file))
+    story.start()
+    story.play("night-prepare.0")
+    assert story.submitted() == ["night-prepare.0", "night-solve.0"]
+    for wrong, told in (
+        ("solve: {run: ./solve, after: prepar}", "tasks.yaml:1:30: there is no task 'prepar'"),
+        (
+            "solve: {runs: ./solve}",
+            "tasks.yaml:1:8: 'command' is empty, expected a string or a list",
+        ),
+        ("[solve]", "tasks.yaml:1:1: a task list is a mapping"),
+        ("solve: {}\nsolve: {}", "tasks.yaml:2:1: the key 'solve' stands twice"),
+    ):
+        tasks.write_text(wrong)
+        with pytest.raises(FileErrors) as caught:
+            load_text(text, registry, file=file)
+        error = caught.value.errors[0]
+        assert f"{error.where}: {error.what}".removeprefix(f"{tmp_path}/").startswith(told)
 
 
 def test_trigger_example_wakes_for_quick_jobs(tmp_path: Path) -> None:

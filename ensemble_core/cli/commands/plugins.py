@@ -83,7 +83,7 @@ def _wrapped(texts: list[str]) -> list[str]:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
-    """Describe an executor, trigger, action, statistic or observer, with its options.
+    """Describe an executor, trigger, action, statistic, observer or source, with its options.
 
     Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
     """
@@ -136,7 +136,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
         known = {each for kind in kinds for each in registry.records(kind)}
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "'ensemble plugins list' shows all names"
-    what = kinds[0] if len(kinds) == 1 else "executor, trigger, action, statistic or observer"
+    what = kinds[0] if len(kinds) == 1 else f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
     return UsageError(f"there is no {what} named {name!r}", hint=hint, code="no-such-record")
 
 

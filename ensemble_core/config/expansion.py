@@ -1,0 +1,269 @@
+"""Expansion: entries of an ensemble file that stand for what a plugin makes of them.
+
+Called by the loader before anything else is checked. What an entry became is kept with the texts of
+the files that the ensemble file names, as JSON: a resume and a replay go by that, whatever has
+become of the file or the plugin. Each part keeps a place, so that a later error in it is told where
+it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path, plain, shown, spelled
+from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema_check import check_shape
+from ensemble_core.errors import EnsembleError, FileErrors, Location
+from ensemble_core.model.durations import seconds
+from ensemble_core.plugin.fragments import Fragment, SourceView
+from ensemble_core.plugin.known import known_provider
+from ensemble_core.plugin.registry import LoadedPlugin
+
+__all__ = ["expand"]
+
+#: An expansion as the run keeps it: plain data.
+Kept = Mapping[str, Any]
+
+
+class _Unread(Exception):
+    """A file could not be read, which was reported."""
+
+
+def expand(context: Context) -> bool:
+    """Put what entries stand for in their place. ``False`` if one could not be expanded, which was
+    reported: names that the rest of the file speaks of may then be absent."""
+    before = len(context.errors)
+    _expand_sources(context)
+    return len(context.errors) == before
+
+
+# -- sources -----------------------------------------------------------------------------------
+
+
+def _expand_sources(context: Context) -> None:
+    document = context.document
+    entries = document.data.get("jobs")
+    if not isinstance(entries, list):
+        return
+    expanded: dict[int, Kept] = {}
+    places: dict[int, Location | None] = {}
+    for index, entry in enumerate(entries):
+        name = _source_of(context, index, entry) if isinstance(entry, dict) else None
+        if name is not None:
+            places[index] = document.at_key(("jobs", index, name))
+            expanded[index] = _source(context, ("jobs", index), name) if name else {}
+    if not expanded:
+        return
+    numbers: dict[int, int] = {}
+    groups: list[Any] = []
+    joined: list[tuple[int, int, Kept]] = []
+    for index, entry in enumerate(entries):
+        if index in expanded:
+            joined.append((index, len(groups), expanded[index]))
+            groups += expanded[index].get("jobs", ())
+        else:
+            numbers[index] = len(groups)
+            groups.append(entry)
+    document.renumber("jobs", numbers)
+    entries[:] = groups
+    for index, first, kept in joined:
+        _join(context, kept, places[index], first)
+
+
+def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
+    """The source that the entry names, ``None`` if it is a job group; empty where it names one that
+    is not there, or several, which is reported."""
+    sources, path = context.registry.sources, ("jobs", index)
+    known = context.validators.schema["$defs"]["job"]["properties"]
+    named = [
+        key for key in entry if key not in known and (key in sources or key in sources.clashes)
+    ]
+    if len(named) == 1 and named[0] in sources:
+        return named[0]
+    if named:
+        hint = "write an entry for each"
+        if len(named) == 1:
+            hint = context.registry.explain_missing("source", named[0])
+        context.report(
+            path,
+            f"the entry names {' and '.join(map(repr, named))}, expected one source",
+            hint=hint,
+            code="bad-value",
+            where=context.document.at_key((*path, named[-1])),
+        )
+        return ""
+    absent = next(
+        (key for key in entry if key not in known and known_provider("source", key)), None
+    )
+    if absent is None or "command" in entry:
+        return None
+    context.report(
+        (*path, absent),
+        f"there is no source {absent!r}",
+        hint=context.registry.explain_missing("source", absent),
+        code="no-such-source",
+        where=context.document.at_key((*path, absent)),
+    )
+    return ""
+
+
+def _source(context: Context, path: Path, name: str) -> Kept:
+    record = context.registry.sources[name]
+    errors = len(context.errors)
+    check_shape(context, f"source-{name}", path)
+    if len(context.errors) > errors:
+        return {}
+    options = defaults(record.options, context.document.get(path))
+    if name != record.name:
+        options[record.name] = options.pop(name)
+    owner = context.registry.owner(record)
+    whose = f"the source {record.name!r}" + (f" ({owner})" if owner else "")
+    view = SourceView(
+        read=lambda file: _read(context, (*path, name), file),
+        called=lambda file: beside(context, file),
+        capabilities=None if context.executor is None else context.executor.capabilities,
+    )
+    build = lambda: record.expand(options, view)  # noqa: E731
+    return _kept(context, path, f"{spelled(path)} {record.name}", whose, owner, build)
+
+
+def _read(context: Context, path: Path, file: str) -> str:
+    text = attached(context, path, file)
+    if text is None:
+        raise _Unread
+    return text
+
+
+# -- what every expansion has ------------------------------------------------------------------
+
+
+def _kept(
+    context: Context,
+    path: Path,
+    key: str,
+    whose: str,
+    owner: LoadedPlugin | None,
+    build: Callable[[], object],
+) -> Kept:
+    """The expansion that the run has kept under this key, or else what is built now; empty where
+    that failed, which was reported."""
+    key = f"expanded {key}"
+    known = context.known.attached
+    if key not in known:
+        try:
+            data = _data(build(), whose)
+        except _Unread:
+            return {}
+        except FileErrors as errors:
+            for error in errors.errors:
+                context.attach(error, path)
+            return {}
+        except Exception as error:  # a plugin's fault, which must not be shown as a crash of ours
+            context.failed(path, whose, error)
+            return {}
+        data["whose"] = whose
+        data["version"] = "" if owner is None else f"{owner.distribution} {owner.version}".strip()
+        known[key] = json.dumps(data)
+    found: Kept = json.loads(known[key])
+    return found
+
+
+def _data(made: object, whose: str) -> dict[str, Any]:
+    """A fragment as plain data. Raises :class:`EnsembleError` for what is none."""
+    if not isinstance(made, Fragment):
+        raise _bad(f"{whose} returned {type(made).__name__}, expected a Fragment")
+    data: dict[str, Any] = {}
+    for part in ("jobs", "rules", "warnings"):
+        items = plain(getattr(made, part))
+        wanted = str if part == "warnings" else dict
+        if not isinstance(items, list) or not all(isinstance(item, wanted) for item in items):
+            noun = "texts" if wanted is str else "mappings"
+            raise _bad(f"{whose} made {part} that are no list of {noun}")
+        data[part] = items
+    data["statistics"] = plain(made.statistics)
+    if not isinstance(data["statistics"], dict):
+        raise _bad(f"{whose} made statistics that are no mapping")
+    beat = made.heartbeat
+    if beat is not None and (isinstance(beat, bool) or not isinstance(beat, (int, float))):
+        raise _bad(f"{whose} made the heartbeat {shown(beat)}, expected seconds")
+    data["heartbeat"] = beat
+    data["places"] = [
+        [list(path), place.file, place.line, place.column]
+        for path, place in made.places.items()
+        if place is not None
+    ]
+    return data
+
+
+def _bad(what: str) -> EnsembleError:
+    return EnsembleError(what, hint="tell the plugin's author", code="bad-fragment")
+
+
+def _join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
+    """Add what an entry stands for to the file's data, with where each part comes from. Its job
+    groups are there already, from ``first_group`` on."""
+    if not kept:
+        return
+    data, document = context.document.data, context.document
+    rules = data.setdefault("rules", [])
+    first = {"jobs": first_group, "rules": len(rules) if isinstance(rules, list) else 0}
+    if isinstance(rules, list):
+        rules += kept["rules"]
+    _join_statistics(context, kept, where)
+    _join_heartbeat(data, kept["heartbeat"])
+    context.warnings += [f"{where}: {text}" if where else text for text in kept["warnings"]]
+    for part, number in first.items():
+        for index in range(len(kept[part])):
+            path: Path = (part, number + index)
+            if where is not None:
+                document.overrides[path] = where
+            context.made[path] = kept["whose"]
+    for (part, index, *rest), *place in kept["places"]:
+        if part in first:
+            path = (part, first[part] + index, *rest)
+            document.overrides[path] = Location(*place)
+            context.made[path] = ""
+
+
+def _join_statistics(context: Context, kept: Kept, where: Location | None) -> None:
+    if not kept["statistics"]:
+        return
+    data, document = context.document.data, context.document
+    if data.get("statistics") is None:
+        data["statistics"] = {}
+    known = data["statistics"]
+    for name, spec in kept["statistics"].items():
+        path: Path = ("statistics", name)
+        if isinstance(known, dict) and known.setdefault(name, spec) != spec:
+            context.report(
+                path,
+                f"{kept['whose']} needs a statistic {name!r}, and the file has another so named",
+                hint="give the file's another name",
+                code="duplicate-name",
+                where=where,
+            )
+        elif path not in document.values:
+            context.made[path] = kept["whose"]
+            if where is not None:
+                document.overrides[path] = where
+
+
+def _join_heartbeat(data: dict[str, Any], beat: float | None) -> None:
+    """The shorter of the file's heartbeat and one that rules need; one that is switched off stays
+    off, and is told as an error where rules cannot do without."""
+    if beat is None:
+        return
+    if data.get("logging") is None:
+        data["logging"] = {}
+    logging = data["logging"]
+    if not isinstance(logging, dict):
+        return
+    try:
+        given = seconds(logging.get("heartbeat", beat))
+    except EnsembleError:
+        return  # told by the checks of the file
+    logging["heartbeat"] = min(given, beat)

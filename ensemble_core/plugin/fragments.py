@@ -1,0 +1,78 @@
+"""Fragments: parts of an ensemble file that a plugin makes of an entry in it.
+
+A source makes job groups and rules of what an entry under ``jobs:`` names. The config part expands
+such entries before anything is checked; the run's journal keeps what they became.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ensemble_core.errors import Location
+
+__all__ = ["Fragment", "SourcePlugin", "SourceView"]
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """Job groups, rules and statistics as an ensemble file has them, as plain data.
+
+    Job groups take the place of the entry that they were made of; rules come after the file's own.
+    ``heartbeat`` is the longest time between heartbeats that the rules work with, in seconds: the
+    shortest that a file asks for holds. ``warnings`` are told with the file's.
+
+    ``places`` says where parts come from, by their path (``("jobs", 0, "command")``): an error in
+    one is then told there, in the file that was read. What has no place is the plugin's own doing,
+    and an error in it is told as the plugin's fault, at the entry.
+    """
+
+    jobs: Sequence[Mapping[str, Any]] = ()
+    rules: Sequence[Mapping[str, Any]] = ()
+    statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    heartbeat: float | None = None
+    warnings: Sequence[str] = ()
+    places: Mapping[tuple[str | int, ...], Location | None] = field(
+        default_factory=lambda: _NOTHING
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """What a source may ask for.
+
+    ``read`` gives the text of a file, found beside the ensemble file; the run keeps it. Where there
+    is no such file that is an error of the ensemble file. ``called`` is a file's name as messages
+    have it, for places in it. ``capabilities`` are those of the executor, ``None`` where it is not
+    known yet.
+    """
+
+    read: Callable[[str], str]
+    called: Callable[[str], str]
+    capabilities: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlugin:
+    """The record of a source: an entry under ``jobs:`` that has its name as a key stands for what
+    it makes of it.
+
+    ``options`` is a JSON Schema of the entry: its properties are what may stand there, the key with
+    the source's own name among them (if it is not named, it is a text). ``expand`` is given the
+    checked entry and a :class:`SourceView`, and returns a :class:`Fragment`. It is called once,
+    when a run begins or its file is checked; a resume and a replay go by what it returned then. It
+    does nothing else: no file is written, nothing is submitted. What is wrong in a file that it
+    read it raises, as a :class:`UsageError` with a place or as :class:`FileErrors` with all of
+    them.
+    """
+
+    name: str
+    summary: str
+    expand: Callable[[Mapping[str, Any], SourceView], Fragment]
+    options: Schema = field(default_factory=lambda: _NOTHING)

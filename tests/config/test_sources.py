@@ -1,0 +1,208 @@
+"""Entries under ``jobs:`` that name a source: what it makes of them is checked like the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core import Fragment, Location, SourcePlugin, UsageError
+from ensemble_core.config import load, load_text, schema
+from ensemble_core.errors import FileErrors
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
+from ensemble_core.testing import Story
+
+ENTRY = "jobs:\n  - {name: first, command: 'true'}\n  - listed: list.txt\n    prefix: p-\n"
+OPTIONS = {"type": "object", "properties": {"prefix": {"type": "string", "default": ""}}}
+
+
+def registry(expand: Any, name: str = "listed") -> Registry:
+    record = SourcePlugin(name=name, summary="tasks", expand=expand, options=OPTIONS)
+    plugin = LoadedPlugin(
+        name="t",
+        distribution="ensemble-t",
+        version="2.0",
+        module="t",
+        records={"source": (record,)},
+    )
+    return Registry([*discover().plugins, plugin])
+
+
+def lines(options: Any, view: Any) -> Fragment:
+    """A job group for each line of the file, submitted at the start."""
+    jobs: list[dict[str, Any]] = []
+    rules, places = [], {}
+    name = options["listed"]
+    for number, line in enumerate(view.read(name).splitlines(), 1):
+        group, _, command = line.partition(" ")
+        places["jobs", len(jobs)] = Location(view.called(name), number, 1)
+        jobs.append({"name": options["prefix"] + group, "command": command})
+        rules.append(
+            {"trigger": "start", "action": {"name": "submit", "label": options["prefix"] + group}}
+        )
+    return Fragment(jobs=jobs, rules=rules, places=places, warnings=["two lines"])
+
+
+def in_folder(folder: Path, text: str, listed: str = "a echo a\nb echo b\n") -> Path:
+    (folder / "list.txt").write_text(listed, encoding="utf-8")
+    file = folder / "study.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def errors(file: Path, expand: Any = lines, **given: Any) -> list[str]:
+    with pytest.raises(FileErrors) as caught:
+        load(file, registry(expand), **given)
+    shown = [f"{each.where}: {each.what} [{each.code}]" for each in caught.value.errors]
+    return [text.replace(f"{file.parent}/", "") for text in shown]
+
+
+def test_job_groups_stand_where_the_entry_stood_and_rules_come_after_the_files(
+    tmp_path: Path,
+) -> None:
+    text = (
+        ENTRY + "  - {name: last, command: 'true'}\n"
+        "rules: [{trigger: job-success, name: p-b, action: {name: submit, label: last}}]\n"
+    )
+    ensemble = load(in_folder(tmp_path, text), registry(lines))
+    assert list(ensemble.groups) == ["first", "p-a", "p-b", "last"]
+    assert [rule.label for rule in ensemble.rules][1:] == ["start", "start"]
+    assert any("two lines" in text and "study.yaml:3:5" in text for text in ensemble.warnings)
+
+
+def test_a_file_without_rules_of_its_own_has_those_that_a_source_brings(tmp_path: Path) -> None:
+    assert len(load(in_folder(tmp_path, ENTRY), registry(lines)).rules) == 2
+
+
+def test_a_run_goes_by_the_file_as_it_was_and_never_asks_the_plugin_again(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY)
+    before = load(file, registry(lines))
+    (tmp_path / "list.txt").unlink()
+
+    def gone(options: Any, view: Any) -> Fragment:
+        raise AssertionError("asked again")
+
+    def again() -> Ensemble:
+        return load_text(
+            file.read_text(), registry(gone), file=str(file), attached=dict(before.attached)
+        )
+
+    assert again().rules == again().rules
+    assert [rule.spec for rule in again().rules] == [rule.spec for rule in before.rules]
+    assert dict(again().groups) == dict(before.groups)
+    (kept,) = (json.loads(text) for name, text in before.attached.items() if "expanded" in name)
+    assert kept["version"] == "ensemble-t 2.0"
+
+
+def test_set_changes_a_job_group_that_a_source_brings(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY)
+    ensemble = load(file, registry(lines), overrides=["jobs.p-b.count=3"])
+    assert ensemble.groups["p-b"].count == 3
+
+
+def test_the_entrys_own_options_may_be_set(tmp_path: Path) -> None:
+    ensemble = load(
+        in_folder(tmp_path, ENTRY), registry(lines), overrides=["jobs.listed.prefix=q-"]
+    )
+    assert list(ensemble.groups) == ["first", "q-a", "q-b"]
+
+
+def test_a_mistake_in_what_was_read_is_told_where_it_stands(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY, "a echo 'a\nb echo {here\n")
+    assert errors(file)[0].startswith("list.txt:1:1: 'command'")
+
+
+def test_a_mistake_that_has_no_place_is_told_as_the_plugins_fault(tmp_path: Path) -> None:
+    def wrong(options: Any, view: Any) -> Fragment:
+        return Fragment(jobs=[{"name": "x", "comand": "true"}], rules=[{"trigger": "strat"}])
+
+    told = errors(in_folder(tmp_path, ENTRY), wrong)
+    whose = (
+        "study.yaml:3:5: the source 'listed' (plugin 't' of ensemble-t 2.0) made what is wrong: "
+    )
+    assert f"{whose}unknown key 'comand' in the job group 'x' [unknown-key]" in told
+    assert f"{whose}there is no trigger 'strat' [no-such-trigger]" in told
+
+
+def test_the_entry_is_checked_before_the_source_is_asked(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY.replace("prefix", "prefx"))
+    assert errors(file) == [
+        "study.yaml:4:5: unknown key 'prefx' in the entry of 'listed' [unknown-key]"
+    ]
+
+
+def test_places_of_what_stands_after_the_entry_are_still_right(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY + "  - {name: last, comand: 'true'}\n")
+    assert errors(file) == [
+        "study.yaml:5:5: the job group 'last' has no 'command' [missing-key]",
+        "study.yaml:5:18: unknown key 'comand' in the job group 'last' [unknown-key]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (None, "returned NoneType, expected a Fragment"),
+        (Fragment(jobs=["x"]), "made jobs that are no list of mappings"),  # type: ignore[list-item]
+        (Fragment(warnings=[1]), "made warnings that are no list of texts"),  # type: ignore[list-item]
+        (Fragment(rules=[{"trigger": print}]), "is not plain data"),
+    ],
+)
+def test_a_source_that_returns_what_is_no_fragment_is_told(
+    returned: Any, told: str, tmp_path: Path
+) -> None:
+    (error,) = errors(in_folder(tmp_path, ENTRY), lambda options, view: returned)
+    assert told in error
+
+
+def test_a_source_that_raises_is_told_with_the_place_in_it(tmp_path: Path) -> None:
+    def broken(options: Any, view: Any) -> Fragment:
+        raise ZeroDivisionError("by zero")
+
+    (error,) = errors(in_folder(tmp_path, ENTRY), broken)
+    assert "the source 'listed' (plugin 't' of ensemble-t 2.0) cannot be built" in error
+    assert "[plugin-failed]" in error
+
+
+def test_all_that_a_source_finds_wrong_is_told(tmp_path: Path) -> None:
+    def strict(options: Any, view: Any) -> Fragment:
+        wrong = [UsageError(text, where=Location("list.txt", 7, 2), code="x") for text in "ab"]
+        raise FileErrors(wrong)
+
+    assert errors(in_folder(tmp_path, ENTRY), strict) == [
+        "list.txt:7:2: a [x]",
+        "list.txt:7:2: b [x]",
+    ]
+
+
+def test_a_file_that_is_not_there_is_told_where_it_is_named(tmp_path: Path) -> None:
+    file = in_folder(tmp_path, ENTRY)
+    (tmp_path / "list.txt").unlink()
+    assert errors(file) == ["study.yaml:3:13: there is no file 'list.txt' [no-such-file]"]
+
+
+def test_an_entry_of_two_sources_is_refused(tmp_path: Path) -> None:
+    both = Registry([*registry(lines).plugins, *registry(lines, "list").plugins[-1:]])
+    file = in_folder(tmp_path, ENTRY + "    list: x\n")
+    with pytest.raises(FileErrors) as caught:
+        load(file, both)
+    assert "'listed' and 'list', expected one source" in caught.value.errors[0].what
+
+
+def test_the_schema_for_editors_lets_an_entry_name_a_source() -> None:
+    import jsonschema_rs
+
+    whole = schema(registry(lines))
+    assert jsonschema_rs.is_valid(whole, {"jobs": [{"listed": "list.txt", "prefix": "p"}]})
+    assert not jsonschema_rs.is_valid(whole, {"jobs": [{"listed": "list.txt", "prefx": "p"}]})
+    assert not jsonschema_rs.is_valid(whole, {"jobs": [{"name": "a", "command": "b"}]})
+
+
+def test_what_a_source_brings_runs(tmp_path: Path) -> None:
+    story = Story(load(in_folder(tmp_path, ENTRY), registry(lines)))
+    story.start()
+    assert story.submitted() == ["p-a.0", "p-b.0"]
