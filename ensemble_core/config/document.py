@@ -104,7 +104,8 @@ class Document:
                 if len(path) < 2 or path[0] != part:
                     kept[path] = place
                 elif isinstance(path[1], int) and path[1] in numbers:
-                    kept[(part, numbers[path[1]], *path[2:])] = place
+                    renumbered: Path = (part, numbers[path[1]], *path[2:])
+                    kept[renumbered] = place
             return kept
 
         self.values, self.keys = moved(self.values), moved(self.keys)
