@@ -16,7 +16,7 @@ import click
 
 from ensemble_core.cli.remains import check_not_lost
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.run_store import Lock, is_own, look, state_folder
 
 if TYPE_CHECKING:
@@ -84,12 +84,23 @@ def never_began(folder: Path) -> bool:
     lock = Lock(folder)
     lock.acquire()
     try:
-        if (folder / NAME).exists():
-            with Journal(folder / NAME) as journal:
-                if journal.texts():
-                    return False
+        if _has_begun(folder / NAME):
+            return False
         check_not_lost(folder)
         shutil.rmtree(folder)
     finally:
         lock.release()
     return True
+
+
+def _has_begun(path: Path) -> bool:
+    """True if a journal is there that has anything on record."""
+    if not path.exists():
+        return False
+    try:
+        with Journal(path) as journal:
+            return bool(journal.texts())
+    except JournalError as error:
+        if error.code != "never-began":
+            raise
+        return False  # killed between the making of the file and that of its tables

@@ -253,12 +253,19 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if (tables or not write) and application != _APPLICATION:
+    if tables and application != _APPLICATION:
         raise JournalError(
             f"this is no journal of a run: {path}",
-            cause="it is empty" if not tables else "another program's database",
+            cause="another program's database",
             hint=_LISTED,
             code="no-journal",
+        )
+    if not tables and not write:
+        raise JournalError(
+            f"nothing is on record of run {path.parent.name}: {path}",
+            cause="its controller was killed while it began, or the journal was lost",
+            hint="'ensemble run' starts it anew, 'ensemble clean' removes what is left of it",
+            code="never-began",
         )
     if version > len(MIGRATIONS):
         raise JournalError(

@@ -334,7 +334,8 @@ def look(folder: Path) -> RunInfo:
             if not events:
                 journal.check_newest()
     except EnsembleError as error:
-        state: State = "running" if controller else "unreadable"
+        began = getattr(error, "code", "") != "never-began" or _performed(folder)
+        state: State = "running" if controller else "unreadable" if began else "new"
         return RunInfo(
             tag=folder.name, folder=folder, state=state, controller=controller, problem=str(error)
         )
@@ -362,6 +363,12 @@ def look(folder: Path) -> RunInfo:
         events=events,
         controller=controller,
     )
+
+
+def _performed(folder: Path) -> bool:
+    """True if anything of the run was carried out: its journal is lost where it has nothing."""
+    path = folder / PERFORMED
+    return path.exists() and path.stat().st_size > 0
 
 
 def folders(state: Path) -> list[Path]:

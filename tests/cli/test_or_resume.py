@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -166,3 +167,34 @@ def test_the_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path)
     result = run(folder)
     assert result.exit_code == 2
     assert submitted() == before
+
+
+@pytest.mark.parametrize("made", ["the folder", "an empty file", "a file without tables"])
+def test_a_run_that_was_killed_while_its_journal_was_made_begins_anew(
+    folder: Path, made: str
+) -> None:
+    """Some of it is there, but nothing is on record."""
+    place = Path("state/runs/study")
+    place.mkdir(parents=True)
+    if made == "an empty file":
+        (place / NAME).touch()
+    elif made == "a file without tables":
+        database = sqlite3.connect(place / NAME)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.close()
+        shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
+        assert json.loads(shown.output)["state"] == "new"
+    assert run(folder).exit_code == 0
+    assert submitted() == JOBS
+
+
+def test_an_empty_journal_of_a_run_that_had_begun_is_not_taken_for_none(folder: Path) -> None:
+    kill(folder, "told", 2)
+    for each in Path("state/runs/study").glob(f"{NAME}*"):
+        each.unlink()
+    Path("state/runs/study", NAME).touch()
+    before = submitted()
+    assert "lost" in run(folder).output
+    assert submitted() == before
+    shown = CliRunner().invoke(main, ["runs", "--json", "--state", "state"])
+    assert json.loads(shown.output)["state"] == "unreadable"
