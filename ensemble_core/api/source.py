@@ -193,9 +193,11 @@ class _Plain:
 
     def _callable(self, value: Any, path: Path) -> Any:
         key = next((step for step in reversed(path) if isinstance(step, str)), "")
-        if path[:1] not in (("rules",), ("statistics",)) or key not in _KINDS:
+        parameter = path[:1] == ("jobs",) and path[-3:-1:2] == ("parameters",) and key == "function"
+        rule = path[:1] in (("rules",), ("statistics",)) and key in _KINDS
+        if not (parameter or rule):
             raise self._wrong("a function cannot stand here", path)
-        name = self.callables.add(_KINDS[key], value, path)
+        name = self.callables.add("functions" if parameter else _KINDS[key], value, path)
         return {"name": "custom", "label": name} if key == "action" else name
 
     def _wrong(self, what: str, path: Path) -> UsageError:
@@ -203,7 +205,7 @@ class _Plain:
             what,
             where=Location(spelled(path)),
             hint="use strings, numbers, booleans, lists and mappings; a function is an action, a "
-            "label, a trigger or a statistic",
+            "label, a trigger, a statistic or the 'function' of a parameter",
             code="wrong-type",
         )
 

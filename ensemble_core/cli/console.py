@@ -328,6 +328,9 @@ class Narrator:
         self._calls[call.call] = call
         if call.kind == "custom":
             yield self._action(f"custom {call.name}")
+        elif call.kind == "parameters":
+            names = ", ".join(call.options["functions"])
+            yield self._action(f"ask {call.name} for {names} of {call.options['group']}")
         else:
             options = ", ".join(f"{key}={_short(value)}" for key, value in call.options.items())
             yield self._action(f"{call.name} {options}".rstrip())

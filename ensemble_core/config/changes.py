@@ -93,6 +93,14 @@ def check_merge(
             whose = f"the job group {first!r} has no" if len(targets) == 1 else "no job group has a"
             what, where = f"{whose} parameter {name!r}", context.document.at_key(place)
             context.unknown(place, "parameter", name, names, what=what, where=where)
+        elif isinstance(given[name], dict) and "function" in given[name]:
+            context.report(
+                place,
+                f"{name!r} cannot be given by a function here: one is asked where a group is "
+                "submitted",
+                hint="let the action be 'submit', or give the value",
+                code="bad-value",
+            )
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,

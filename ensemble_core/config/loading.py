@@ -37,6 +37,7 @@ from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.sharing import shared_files
 from ensemble_core.config.source import read
 from ensemble_core.config.statistics import bind_statistics
+from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.tables import bind_tables
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.metrics.store import parse_path
@@ -191,6 +192,7 @@ class _Loader:
         if found is not None or data.get("custom") is None:
             own = functions_of(context, source, beside)
             context.known.functions = None if own is None else own | self._functions
+        check_functions(context, enumerate(_entries(data.get("jobs"))))
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")

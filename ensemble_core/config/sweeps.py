@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,9 +19,9 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
-from ensemble_core.model.sweeps import Range, by_count, by_step
+from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
-__all__ = ["MOST_JOBS", "read_parameters", "read_points"]
+__all__ = ["MOST_JOBS", "check_functions", "read_parameters", "read_points"]
 
 #: Jobs of one submit.
 MOST_JOBS = 1_000_000
@@ -45,8 +45,10 @@ def read_parameters(
     for name, value in given.items():
         inner = (*path, name)
         _check_name(context, inner, name)
-        if isinstance(value, dict):
-            values: Sequence[object] | None = _range(context, inner, value)
+        if isinstance(value, dict) and "function" in value:
+            values: Sequence[object] | None = _given_by(context, inner, value)
+        elif isinstance(value, dict):
+            values = _range(context, inner, value)
         elif isinstance(value, list):
             values = tuple(value)
             for index, item in enumerate(value):
@@ -56,6 +58,40 @@ def read_parameters(
             _check_value(context, inner, value)
         found[name] = () if values is None else values
     return found
+
+
+def _given_by(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
+    """``{function: NAME}``; of a job group the name is checked once functions are known."""
+    if not context.intact(path):
+        return None
+    check_function(context, (*path, "function"), given["function"])
+    return (GivenBy(given["function"]),)
+
+
+def check_function(context: Context, path: Path, name: str) -> None:
+    """Report a function that ``custom:`` does not have."""
+    names = context.known.functions
+    if names is None or name in names:
+        return
+    if names:
+        context.unknown(path, "function", name, names)
+        return
+    context.report(
+        path,
+        f"there is no function {name!r}",
+        hint=f"'custom: FILE.py' names a file with 'def {name}(group, index, metrics, results):'",
+        code="no-such-function",
+    )
+
+
+def check_functions(context: Context, jobs: Iterable[tuple[int, Any]]) -> None:
+    """Check the functions that parameters of the entries under ``jobs:`` name."""
+    for index, entry in jobs:
+        given = entry.get("parameters") if isinstance(entry, dict) else None
+        for name, value in given.items() if isinstance(given, dict) else ():
+            path: Path = ("jobs", index, "parameters", name, "function")
+            if isinstance(value, dict) and "function" in value and context.intact(path):
+                check_function(context, path, value["function"])
 
 
 def _check_name(context: Context, path: Path, name: str, where: Location | None = None) -> None:

@@ -33,8 +33,8 @@ def taken_next(
         missing = standing.group.missing
         if missing and standing.backlog:
             raise EnsembleError(
-                f"the parameter {missing[0]!r} of {standing.group.name!r} is null, and "
-                "'submit-next' gives no value for it: nothing is submitted",
+                f"the parameter {missing[0]!r} of {standing.group.name!r} has no value, "
+                "and 'submit-next' gives none: nothing is submitted",
                 hint="give the parameter its values in the file",
                 code="no-value",
             )

@@ -14,7 +14,7 @@ from ensemble_core.engine.job_fields import JobFields
 from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
-from ensemble_core.engine.submission import expand
+from ensemble_core.engine.submission import expand, source_of
 from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
@@ -65,8 +65,31 @@ class EngineFiring:
         return self._state.active(group, self.origin.occasion.scope)
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        jobs = expand(self._state, group, overrides or {})
-        return Submit(**self.origin.mark, group=group, jobs=jobs)
+        source = source_of(self._state, group, overrides or {})
+        if not source.asked:
+            return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
+        pending = sum(
+            each.decision.kind == "parameters" and each.decision.options["group"] == group
+            for each in self._state.calls.values()
+        )
+        options = {
+            "group": group,
+            "index": self._state.table.groups[group].next_index + pending,
+            "functions": source.asked,
+            "with": dict(overrides or {}),
+        }
+        names = ", ".join(dict.fromkeys(source.asked.values()))
+        return self.call_off_thread("parameters", names, options)
+
+    def submit_given(
+        self, group: str, overrides: Mapping[str, Any], given: Mapping[str, Sequence[object]]
+    ) -> Decision:
+        """Submit with the values that functions gave, which a submit had asked for."""
+        none = [name for name, values in given.items() if not values]
+        if none:
+            return self.log(f"no value for {none[0]}: nothing is submitted of {group}")
+        source = source_of(self._state, group, overrides).giving(given)
+        return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
@@ -191,7 +214,10 @@ class EngineFiring:
         return action.plan(self, action.options)
 
     def call_off_thread(
-        self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
+        self,
+        kind: Literal["custom", "parameters", "action"],
+        name: str,
+        options: Mapping[str, Any],
     ) -> Decision:
         """A call of a function or a slow action, to be made off the engine's thread."""
         record = self.origin.occasion.record

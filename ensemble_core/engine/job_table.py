@@ -203,7 +203,10 @@ class JobTable:
             add_read(table.reads, name, statistics)
 
     def keep_done(self, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-        """Keep what tables are worked out of."""
+        """Keep what tables are worked out of, and what functions are told that give parameters."""
+        for group in self.groups.values():
+            if group.group.asked and group.done_jobs is None:
+                group.done_jobs = DoneJobs()
         for table in tables:
             group = self.groups[table.of]
             if group.done_jobs is None:

@@ -60,6 +60,7 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
         if rule not in state.rules.states:
             return _no_such("the run has no rule", rule, list(state.rules.states), "no-such-rule")
     try:
+        _check_given(state, action)
         state.ensemble.binder.action(_merged(state, action))
     except EnsembleError as error:
         return UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
@@ -71,6 +72,21 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
     near = near or get_close_matches(str(name), known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
     return UsageError(f"{what} {name!r}", hint=hint, code=code)
+
+
+def _check_given(state: State, action: Mapping[str, Any]) -> None:
+    """What functions give for the submit of a rule, a user gives himself."""
+    if action.get("name") != "submit":
+        return
+    label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
+    for name, standing in state.table.groups.items():
+        lacking = [each for each in standing.group.asked if each not in given]
+        if label in (None, name) and lacking:
+            raise UsageError(
+                f"the parameter {lacking[0]!r} of {name!r} is given by a function, which rules ask",
+                hint=f"give its value: {lacking[0]}=VALUE",
+                code="no-value",
+            )
 
 
 def _merged(state: State, action: Mapping[str, Any]) -> dict[str, Any]:

@@ -356,13 +356,17 @@ class RuleEvaluation:
             state.error(f"action {action.name} raised {error!r} ({raised_at(error)})", origin)
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
-        """Do what a function returned: an action, or a rule to add."""
+        """Do what a function returned: an action, a rule to add, or values for a submit."""
         state = self.state
         if state.ended is not None:
             return
         try:
             if "rule" in spec:
                 self._join(origin, spec["rule"])
+            elif "submit" in spec:
+                firing = EngineFiring(state, origin)
+                given = spec["submit"], spec["with"], spec["parameters"]
+                self.effects.apply(origin, firing.submit_given(*given))
             else:
                 told = spec.get("fields")
                 action = state.ensemble.binder.action(spec["action"])

@@ -22,7 +22,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Log, Retry, Submit
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Submission", "expand"]
+__all__ = ["Submission", "expand", "source_of"]
 
 
 def _batches(held: Iterable[HeldJob]) -> list[Submit]:
@@ -36,12 +36,17 @@ def _batches(held: Iterable[HeldJob]) -> list[Submit]:
     ]
 
 
-def expand(state: State, group: str, overrides: Mapping[str, Any]) -> tuple[Job, ...]:
-    """The jobs of one submit of this group."""
+def source_of(state: State, group: str, overrides: Mapping[str, Any]) -> JobGroup:
+    """What one submit of this group is of."""
     found = state.table.groups.get(group)
     if found is None:
         raise EnsembleError(f"there is no job group {group!r}", code="no-such-group")
-    source = state.ensemble.binder.group(found.group, overrides) if overrides else found.group
+    return state.ensemble.binder.group(found.group, overrides) if overrides else found.group
+
+
+def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
+    """The jobs of one submit of this group."""
+    group, found = source.name, state.table.groups[source.name]
     if source.missing:
         raise EnsembleError(
             f"the parameter {source.missing[0]!r} of {group!r} is null, and this submit gives "

@@ -147,6 +147,13 @@ class Tables(Mapping[str, "list[TableRow]"]):
         rows = self._of_groups(table, done, jobs) if table.by else map(done.known, jobs)
         return _chosen(table, list(_worked_out(table, rows, known)))
 
+    def of_group(self, group: str) -> list[TableRow]:
+        """What is known of each job of a group that is done, in the order of their indices: its
+        parameters, what its ``result`` gave, ``index``, ``duration`` and ``attempt``. None of
+        groups of which nothing is kept."""
+        done = self._done.get(group)
+        return [] if done is None else [*map(done.known, done.in_order(self._slice_of))]
+
     def detached(self) -> Tables:
         """The tables as they are now, for another thread."""
         done = {name: jobs.copy() for name, jobs in self._done.items()}

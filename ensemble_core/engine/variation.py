@@ -15,6 +15,7 @@ from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.sweeps import GivenBy
 
 __all__ = ["beyond", "combinations", "varied"]
 
@@ -63,10 +64,12 @@ def varied(
     passed_over = 0
     fresh: set[Combination] = set()
     for one in combinations(group, base, parameters):
-        absent = [name for name, value in one.items() if value is None]
+        absent = [
+            name for name, value in one.items() if value is None or isinstance(value, GivenBy)
+        ]
         if absent:
             raise EnsembleError(
-                f"the parameter {absent[0]!r} of {name!r} is null, and this gives no value for it: "
+                f"the parameter {absent[0]!r} of {name!r} has no value, and this gives none: "
                 "nothing is submitted",
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",

@@ -154,7 +154,8 @@ class SetGroup(Decision):
 class Call(Decision):
     """Call a function off the engine's thread; its outcome returns as an event.
 
-    ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part) or ``action``
+    ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part), ``parameters``
+    (a submit of ``options["group"]`` asks functions for values: ``name`` says which) or ``action``
     (``name`` is an action of a plugin). ``event`` is the event that led here and ``job`` what is
     known of the job it concerns, both as plain data. ``attempt`` is above 1 where the call was made
     before, by a controller that was gone before it knew the result.
@@ -162,7 +163,7 @@ class Call(Decision):
 
     type: ClassVar[str] = "call"
     call: str
-    kind: Literal["custom", "action"]
+    kind: Literal["custom", "parameters", "action"]
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)

@@ -149,8 +149,9 @@ class CallReturned(Event):
     """A custom function or a plugin's slow action returned.
 
     ``result`` is a list of plain specifications, each ``{"action": {...}}`` (perhaps with
-    ``"fields": {...}`` that it may speak of) or ``{"rule": {...}}``, checked before the event was
-    made.
+    ``"fields": {...}`` that it may speak of), ``{"rule": {...}}`` or, where a submit asked for
+    values, ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}``, checked before the
+    event was made.
     """
 
     type: ClassVar[str] = "call-returned"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import fill
+from ensemble_core.model.sweeps import GivenBy
 
 if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
@@ -175,7 +176,8 @@ class JobGroup:
 
     ``parameters`` is a sweep: one job per combination, ``count`` times. ``points`` are further
     parameters whose values stand side by side: the first of each, the second of each … A value
-    ``None`` must be given by whoever submits. ``tasks`` ``None`` means as many as ``nodes``.
+    ``None`` must be given by whoever submits, :class:`GivenBy` is by a function. ``tasks`` ``None``
+    means as many as ``nodes``.
     ``environment_from`` are variables that must be set where the run is started: jobs inherit
     them, and no job holds their values.
     """
@@ -226,8 +228,28 @@ class JobGroup:
     @property
     def missing(self) -> tuple[str, ...]:
         """Parameters that have no value: whoever submits must give them."""
-        own = (name for name, values in self.parameters.items() if tuple(values[:1]) == (None,))
+        own = (
+            name
+            for name, values in self.parameters.items()
+            if len(values) == 1 and (values[0] is None or isinstance(values[0], GivenBy))
+        )
         return (*own, *(name for entry in self.more for name in entry.missing))
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Those of them that a function gives at each submit, with its name."""
+        found = {}
+        for entry in (self, *self.more):
+            for name, values in entry.parameters.items():
+                if len(values) == 1 and isinstance(values[0], GivenBy):
+                    found[name] = values[0].function
+        return found
+
+    def giving(self, given: Mapping[str, Sequence[object]]) -> JobGroup:
+        """The group with these values for parameters that it has."""
+        own = {name: given.get(name, values) for name, values in self.parameters.items()}
+        more = tuple(entry.giving(given) for entry in self.more)
+        return replace(self, parameters=own, more=more)
 
     @property
     def size(self) -> int:

@@ -1,7 +1,8 @@
 """Values of a sweep: evenly spaced numbers that are worked out one at a time, when they are asked
 for. How many there are is known before any is made.
 
-Made by the config part of ``{from, to, step}`` and ``{from, to, count}``, read by job groups.
+Made by the config part of ``{from, to, step}`` and ``{from, to, count}``, read by job groups. What
+stands for values that a function will give is here too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import overload
 
-__all__ = ["Range", "by_count", "by_step", "rounded"]
+__all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
 
 #: So near to a step, in steps, the end of a range is one.
 _NEAR = 1e-9
@@ -26,6 +27,14 @@ def rounded(value: float) -> float:
     0.3
     """
     return value if isinstance(value, int) else float(f"{value:.12g}") + 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBy:
+    """Values of a parameter that a function of ``custom:`` gives at each submit of its group. It
+    stands in their place, alone."""
+
+    function: str
 
 
 @dataclass(frozen=True, slots=True)

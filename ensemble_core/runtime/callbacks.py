@@ -1,13 +1,15 @@
 """Calls of users' functions and plugins' slow actions, off the engine's thread.
 
 Functions of the file's ``custom:`` part run one after another on a thread of their own, so they may
-share state without locks; plugins' actions run beside them on a few more. What a call returns is
+share state without locks, those that give parameters among them; plugins' actions run beside them
+on a few more. What a call returns is
 checked here and goes back to the engine as an event. Used by the runtime.
 """
 
 from __future__ import annotations
 
 import linecache
+import math
 import queue
 import threading
 import traceback
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
 
+from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.errors import EnsembleError, Location, UsageError
 from ensemble_core.metrics.store import MetricsView
@@ -22,6 +25,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
+from ensemble_core.model.expressions import tidy
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 
@@ -75,7 +79,7 @@ class Caller:
         """Make this call on another thread; returns at once."""
         call = task.call
         try:
-            if call.kind == "custom":
+            if call.kind != "action":
                 if not self._custom_threads:
                     self._start("custom functions", self._custom)
                     self._custom_threads = 1
@@ -83,10 +87,10 @@ class Caller:
                 self._start(f"action {self._slow_threads + 1}", self._slow)
                 self._slow_threads += 1
         except RuntimeError as error:  # the machine gives no more threads
-            if not (self._custom_threads if call.kind == "custom" else self._slow_threads):
+            if not (self._slow_threads if call.kind == "action" else self._custom_threads):
                 self._emit(self._failed(call, f": {error}"))
                 return
-        (self._custom if call.kind == "custom" else self._slow).put(task)
+        (self._slow if call.kind == "action" else self._custom).put(task)
 
     def close(self) -> None:
         """Take no more calls. One that hangs is left behind: its thread ends with the process."""
@@ -119,10 +123,10 @@ class Caller:
     def _perform(self, task: MakeCall) -> object:
         call = task.call
         event = {**call.event, "attempt": call.attempt}
+        if call.kind == "parameters":
+            return self._parameters(task)
         if call.kind == "custom":
-            if call.name not in self._functions:
-                raise EnsembleError(f"{call.name!r} is no function", code="no-such-function")
-            return self._functions[call.name](
+            return self._function(call.name)(
                 metrics=task.metrics,
                 tables=task.tables,
                 event={**event, **self._first_keys(call)},
@@ -148,6 +152,28 @@ class Caller:
             )
         )
 
+    def _function(self, name: str) -> Callable[..., object]:
+        if name not in self._functions:
+            raise EnsembleError(f"{name!r} is no function", code="no-such-function")
+        return self._functions[name]
+
+    def _parameters(self, task: MakeCall) -> dict[str, list[Any]]:
+        """The values that functions give for a submit."""
+        options = task.call.options
+        group = options["group"]
+        return {
+            name: _values(
+                self._function(function)(
+                    group=group,
+                    index=options["index"],
+                    metrics=task.metrics,
+                    results=task.tables.of_group(group),
+                ),
+                f"returned {{}} for the parameter {name!r} of {group!r}",
+            )
+            for name, function in options["functions"].items()
+        }
+
     def _first_keys(self, call: Call) -> Mapping[str, Any]:
         """The ``event`` that ensemble-python 0.0.16 hands to a function: a record of Flux's
         journal. It is beside the event's own fields, which have other names."""
@@ -164,6 +190,9 @@ class Caller:
 
     def _checked(self, call: Call, result: object) -> tuple[Mapping[str, Any], ...]:
         """The result of a call, checked, as plain specifications."""
+        if call.kind == "parameters":
+            asked = {"submit": call.options["group"], "with": call.options["with"]}
+            return ({**asked, "parameters": result},)
         if result is None:
             return ()
         items: Iterable[object] = (
@@ -222,6 +251,7 @@ def _functions(
         for each in action.flat()
         if each.name == "custom"
     }
+    named |= {name for group in ensemble.groups.values() for name in group.asked.values()}
     missing = sorted(named - functions.keys())
     if missing:
         raise UsageError(
@@ -231,6 +261,39 @@ def _functions(
             code="no-such-function",
         )
     return functions
+
+
+def _values(given: object, what: str) -> list[Any]:
+    """What a function gave for a parameter, as a list of values that a job may have; none where it
+    gave ``None``. ``what`` tells of a wrong one, which is filled in."""
+    as_list = getattr(given, "tolist", None)  # arrays and scalars of numpy, columns of pandas
+    if callable(as_list):
+        given = as_list()
+    if given is None:
+        return []
+    items: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, (int, float, str)):
+            raise EnsembleError(
+                what.format(
+                    f"a {type(item).__name__}" + (" in a list" if item is not given else "")
+                ),
+                hint="return a number, a text, a list of these, or None to submit nothing",
+                code="bad-result",
+            )
+        if (isinstance(item, float) and not math.isfinite(item)) or "\0" in str(item):
+            raise EnsembleError(
+                what.format(item if isinstance(item, float) else "a text with a NUL character"),
+                hint="jobs can be given finite numbers and plain text",
+                code="bad-result",
+            )
+    if len(items) > MOST_JOBS:
+        raise EnsembleError(
+            what.format(f"{len(items)} values"),
+            hint=f"at most {MOST_JOBS} jobs can be submitted at once",
+            code="out-of-range",
+        )
+    return [str(item) if isinstance(item, str) else tidy(item) for item in items]
 
 
 def _told(value: object) -> object:
