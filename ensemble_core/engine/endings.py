@@ -111,7 +111,7 @@ class Endings:
             return
         name, group = "job-done" if done else "job-lost", record.job.group
         if index is not None and done and index.result:
-            state.table.record_result(index, state.now)
+            state.table.record_result(index.record, state.now)
         state.link = record.link
         if self._rules.observer is not None:
             self._rules.report_occasions((name,), group)

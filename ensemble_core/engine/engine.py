@@ -344,29 +344,29 @@ class Engine:
 
     def _heed(self, record: JobRecord, event: JobEvent, occasions: Sequence[str]) -> None:
         """Work an event in for rules on ``silent`` and the group's ``result``."""
-        state = self.state
-        if event.name == "start":
-            state.silence.begin(record, state.now, state.timers)
-        else:
-            state.silence.end(record)
-            source = record.source
-            if source is not None and source.result and "job-success" in occasions:
-                self._work_out_result(record, source.result, event)
+        state, source = self.state, record.source
+        if state.silence.of:
+            if event.name == "start":
+                state.silence.begin(record, state.now, state.timers)
+            else:
+                state.silence.end(record)
+        if source is not None and source.result and "job-success" in occasions:
+            self._work_out_result(record, source.result, event)
 
     def _work_out_result(
         self, record: JobRecord, result: Mapping[str, Expression], event: JobEvent
     ) -> None:
         state, group = self.state, record.job.group
         occasion = Occasion(event, record)
-        names = {name for formula in result.values() for name in formula.names}
+        names = [name for formula in result.values() for name in formula.spoken]
         known = named_fields(names, state.ensemble, occasion)
         for name in record.source.reads if record.source else ():
             value = state.read_scoped(name, None, occasion)
             if value is not None:
                 known[name] = value
         record.index.result, missing = worked_out_result(result, known, state.metric)
-        told = state.table.groups[group].without_value
         for name in missing:
+            told = state.table.groups[group].without_value
             if name not in told:
                 told.append(name)
                 text = result[name].text

@@ -531,7 +531,7 @@ class JobTable:
                 if (job.group, _DURATIONS[outcome]) in self._metrics.series:
                     self._record(job.group, _DURATIONS[outcome], duration, record.finished)
                 if group.reads or group.tables:
-                    self.sample(record.index, "duration", duration, record.finished)
+                    self.sample(record, "duration", duration, record.finished)
         return _OUTCOME_OCCASION[outcome]
 
     def _counted(self, group: GroupState, record: JobRecord, changes: _Changes) -> None:
@@ -543,36 +543,37 @@ class JobTable:
             if counter == "active" and self.gauges.kept:
                 self.gauges.count_active(by)
         if group.reads or group.tables:
-            index = record.index
+            slices = () if record.kept is None else record.kept.slices
             for counter, by in changes:
                 name = _COUNTED[counter]
                 if name in group.reads:
-                    index.count(counter, by)
-                for each in index.slices:
+                    record.index.count(counter, by)
+                for each in slices:
                     if name in each.reads:
                         each.count(counter, by)
 
-    def sample(self, index: Index, variable: str, value: float, now: float) -> None:
-        """A value of one index, for the statistics that rules name of it and of its slices."""
-        group = self.groups[index.record.job.group]
-        specs = group.reads.get(variable)
+    def sample(self, record: JobRecord, variable: str, value: float, now: float) -> None:
+        """A value of one job, for the statistics that rules name of its index and of the slices
+        that this is in."""
+        specs = self.groups[record.job.group].reads.get(variable)
         if specs:
-            index.take(variable, value, now, specs)
-        for each in index.slices:
-            specs = each.reads.get(variable)
-            if specs:
-                each.take(variable, value, now, specs)
+            record.index.take(variable, value, now, specs)
+        if record.kept is not None:
+            for each in record.kept.slices:
+                specs = each.reads.get(variable)
+                if specs:
+                    each.take(variable, value, now, specs)
 
-    def record_result(self, index: Index, now: float) -> None:
-        """Record the result of an index that is done as variables of its group."""
-        job = index.record.job
-        columns = self.groups[job.group].columns
-        for variable, value in index.result.items():
+    def record_result(self, record: JobRecord, now: float) -> None:
+        """Record the result of a job that is done as variables of its group."""
+        name = record.job.group
+        columns = self.groups[name].columns
+        for variable, value in record.result.items():
             if variable not in columns and not isinstance(value, str):
-                self.sample(index, variable, value, now)
+                self.sample(record, variable, value, now)
                 if self._metrics.everything:
-                    self._metrics.add(job.group, variable)
-                self._record(job.group, variable, value, now)
+                    self._metrics.add(name, variable)
+                self._record(name, variable, value, now)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         if value - value != 0.0:
@@ -645,7 +646,7 @@ class JobTable:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
             if scoped:
-                self.sample(record.index, variable, number, now)
+                self.sample(record, variable, number, now)
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

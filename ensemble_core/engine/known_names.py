@@ -6,7 +6,7 @@ far more often than they fire. Called by the engine's state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ensemble_core.engine.job_record import JobRecord
@@ -21,13 +21,6 @@ __all__ = ["all_fields", "named_fields"]
 
 #: What ``_newer`` may have beside the job's result.
 _NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
-#: What ``_of_job`` may have.
-_JOB_NAMES = frozenset(
-    {
-        "job", "group", "index", "queue_id", "pending", "status", "exit_code", "duration", "type",
-        "note",
-    }
-)  # fmt: skip
 
 
 def tag_of(ensemble: Ensemble) -> str:
@@ -47,7 +40,10 @@ def all_fields(ensemble: Ensemble, occasion: Occasion) -> dict[str, Any]:
         if row:
             known.update(own)
         known.update(record.job.parameters)
-        known.update(_of_job(record))
+        for name, of_job in _OF_JOB.items():
+            value = of_job(record)
+            if value is not None:
+                known[name] = value
     elif isinstance(scope, Slice):
         known.update(scope.parameters)
     if isinstance(event, JobEvent):
@@ -74,7 +70,6 @@ def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -
     else:
         parameters = scope.parameters if isinstance(scope, Slice) else NOTHING
     known: dict[str, Any] = {}
-    of_job: Mapping[str, Any] | None = None
     newer: Mapping[str, Any] | None = None
     for name in names:
         if name in first:
@@ -85,44 +80,49 @@ def named_fields(names: Iterable[str], ensemble: Ensemble, occasion: Occasion) -
             known[name] = event.name
         elif name in context and name != "cause":
             known[name] = context[name]
-        else:
-            if name in _JOB_NAMES and of_job is None and record is not None:
-                of_job = _of_job(record)
-            if of_job is not None and name in of_job:
-                known[name] = of_job[name]
-            elif name in parameters:
-                known[name] = parameters[name]
-            elif name in row:
-                known[name] = row[name]
-            elif name in _NEWER_NAMES or (record is not None and name in record.result):
-                if newer is None:
-                    newer = {"run": tag_of(ensemble)}
-                    if record is not None:
-                        newer.update(_newer(record))
-                if name in newer:
-                    known[name] = newer[name]
-                elif name in context:
-                    known[name] = None
+        elif (
+            record is not None and name in _OF_JOB and (of_job := _OF_JOB[name](record)) is not None
+        ):
+            known[name] = of_job
+        elif name in parameters:
+            known[name] = parameters[name]
+        elif name in row:
+            known[name] = row[name]
+        elif name in _NEWER_NAMES or (record is not None and name in record.result):
+            if newer is None:
+                newer = {"run": tag_of(ensemble)}
+                if record is not None:
+                    newer.update(_newer(record))
+            if name in newer:
+                known[name] = newer[name]
+            elif name in context:
+                known[name] = None
     return known
 
 
-def _of_job(record: JobRecord) -> dict[str, Any]:
-    """The fields that a condition may read of this job and of its end."""
-    job = record.job
-    fields: dict[str, Any] = {"job": job.id, "group": job.group, "index": job.index}
-    if record.queue_id is not None:
-        fields["queue_id"] = record.queue_id
-    if record.started is not None:
-        fields["pending"] = record.started - record.submitted
-    if record.status is not None:
-        fields["status"] = record.status
-        fields["exit_code"] = exit_code(record.status)
-        if record.started is not None and record.finished is not None:
-            fields["duration"] = record.finished - record.started
-    if record.exception is not None:
-        fields["type"] = record.exception
-        fields["note"] = record.note
-    return fields
+def _pending(record: JobRecord) -> float | None:
+    return None if record.started is None else record.started - record.submitted
+
+
+def _duration(record: JobRecord) -> float | None:
+    if record.status is None or record.started is None or record.finished is None:
+        return None
+    return record.finished - record.started
+
+
+#: The fields that a condition may read of a job and of its end; ``None`` where there is none.
+_OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
+    "job": lambda record: record.job.id,
+    "group": lambda record: record.job.group,
+    "index": lambda record: record.job.index,
+    "queue_id": lambda record: record.queue_id,
+    "pending": _pending,
+    "status": lambda record: record.status,
+    "exit_code": lambda record: None if record.status is None else exit_code(record.status),
+    "duration": _duration,
+    "type": lambda record: record.exception,
+    "note": lambda record: None if record.exception is None else record.note,
+}
 
 
 def _newer(record: JobRecord) -> dict[str, Any]:

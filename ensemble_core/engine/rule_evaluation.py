@@ -175,7 +175,10 @@ class RuleEvaluation:
     ) -> None:
         """Consider the rules that wait for an occasion of one of these names."""
         index = self.state.rules.index
-        found = [rule_state for name in names for rule_state in index.waiting(name, group)]
+        found: list[RuleState] = []
+        for name in names:
+            if name in index.occasions:
+                found += index.waiting(name, group)
         if stranger:
             found = [rule_state for rule_state in found if rule_state.rule.queue_scope]
         self.consider_each(in_order(found), occasion)
@@ -241,7 +244,8 @@ class RuleEvaluation:
                     if known is not None and (
                         verdict is False or not rule_state.seen or None in rule_state.seen.values()
                     ):
-                        rule_state.seen = state.spoken_of(condition, known)
+                        whole = not condition.metrics and len(known) == len(condition.spoken)
+                        rule_state.seen = known if whole else state.spoken_of(condition, known)
                     self._tell(
                         rule_state, occasion, "no value" if verdict is None else "condition", known
                     )

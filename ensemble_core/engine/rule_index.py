@@ -9,7 +9,7 @@ exhausted or disabled is not in the index. Written and read by the engine alone.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
@@ -119,9 +119,12 @@ class RuleState:
     @property
     def last_seen(self) -> str:
         """``seen`` in words."""
+        seen, condition = self.seen or {}, self.rule.condition
+        order = (*condition.spoken, *sorted(condition.metrics)) if condition is not None else ()
         return ", ".join(
-            f"{name} without a value" if value is None else f"{name}={value}"
-            for name, value in (self.seen or {}).items()
+            f"{name} without a value" if seen[name] is None else f"{name}={seen[name]}"
+            for name in order
+            if name in seen
         )
 
     @property
@@ -319,10 +322,11 @@ class RuleIndex:
             if not by_group:
                 del self.occasions[name]
 
-    def waiting(self, name: str, group: str | None) -> Iterator[RuleState]:
+    def waiting(self, name: str, group: str | None) -> Sequence[RuleState]:
         """The rules that wait for an occasion of this name, of a job of this group."""
         by_group = self.occasions.get(name)
-        if by_group:
-            yield from by_group.get(None, ())
-            if group is not None:
-                yield from by_group.get(group, ())
+        if not by_group:
+            return ()
+        of_all = by_group.get(None, ())
+        of_group = () if group is None else by_group.get(group, ())
+        return [*of_all, *of_group] if of_all and of_group else of_all or of_group
