@@ -71,8 +71,8 @@ class EnsembleRun:
 
     @property
     def state(self) -> str:
-        """``running``, ``ended``, ``stopped`` or ``interrupted`` (both can be resumed) …, as
-        ``ensemble runs`` says it; ``failed`` where it could not begin."""
+        """``running``, ``ended``, ``stopped``, ``limited`` or ``interrupted`` (these three can be
+        resumed) …, as ``ensemble runs`` says it; ``failed`` where it could not begin."""
         task = self._task
         if task is not None and not task.done.is_set():
             return "running"
@@ -83,8 +83,7 @@ class EnsembleRun:
 
             return look(self.folder).state
         if task is not None and task.outcome is not None:
-            stopped = "stopped" if task.outcome.stopped else "interrupted"
-            return "ended" if task.outcome.over else stopped
+            return task.outcome.state
         return "failed"
 
     @property

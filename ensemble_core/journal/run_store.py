@@ -294,7 +294,11 @@ def leave_asked(folder: Path) -> bool:
 
 # -- finding runs ----------------------------------------------------------------------------------
 
-State = Literal["running", "ended", "stopped", "interrupted", "new", "unreadable"]
+State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
+
+
+#: Those in which its last controller left a run by itself, with an exit code.
+_LEFT = ("ended", "stopped", "limited")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +306,9 @@ class RunInfo:
     """One run in a list. Times are seconds since the epoch.
 
     ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
-    and ``interrupted``: its controller was killed, or left at once; both can be resumed. ``new``:
-    killed before anything happened. ``unreadable``: ``problem`` says why.
+    ``limited``: its limits hold what is left of it, ``interrupted``: its controller was killed, or
+    left at once; all three can be resumed. ``new``: killed before anything happened.
+    ``unreadable``: ``problem`` says why.
     """
 
     tag: str
@@ -347,6 +352,8 @@ def look(folder: Path) -> RunInfo:
         state = "ended"
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
+    elif outcome is not None and outcome.get("natural"):
+        state = "limited"  # the one end of its own that is taken back by a resume
     else:
         state = "interrupted" if events else "new"
     return RunInfo(
@@ -358,7 +365,7 @@ def look(folder: Path) -> RunInfo:
         executor=str(about.get("executor", {}).get("name", "")),
         began=sessions[0].began if sessions else None,
         ended=last.ended if last is not None and state != "running" else None,
-        exit_code=outcome.get("exit_code") if outcome and state in ("ended", "stopped") else None,
+        exit_code=outcome.get("exit_code") if outcome and state in _LEFT else None,
         reason=str(outcome.get("reason", "")) if outcome and state != "running" else "",
         events=events,
         controller=controller,

@@ -119,6 +119,13 @@ class Outcome:
     stopped: bool = False
     left: int = 0
 
+    @property
+    def state(self) -> Literal["ended", "stopped", "limited", "interrupted"]:
+        """As ``ensemble runs`` says it."""
+        if self.over or self.stopped:
+            return "ended" if self.over else "stopped"
+        return "limited" if self.natural else "interrupted"
+
 
 class Runtime:
     """One run of one ensemble on one executor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
     assert first.exit_code == 4
     assert "limits.jobs is 2, 2 used; they need 2 more, limits.jobs: 4" in first.output
     assert "ensemble resume t" in first.output
+    listed = json.loads(ensemble("runs", "--json").output)
+    assert (listed["state"], listed["exit_code"]) == ("limited", 4)
+    assert "limits hold what is left" in ensemble("status", "t").output
     again = ensemble("resume", "t")
     assert again.exit_code == 4, "nothing has changed"
     file.write_text(FILE.replace("jobs: 2", "jobs: 4"))

@@ -53,7 +53,7 @@ class _Case:
     "--all",
     "everything",
     is_flag=True,
-    help="Also runs that were interrupted, which could be resumed; never running ones.",
+    help="Also runs that could be resumed; never running ones.",
 )
 @click.option(
     "--older-than",
@@ -82,9 +82,8 @@ def clean(
 
     Say which: runs by name, --ended, --older-than or --all. Removed are the run's journal and what
     its jobs wrote beside it, by name; where there is anything else in its folder, the run stays.
-    Output that went elsewhere stays. A run that a controller has is never
-    removed; an interrupted one only by name or with --all. Exit code 1 if something that was named
-    stays.
+    Output that went elsewhere stays. A run that a controller has is never removed; one that can be
+    resumed only by name or with --all. Exit code 1 if something that was named stays.
     """
     with errors_as_json(as_json):
         if not (runs or ended or everything or age is not None):
@@ -196,7 +195,7 @@ def _agreed(going: list[_Case], yes: bool, as_json: bool) -> bool:
     if sys.stdin is not None and sys.stdin.isatty() and not as_json:
         size = format_size(sum(case.size for case in going))
         number = count_of(len(going), "run")
-        resumable = sum(case.info.state == "interrupted" for case in going)
+        resumable = sum(case.info.state in ("stopped", "limited", "interrupted") for case in going)
         also = f", {resumable} of which could be resumed" if resumable else ""
         for case in going:
             click.echo(f"{in_one_line(str(case.info.folder))}  {format_size(case.size)}", err=True)

@@ -34,6 +34,7 @@ _GOES = ("file", "began", "events", "length")
 _STYLES = {
     "running": "good",
     "stopped": "warning",
+    "limited": "warning",
     "interrupted": "warning",
     "unreadable": "bad",
     "new": "dim",
@@ -49,8 +50,9 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
 
     A run is 'running' while a controller has it, and 'ended' once its end was reached. 'ensemble
     resume' goes on with one that was 'stopped' before that, by a signal, 'ensemble stop' or the end
-    of its time, and with an 'interrupted' one, whose controller was killed. A 'new' one was killed
-    before anything happened. With --json, one object a line for every run.
+    of its time, with a 'limited' one, of which its limits hold what is left, and with an
+    'interrupted' one, whose controller was killed. A 'new' one was killed before anything happened.
+    With --json, one object a line for every run.
     """
     with errors_as_json(as_json):
         home = state_folder(state)

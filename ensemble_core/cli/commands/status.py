@@ -128,7 +128,7 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
         lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
-    if info.state in ("stopped", "interrupted", "new"):
+    if info.state in ("stopped", "limited", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({count_of(active, 'job')} not over)" if active else ""
         lines.append(f" to go on with this run{jobs}: ensemble resume {printable(kept.tag)}")
@@ -138,7 +138,11 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
 def _standing(info: RunInfo) -> str:
     if info.state == "ended":
         return f"ended, exit code {info.exit_code}"
-    return {"new": "interrupted before anything happened"}.get(info.state, info.state)
+    words = {
+        "new": "interrupted before anything happened",
+        "limited": "its limits hold what is left, exit code 4",
+    }
+    return words.get(info.state, info.state)
 
 
 def _age(kept: KeptRun, info: RunInfo) -> str:

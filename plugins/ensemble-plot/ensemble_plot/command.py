@@ -376,9 +376,11 @@ class _Selection:
         """How the run stands, where it is not over."""
 
         history = self.history
-        if self.state not in ("running", "interrupted") or history.began is None:
+        words = {"running": "under way", "limited": "held by its limits"}.get(
+            self.state, self.state
+        )
+        if self.state in ("ended", "new", "unreadable") or history.began is None:
             return ""
-        words = "under way" if self.state == "running" else "interrupted"
         after = format_duration((history.newest or history.began) - history.began)
         return f"{words}, {after} after its start"
 
