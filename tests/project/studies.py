@@ -250,8 +250,8 @@ def ising(ran: Ran, short: bool) -> None:
 class Study:
     """How a study is judged, and what shortens it. ``racing``: which jobs it has depends on the
     order in which they end, so that only what two runs have in common can be compared. ``timed``:
-    parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, and the
-    exit ``code``."""
+    parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, the
+    exit ``code``, and how often its controllers are killed at most."""
 
     check: Callable[[Ran, bool], None]
     shorter: Sequence[str] = ()
@@ -260,6 +260,7 @@ class Study:
     timed: frozenset[str] = frozenset()
     options: Sequence[str] = ()
     code: int = 0
+    kills: int = 3
 
 
 STUDIES: Mapping[str, Study] = {
@@ -309,17 +310,17 @@ def surroundings(folder: Path) -> dict[str, Any]:
 def play(
     name: str, study: Study, folder: Path, short: bool, chance: random.Random | None, length: int
 ) -> Ran:
-    """Run it; with ``chance`` its controllers are killed, up to three times."""
+    """Run it; with ``chance`` its controllers are killed."""
     file = EXAMPLES / (study.file or f"studies/{name}/ensemble.yaml")
     sets = [word for one in study.shorter if short for word in ("--set", one)]
     around = surroundings(folder)
     words = ["run", "--json", "--output", str(folder / "kept"), *study.options, *sets, str(file)]
     killed = []
     with (folder / "errors").open("w") as errors:
-        for kills in range(4 if chance else 1):
+        for kills in range(study.kills + 1 if chance else 1):
             with subprocess.Popen([*COMMAND, *words], stderr=errors, **around) as process:
                 assert process.stdout is not None
-                if chance and kills < 3:
+                if chance and kills < study.kills:
                     enough = chance.randint(2, max(3, length // 2))
                     told = "".join(itertools.islice(process.stdout, enough))
                     process.kill()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +17,16 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("branches",)
+FOLDERS = ("branches", "parameters")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
+
+
+#: Those that learn.
+LEARNING = ("parameters/optimise",)
+needs_sklearn = pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None,
+    reason="no scikit-learn: pip install scikit-learn to test this example",
+)
 
 
 def name_of(file: Path) -> str:
@@ -23,8 +34,16 @@ def name_of(file: Path) -> str:
     return folder if file.stem == "ensemble" else f"{folder}/{file.stem}"
 
 
+def use_cases() -> list[Any]:
+    """Each file; scikit-learn is in the development environment and in no other."""
+    marks = {name: [pytest.mark.checkout, needs_sklearn] for name in LEARNING}
+    return [
+        pytest.param(file, id=name_of(file), marks=marks.get(name_of(file), [])) for file in FILES
+    ]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+@pytest.mark.parametrize("file", use_cases())
 def test_a_use_case_has_the_figures_of_its_page_and_so_it_has_when_it_is_killed_and_resumed(
     file: Path, tmp_path: Path
 ) -> None:
@@ -55,3 +74,18 @@ def test_a_use_case_has_a_page_with_its_figures_and_what_to_change(folder: str) 
     for file in (EXAMPLES / folder).glob("*.yaml"):
         assert f"ensemble run {folder}/{file.name}" in page
     assert f"({folder}/README.md)" in (EXAMPLES / "README.md").read_text()
+
+
+def test_without_scikit_learn_a_function_that_learns_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "sklearn.py").write_text("raise ImportError(\"No module named 'sklearn'\")\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ensemble_core.cli", "run", EXAMPLES / "parameters/optimise.yaml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "needs: pip install scikit-learn" in done.stderr
+    assert not (tmp_path / "runs").exists()

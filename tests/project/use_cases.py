@@ -10,8 +10,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from math import isclose
 
 from studies import Ran, Study, main, near
+
+#: The solution of E - 0.9 sin E = 0.5.
+KEPLER = 1.3844127202
 
 
 def fired(ran: Ran) -> dict[str, int]:
@@ -40,8 +44,38 @@ def branches(ran: Ran, short: bool) -> None:
         near(job["omega"], 1, 0.07)
 
 
+def bisect(ran: Ran, short: bool) -> None:
+    jobs = ran.of("try")
+    assert len(jobs) == 12
+    near(jobs[-1]["E"], KEPLER, 0.001)
+    widths = [job["high"] - job["low"] for job in jobs]
+    assert all(isclose(width, 3.2 / 2**n, rel_tol=1e-6) for n, width in enumerate(widths))
+    assert all(job["low"] <= KEPLER <= job["high"] for job in jobs)
+
+
+def function(ran: Ran, short: bool) -> None:
+    jobs = ran.of("try")
+    assert [job["at"] for job in jobs[:2]] == [1, 2]
+    assert 6 <= len(jobs) <= 10
+    near(jobs[-1]["E"], KEPLER, 1e-9)
+    calls = [line for line in ran.lines if line["type"] == "call" and line["attempt"] == 1]
+    assert [line["kind"] for line in calls] == ["parameters"] * len(jobs)
+
+
+def optimise(ran: Ran, short: bool) -> None:
+    jobs = ran.of("measure")
+    assert 8 <= len(jobs) <= 25
+    assert len({job["x"] for job in jobs}) == len(jobs), "each point is measured once"
+    best = min(jobs, key=lambda job: job["y"])
+    near(best["y"], -6.0207, 0.02 * 6.0207)
+    near(best["x"], 0.7572, 0.02 * 0.7572)
+
+
 USE_CASES: Mapping[str, Study] = {
-    "branches": Study(branches, file="branches/ensemble.yaml"),
+    "branches": Study(branches, file="branches/ensemble.yaml", kills=1),
+    "parameters/bisect": Study(bisect, file="parameters/bisect.yaml", kills=1),
+    "parameters/function": Study(function, file="parameters/function.yaml", kills=1),
+    "parameters/optimise": Study(optimise, file="parameters/optimise.yaml", kills=1),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,18 @@
+"""How far a guess is from the solution of Kepler's equation, E - e sin E = M.
+
+e = 0.9 and M = 0.5: a comet's place some time after it was nearest to the sun. ``--between A B``
+tries the middle. Prints {"E": …, "f": …} with f = E - e sin E - M, which grows with E.
+"""
+
+import argparse
+import json
+from math import sin
+
+parser = argparse.ArgumentParser(description=__doc__)
+tried = parser.add_mutually_exclusive_group(required=True)
+tried.add_argument("--at", type=float)
+tried.add_argument("--between", type=float, nargs=2)
+given = parser.parse_args()
+
+E = given.at if given.between is None else sum(given.between) / 2
+print(json.dumps({"E": E, "f": E - 0.9 * sin(E) - 0.5}))
