@@ -39,6 +39,7 @@ COMMANDS: dict[str, str] = {
     "why": "Say why a rule fired, or did not.",
     "replay": "Check a run: decide everything anew from its journal and compare.",
     "clean": "Remove the records of runs that are over.",
+    "test": "Test rules: what they decide on what happens.",
     "validate": "Check ensemble files without running anything.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
     "plugins": "List and describe plugins and what they register.",

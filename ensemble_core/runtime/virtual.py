@@ -49,8 +49,9 @@ class VirtualRuntime:
 
     ``began`` is the time of its first event and ``until`` the time after which nothing more
     happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
-    or of a plugin's slow action takes. An action is called only where its record ``simulates``;
-    any other returns nothing, and ``stubbed`` names it. Raises as ``Runtime`` does.
+    or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
+    executor's. An action is called only where its record ``simulates``; any other returns nothing,
+    and ``stubbed`` names it. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class VirtualRuntime:
         wall: float | None = None,
         began: float = 1e9,
         until: float = math.inf,
-        takes: Callable[[Call], float] = lambda call: 0.0,
+        takes: Callable[[Call], float | None] = lambda call: 0.0,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
@@ -237,7 +238,10 @@ class VirtualRuntime:
             self._call(decision)
 
     def _call(self, call: Call) -> None:
-        due = self._now + self._takes(call)
+        takes = self._takes(call)
+        if takes is None:
+            return
+        due = self._now + takes
         outcome: Event
         if call.kind == "action" and not self._actions[call.name].simulates:
             self.stubbed.add(call.name)

@@ -12,6 +12,9 @@ out, and pytest runs every law of it::
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 import pytest
 
 # Their asserts are to explain themselves in the author's own tests.
@@ -36,16 +39,43 @@ pytest.register_assert_rewrite(
     )
 )
 
-from ensemble_core.testing.action import ActionContract  # noqa: E402  # after the line above
-from ensemble_core.testing.crash import CrashSuite  # noqa: E402
-from ensemble_core.testing.decisions import DecisionSuite  # noqa: E402
-from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite  # noqa: E402
-from ensemble_core.testing.fakes import FakeExecutor, FakeFiring  # noqa: E402
-from ensemble_core.testing.observer import ObserverContract  # noqa: E402
-from ensemble_core.testing.session import Session, wait_until  # noqa: E402
-from ensemble_core.testing.statistic import StatisticContract  # noqa: E402
-from ensemble_core.testing.story import Story  # noqa: E402
-from ensemble_core.testing.trigger import TriggerContract  # noqa: E402
+if TYPE_CHECKING:
+    from ensemble_core.testing.action import ActionContract
+    from ensemble_core.testing.crash import CrashSuite
+    from ensemble_core.testing.decisions import DecisionSuite
+    from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
+    from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
+    from ensemble_core.testing.observer import ObserverContract
+    from ensemble_core.testing.session import Session, wait_until
+    from ensemble_core.testing.statistic import StatisticContract
+    from ensemble_core.testing.story import Story
+    from ensemble_core.testing.trigger import TriggerContract
+else:
+    # Imported when they are used: pytest imports this package wherever Ensemble is installed, for
+    # its plugin (see ``rule_tests``).
+    _HOMES = {
+        "ActionContract": "action",
+        "CrashSuite": "crash",
+        "DecisionSuite": "decisions",
+        "ExecutorContract": "executor",
+        "ExecutorSuite": "executor",
+        "FakeExecutor": "fakes",
+        "FakeFiring": "fakes",
+        "ObserverContract": "observer",
+        "Session": "session",
+        "StatisticContract": "statistic",
+        "Story": "story",
+        "TriggerContract": "trigger",
+        "wait_until": "session",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
 
 __all__ = [
     "ActionContract",

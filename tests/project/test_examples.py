@@ -26,7 +26,8 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-FILES = sorted(EXAMPLES.glob("*.yaml"))
+RULE_TESTS = sorted(EXAMPLES.rglob("*.ensemble-test.yaml"))
+FILES = sorted({*EXAMPLES.glob("*.yaml")}.difference(RULE_TESTS))
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
 #: What an environment's own programs are found by, as after activating it.
