@@ -56,7 +56,10 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.executor import Executor as Executor
     from ensemble_core.plugin.executor import Run as Run
     from ensemble_core.plugin.executor import VirtualExecutor as VirtualExecutor
+    from ensemble_core.plugin.executor import check_new as check_new
     from ensemble_core.plugin.executor import job_environment as job_environment
+    from ensemble_core.plugin.executor import start_folder as start_folder
+    from ensemble_core.plugin.executor import wrong_command as wrong_command
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
@@ -70,9 +73,19 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
+    from ensemble_core.plugin.polled.command import CommandResult as CommandResult
+    from ensemble_core.plugin.polled.command import kill_command as kill_command
+    from ensemble_core.plugin.polled.command import run_command as run_command
     from ensemble_core.plugin.polled.executor import PolledExecutor as PolledExecutor
     from ensemble_core.plugin.polled.hooks import QueueJob as QueueJob
+    from ensemble_core.plugin.polled.job_events import JobEvents as JobEvents
     from ensemble_core.plugin.polled.job_script import Batch as Batch
+    from ensemble_core.plugin.polled.job_script import quote as quote
+    from ensemble_core.plugin.polled.outlet import Outlet as Outlet
+    from ensemble_core.plugin.polled.output_files import OutputFiles as OutputFiles
+    from ensemble_core.plugin.polled.output_files import Place as Place
+    from ensemble_core.plugin.polled.records import Records as Records
+    from ensemble_core.plugin.polled.records import Sent as Sent
     from ensemble_core.plugin.rendering import Rendered as Rendered
     from ensemble_core.plugin.rendering import shell_line as shell_line
     from ensemble_core.plugin.resizer import Resized as Resized
@@ -99,15 +112,22 @@ else:
         "model.jobs": "Job JobGroup JobState",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record",
-        "plugin.executor": "Emit Executor Run VirtualExecutor job_environment",
+        "plugin.executor": (
+            "Emit Executor Run VirtualExecutor check_new job_environment start_folder wrong_command"
+        ),
         "plugin.hookspecs": (
             "ActionPlugin CallContext ExecutorPlugin Fragment ObserverPlugin ResizerPlugin "
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",
+        "plugin.polled.command": "CommandResult kill_command run_command",
         "plugin.polled.executor": "PolledExecutor",
         "plugin.polled.hooks": "QueueJob",
-        "plugin.polled.job_script": "Batch",
+        "plugin.polled.job_events": "JobEvents",
+        "plugin.polled.job_script": "Batch quote",
+        "plugin.polled.outlet": "Outlet",
+        "plugin.polled.output_files": "OutputFiles Place",
+        "plugin.polled.records": "Records Sent",
         "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
     }

@@ -50,7 +50,14 @@ from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Emit, Executor, Run, job_environment
+from ensemble_core.plugin.executor import (
+    Emit,
+    Executor,
+    Run,
+    check_new,
+    job_environment,
+    start_folder,
+)
 from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 
 if TYPE_CHECKING:  # loaded when an executor is opened; checking a file is to be quick
@@ -150,14 +157,7 @@ class LocalExecutor(Executor):
     def open(self, run: Run, emit: Emit) -> None:
         if self._client is not None:
             raise ExecutorError("the local executor is open already", code="already-open")
-        try:
-            folder = os.getcwd()
-        except FileNotFoundError:
-            raise ExecutorError(
-                "the current folder has been removed",
-                hint="change to a folder that exists and run again",
-                code="no-folder",
-            ) from None
+        folder = start_folder()
         from ensemble_core.local.protocol import JOB_FIELDS, VERSION
         from ensemble_core.local.supervisor_client import SupervisorClient
 
@@ -188,17 +188,7 @@ class LocalExecutor(Executor):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         client = self._opened()
-        names = {job.id for job in jobs}
-        twice = names & client.ids
-        if len(names) != len(jobs) or twice:
-            known = sorted(twice) or sorted(
-                name for name in names if sum(job.id == name for job in jobs) > 1
-            )
-            raise ExecutorError(
-                f"job {known[0]} was submitted already",
-                hint="give each job an id of its own",
-                code="duplicate-job",
-            )
+        check_new(jobs, client.ids)
         client.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:

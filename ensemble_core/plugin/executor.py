@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,7 +21,16 @@ if TYPE_CHECKING:  # not needed to check a file, which is to be quick
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
 
-__all__ = ["Emit", "Executor", "Run", "VirtualExecutor", "job_environment"]
+__all__ = [
+    "Emit",
+    "Executor",
+    "Run",
+    "VirtualExecutor",
+    "check_new",
+    "job_environment",
+    "start_folder",
+    "wrong_command",
+]
 
 #: Hands events to the run. Callable from any thread, never blocks, keeps the order of one caller.
 Emit = Callable[["Sequence[Event]"], None]
@@ -31,6 +40,43 @@ def job_environment() -> dict[str, str]:
     """The environment that jobs start from: this process's, without the token of the service, with
     which a job could steer other members."""
     return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
+
+
+def start_folder() -> str:
+    """The folder in which the run was started, where relative paths of jobs begin. Raises
+    :class:`ExecutorError` where there is none any more."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ExecutorError(
+            "the current folder has been removed",
+            hint="change to a folder that exists and run again",
+            code="no-folder",
+        ) from None
+
+
+def check_new(jobs: Sequence[Job], known: Collection[str]) -> set[str]:
+    """The ids of jobs that are to be submitted. Raises :class:`ExecutorError` where one is among
+    those ``known``, or is there twice."""
+    names: set[str] = set()
+    for job in jobs:
+        if job.id in known or job.id in names:
+            raise ExecutorError(
+                f"job {job.id} was submitted already",
+                hint="give each job an id of its own",
+                code="duplicate-job",
+            )
+        names.add(job.id)
+    return names
+
+
+def wrong_command(job: Job) -> str | None:
+    """Why a job's command cannot be run by any queue; ``None`` if it can."""
+    if not job.command or not job.command[0]:
+        return "the command is empty"
+    if any("\0" in word for word in (*job.command, *job.environment.values())):
+        return "the command or the environment has a zero byte"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

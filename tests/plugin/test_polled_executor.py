@@ -12,9 +12,9 @@ import pytest
 
 from ensemble_core import Batch, ExecutorError, ExecutorLost, PolledExecutor, QueueJob
 from ensemble_core.model.events import JobEvent
-from ensemble_core.plugin.polled import executor as polled
+from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.job_life import JobLife
-from ensemble_core.plugin.polled.job_script import Report
+from ensemble_core.plugin.polled.spool import Report
 from ensemble_core.testing import Session, wait_until
 
 AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
@@ -80,9 +80,9 @@ class Odd(PolledExecutor):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SOON", "_SOON_AGAIN", "_AWAY", "_FULL"):
-        monkeypatch.setattr(polled, name, 0.05)
-    monkeypatch.setattr(polled, "_SETTLE", 0.3)
+    for name in ("SOON", "SOON_AGAIN", "AWAY", "FULL"):
+        monkeypatch.setattr(pace, name, 0.05)
+    monkeypatch.setattr(pace, "SETTLE", 0.3)
 
 
 @pytest.fixture

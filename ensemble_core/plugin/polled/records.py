@@ -1,8 +1,10 @@
-"""Record on disk of what a polled executor has submitted and told, for a later controller.
+"""Records on disk of what an executor has submitted and told, for a later controller.
 
 A file of lines in the run's state folder, each a JSON list, only ever appended to. A batch is
 written before it is handed in, the queue's ids once they are known, each event before it is told:
-so a later controller tells the same events with the same times. Used by ``PolledExecutor``.
+so a later controller tells the same events with the same times. It need not survive a power cut:
+what is missing at its end, the queue and the wrappers' files still know. Used by
+``PolledExecutor``, and by executors of queues that have a loop of their own.
 """
 
 from __future__ import annotations
@@ -20,50 +22,67 @@ __all__ = ["Records", "Sent", "Told"]
 
 #: An event as it is kept: its time, its name, its context.
 Told = tuple[float, str, Mapping[str, Any]]
-#: So many forgotten jobs, and the file is written anew without them.
-_RENEWAL = 10_000
 
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that was written down: its key, its jobs with the context of their ``start``, the
-    names it was handed in under, and the queue's ids of its jobs once they are known."""
+    """A batch that was written down: its key, its jobs in their order with the context of their
+    ``start``, the names that it was handed in under, and when it last was (seconds since the
+    epoch); and the queue's ids once they are known: of each job, or of the batch."""
 
     key: str
-    jobs: dict[str, Mapping[str, Any]]
+    jobs: Mapping[str, Mapping[str, Any]]
     names: list[str] = field(default_factory=list)
+    at: float = 0.0
     ids: list[str] | None = None
 
 
 class Records:
-    """The record in a folder; without one (``None``) nothing is kept on disk.
+    """The records in a folder; without one (``None``) nothing is kept on disk.
 
-    Raises :class:`OSError` where it cannot be read or written.
+    ``sent``, ``told`` and ``cancelled`` are what an earlier controller wrote, until :meth:`drop`.
+    The file is written anew, without them, when so many jobs as ``renewal`` were forgotten. Raises
+    :class:`OSError` where it cannot be read or written.
     """
 
-    def __init__(self, folder: str | None) -> None:
-        self._path = None if folder is None else os.path.join(folder, "records.jsonl")
+    renewal = 10_000
+
+    def __init__(self, folder: str | None, file: str = "records.jsonl") -> None:
+        self._path = None if folder is None else os.path.join(folder, file)
         self._file: TextIO | None = None
         self.sent: dict[str, Sent] = {}
         self.told: dict[str, list[Told]] = {}
         self.cancelled: set[str] = set()
         self._emptied: set[str] = set()
         self._forgotten: set[str] = set()
+        self._count = 0
+        #: Whether an earlier controller has left anything.
+        self.resumed = self._path is not None and os.path.exists(self._path)
         if self._path is not None:
-            with suppress(FileNotFoundError):
+            if self.resumed:
                 self._load(self._path)
-            self._renew()
+                if self._forgotten:
+                    self._renew(self._path)
+            self._file = self._open(self._path)
+            if self.resumed:
+                self._write(["\n"])  # the last line may have been cut short; an empty one is none
+
+    def _open(self, path: str) -> TextIO:
+        return open(path, "a", encoding="utf-8", errors="surrogateescape")
 
     def _load(self, path: str) -> None:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 with suppress(ValueError, KeyError, TypeError, IndexError):  # cut short at the end
-                    self._read(*json.loads(line))
+                    self.read(*json.loads(line))
 
-    def _read(self, kind: str, *rest: Any) -> None:
+    def read(self, kind: str, *rest: Any) -> None:
+        """One line of the file."""
         if kind == "b":
-            key, name, jobs = rest
-            self.sent.setdefault(key, Sent(key, jobs)).names.append(name)
+            key, name, jobs, *at = rest
+            sent = self.sent.setdefault(key, Sent(key, jobs))
+            sent.names.append(name)
+            sent.at = at[0] if at else 0.0
         elif kind == "a":
             self.sent[rest[0]].ids = rest[1]
         elif kind == "e":
@@ -76,51 +95,45 @@ class Records:
         elif kind == "f":
             self._forgotten.update(rest[0])
 
-    def _renew(self) -> None:
+    def _renew(self, path: str) -> None:
         """Write anew what was not forgotten."""
-        assert self._path is not None
-        gone = self._forgotten
-        self._forgotten = set()
+        gone, self._forgotten = self._forgotten, set()
         self.told = {job: told for job, told in self.told.items() if job not in gone}
         self.cancelled -= gone
         self.sent = {key: sent for key, sent in self.sent.items() if not gone >= sent.jobs.keys()}
-        new = f"{self._path}.new"
+        new = f"{path}.new"
         with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
             for key, sent in self.sent.items():
-                file.writelines(_line("b", key, name, sent.jobs) for name in sent.names)
+                file.writelines(_line("b", key, name, sent.jobs, sent.at) for name in sent.names)
                 if sent.ids is not None:
                     file.write(_line("a", key, sent.ids))
             file.writelines(_line("e", job, told) for job, told in self.told.items())
             file.writelines(_line("z", path) for path in self._emptied)
-            file.write(_line("c", sorted(self.cancelled)))
-        os.replace(new, self._path)
-        if self._file is not None:
-            self._file.close()
-        self._file = open(self._path, "a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115  # closed by close()
+            if self.cancelled:
+                file.write(_line("c", sorted(self.cancelled)))
+        os.replace(new, path)
 
     def _write(self, lines: Iterable[str]) -> None:
         if self._file is not None:
-            self._file.writelines(lines)
+            self._file.write("".join(lines))
             self._file.flush()
 
     def was_emptied(self, path: str) -> bool:
         """Whether the run has begun this file of output already."""
         return path in self._emptied
 
-    def send(self, key: str, name: str, jobs: Mapping[str, Mapping[str, Any]]) -> Sent:
-        """This batch is about to be handed in, under this name."""
-        self._write([_line("b", key, name, jobs)])
-        sent = self.sent.setdefault(key, Sent(key, dict(jobs)))
-        sent.names.append(name)
-        return sent
+    def send(self, sent: Sent) -> None:
+        """This batch is about to be handed in, under the last of its names."""
+        self._write([_line("b", sent.key, sent.names[-1], sent.jobs, sent.at)])
 
-    def accept(self, sent: Sent, ids: Sequence[str]) -> None:
+    def accept(self, key: str, ids: Sequence[str]) -> None:
         """The queue has taken a batch."""
-        sent.ids = list(ids)
-        self._write([_line("a", sent.key, sent.ids)])
+        self._write([_line("a", key, list(ids))])
 
     def tell(self, events: Sequence[JobEvent]) -> None:
         """These events are about to be told."""
+        if self._file is None:
+            return
         together: dict[str, list[Told]] = {}
         for event in events:
             told = (event.timestamp, event.name, dict(event.context))
@@ -139,13 +152,22 @@ class Records:
     def forget(self, jobs: Sequence[str]) -> None:
         """Nobody will ask for these jobs any more."""
         self._write([_line("f", list(jobs))])
-        self._forgotten.update(jobs)
-        if self._file is not None and len(self._forgotten) >= _RENEWAL:
-            assert self._path is not None
-            sent, self.sent, self.told, self.cancelled = self.sent, {}, {}, set()
-            self._load(self._path)
-            self._renew()
-            self.sent, self.told = sent, {}
+        self._count += len(jobs)
+        if self._file is not None and self._path is not None and self._count >= self.renewal:
+            self._count = 0
+            try:
+                self._load(self._path)
+                self._renew(self._path)
+            finally:
+                self._file.close()
+                self._file = self._open(self._path)
+                self.drop()
+
+    def drop(self) -> None:
+        """What an earlier controller wrote need not be kept in memory any longer."""
+        self.sent.clear()
+        self.told.clear()
+        self.cancelled.clear()
 
     def close(self) -> None:
         if self._file is not None:

@@ -11,7 +11,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from ensemble_core import Cause, Emit, Executor, ExecutorError, Job, Run, job_environment
+from ensemble_core import (
+    Cause,
+    Emit,
+    Executor,
+    ExecutorError,
+    Job,
+    Run,
+    check_new,
+    job_environment,
+    start_folder,
+)
 from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.loop import FluxLoop
@@ -62,14 +72,7 @@ class FluxExecutor(Executor):
         mine = bindings.version(flux)
         if bindings.release(mine) < bindings.OLDEST:
             raise _too_old("Flux's Python bindings are", mine)
-        try:
-            folder = os.getcwd()
-        except FileNotFoundError:
-            raise ExecutorError(
-                "the current folder has been removed",
-                hint="change to a folder that exists and run again",
-                code="no-folder",
-            ) from None
+        folder = start_folder()
         jobspecs = Jobspecs(
             run.tag,
             job_environment(),
@@ -131,14 +134,7 @@ class FluxExecutor(Executor):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._opened()
-        names = {job.id for job in jobs}
-        twice = sorted(names & loop.ids)
-        if twice or len(names) != len(jobs):
-            raise ExecutorError(
-                f"job {twice[0]} was submitted already" if twice else "a job is there twice",
-                hint="give each job an id of its own",
-                code="duplicate-job",
-            )
+        names = check_new(jobs, loop.ids)
         orders = [self._prepared(job) for job in jobs]
         loop.ids |= names
         loop.submit(orders)

@@ -7,17 +7,18 @@ and commands that ask have a thread each: neither waits for the other.
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
-__all__ = ["Commands", "Done", "job_environment", "query_environment", "run"]
+from ensemble_core import CommandResult, kill_command, run_command
+
+__all__ = ["Commands", "Then", "job_environment", "query_environment"]
+
+#: What is done with how a command ended.
+Then = Callable[[CommandResult], None]
 
 #: Variables of an outer job or launcher: inherited, they would have a job take itself for that one.
 _OUTER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "SLURM_")
@@ -31,19 +32,6 @@ _UNWANTED = frozenset(
 _WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER"})
 #: Commands that may follow one another at once before the rate counts.
 _BURST = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How a command ended. ``code`` is ``None`` where it did not end in time, or never began."""
-
-    code: int | None
-    out: str
-    err: str
-
-    @property
-    def good(self) -> bool:
-        return self.code == 0
 
 
 def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -68,62 +56,20 @@ def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**found, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and what it has started, which would keep its output open."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def run(
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    given: bytes = b"",
-    deadline: float = 30.0,
-    began: Callable[[subprocess.Popen[bytes]], None] | None = None,
-) -> Done:
-    """Run a command to its end, or kill it after ``deadline`` seconds. Raises nothing."""
-    try:
-        process = subprocess.Popen(
-            list(words),
-            env=dict(environment),
-            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return Done(None, "", f"{words[0]}: {error.strerror or error}")
-    if began is not None:
-        began(process)
-    late = False
-    with process:
-        try:
-            out, err = process.communicate(given or None, timeout=deadline)
-        except subprocess.TimeoutExpired:
-            end(process)
-            out, err = process.communicate()
-            late = True
-    texts = [part.decode("utf-8", "surrogateescape") for part in (out, err)]
-    if late:
-        texts[1] += f"\nno answer within {deadline:g} s"
-    return Done(None if late else process.returncode, texts[0], texts[1])
-
-
 class _Lane:
     """A thread that runs one command after the other."""
 
     def __init__(self, name: str, gate: Callable[[], bool], post: Callable[..., None]) -> None:
         self._gate = gate
         self._post = post
-        self._orders: queue.SimpleQueue[
-            tuple[Callable[[], Done], Callable[[Done], None]] | None
-        ] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Callable[[], CommandResult], Then] | None] = (
+            queue.SimpleQueue()
+        )
         self.process: subprocess.Popen[bytes] | None = None
         self.thread = threading.Thread(target=self._work, name=f"slurm {name}", daemon=True)
         self.thread.start()
 
-    def put(self, order: Callable[[], Done], then: Callable[[Done], None]) -> None:
+    def put(self, order: Callable[[], CommandResult], then: Then) -> None:
         self._orders.put((order, then))
 
     def _work(self) -> None:
@@ -174,22 +120,24 @@ class Commands:
         words: Sequence[str],
         script: bytes,
         deadline: float,
-        then: Callable[[Done], None],
+        then: Then,
     ) -> None:
         """Run ``sbatch`` with a script."""
         environment = self._submitting
-        self._submit.put(lambda: run(words, environment, given=script, deadline=deadline), then)
+        self._submit.put(
+            lambda: run_command(words, environment, given=script, deadline=deadline), then
+        )
 
-    def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None:
+    def ask(self, words: Sequence[str], deadline: float, then: Then) -> None:
         """Run a command that asks or cancels."""
         lane = self._ask
 
         def began(process: subprocess.Popen[bytes]) -> None:
             lane.process = process
             if self._closed.is_set():
-                end(process)
+                kill_command(process)
 
-        lane.put(lambda: run(words, self._asking, deadline=deadline, began=began), then)
+        lane.put(lambda: run_command(words, self._asking, deadline=deadline, began=began), then)
 
     def close(self) -> None:
         """No more commands. One that asks is killed, one that submits is waited for."""
@@ -198,6 +146,6 @@ class Commands:
             lane.end()
         process = self._ask.process
         if process is not None:
-            end(process)
+            kill_command(process)
         for lane in (self._ask, self._submit):
             lane.thread.join()

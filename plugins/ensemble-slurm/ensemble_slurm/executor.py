@@ -15,18 +15,21 @@ from ensemble_core import (
     Executor,
     ExecutorError,
     Job,
+    OutputFiles,
     Run,
     UsageError,
+    check_new,
     job_environment,
+    run_command,
+    start_folder,
+    wrong_command,
 )
 from ensemble_slurm.commands import query_environment
-from ensemble_slurm.commands import run as run_command
 from ensemble_slurm.gauges import sinfo
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import address_towards
 from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.names import mark_of
-from ensemble_slurm.output import Output
 from ensemble_slurm.parse import Site, read_config, read_nodes
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.script import Scripts
@@ -78,21 +81,14 @@ class SlurmExecutor(Executor):
         self._listen = _listen_option(listen)
         self._jobcomp = jobcomp
         self._loop: SlurmLoop | None = None
-        self._output: Output | None = None
+        self._output: OutputFiles | None = None
 
     # -- opening -------------------------------------------------------------------------------
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._loop is not None:
             raise ExecutorError("the Slurm executor is open already", code="already-open")
-        try:
-            here = os.getcwd()
-        except FileNotFoundError:
-            raise ExecutorError(
-                "the current folder has been removed",
-                hint="change to a folder that exists and run again",
-                code="no-folder",
-            ) from None
+        here = start_folder()
         site = self._site()
         gauges = self._gauges()
         folder = str(run.folder.absolute())
@@ -144,7 +140,7 @@ class SlurmExecutor(Executor):
                 hint="name an address of it with -o listen=ADDRESS, or say -o listen=none",
                 code="no-port",
             ) from None
-        self._output = Output(folder, here, ledger.was_emptied, ledger.empty)
+        self._output = OutputFiles(folder, here, ledger.was_emptied, ledger.empty)
         self._loop.start()
 
     def _where(self, site: Site) -> tuple[str, int] | None:
@@ -203,18 +199,10 @@ class SlurmExecutor(Executor):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._opened()
-        names = {job.id for job in jobs}
-        twice = sorted(names & loop.ids)
-        if twice or len(names) != len(jobs):
-            raise ExecutorError(
-                f"job {twice[0]} was submitted already" if twice else "a job is there twice",
-                hint="give each job an id of its own",
-                code="duplicate-job",
-            )
-        loop.ids |= names
+        loop.ids |= check_new(jobs, loop.ids)
         orders = []
         for job in jobs:
-            wrong = _wrong(job)
+            wrong = wrong_command(job) or _wrong(job)
             if wrong is not None:
                 loop.refuse(job.id, "jobspec", wrong)
                 continue
@@ -267,11 +255,7 @@ def address_towards_nodes() -> str | None:
 
 
 def _wrong(job: Job) -> str | None:
-    """Why a job cannot even be submitted."""
-    if not job.command or not job.command[0]:
-        return "the command is empty"
-    if any("\0" in word for word in (*job.command, *job.environment.values())):
-        return "the command or the environment has a zero byte"
+    """Why a job can never be had here; ``None`` if it can."""
     if job.tasks < job.nodes:
         return (
             f"{job.tasks} tasks cannot be spread over {job.nodes} nodes: Slurm starts at least one "

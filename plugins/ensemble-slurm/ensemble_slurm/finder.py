@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ensemble_core import JobEvent
+from ensemble_core import JobEvent, Sent
 from ensemble_slurm.job_state import JobStates
-from ensemble_slurm.ledger import Ledger, Sent
+from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch, queue_id
 from ensemble_slurm.parse import Row, Site
 from ensemble_slurm.queue_poller import QueuePoller
@@ -93,7 +93,7 @@ class Finder:
                 self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
                 return
             if not voided and (pending := self._pending(rows, jobs)):
-                if all(self._owner.void(sent.batch) for sent in pending):
+                if all(self._owner.void(self._ledger.batch(sent)) for sent in pending):
                     self.find(jobs, answer, voided=True)
                 else:
                     self._owner.after(_AGAIN, lambda: self.find(jobs, answer))
@@ -111,8 +111,8 @@ class Finder:
         }
         return [
             sent
-            for key, sent in self._ledger.sent().items()
-            if sent.id is None and key not in there and any(job in jobs for job in sent.extra)
+            for key, sent in self._ledger.sent.items()
+            if sent.ids is None and key not in there and any(job in jobs for job in sent.jobs)
         ]
 
     def _unanswered(self, rows: Sequence[Row], jobs: Mapping[str, float]) -> bool:
@@ -134,7 +134,7 @@ class Finder:
             self._settle(self._known([*rows, *more]), jobs, answer)
 
         if unknown:
-            sent = [each.at for each in self._ledger.sent().values()]
+            sent = [each.at for each in self._ledger.sent.values()]
             oldest = self._owner.now() - min(sent, default=self._owner.now())
             self._poller.account((), take, since=max(86_400.0, oldest + 3_600.0))
         else:
@@ -143,16 +143,16 @@ class Finder:
     def _known(self, rows: Sequence[Row]) -> dict[str, tuple[str, Row | None]]:
         """Slurm's id of each job of this run, and what it says of it if it still does."""
         found: dict[str, tuple[str, Row | None]] = {}
-        for sent in self._ledger.sent().values():
-            if sent.id is not None:
-                for task, job in enumerate(sent.batch.jobs()):
-                    name = f"{sent.id}_{task}" if sent.batch.array else sent.id
+        for sent in self._ledger.sent.values():
+            if sent.ids is not None:
+                batch = self._ledger.batch(sent)
+                for job, name in zip(batch.jobs(), batch.queue_ids(sent.ids[0]), strict=True):
                     found[job] = (name, None)
         for row in rows:
-            batch = Batch.from_comment(row.comment, self._tag)
-            if batch is None and not row.comment:
-                batch = Batch.from_name(row.name, self._tag)
-            ours = None if batch is None else batch.job(row.task)
+            shown = Batch.from_comment(row.comment, self._tag)
+            if shown is None and not row.comment:
+                shown = Batch.from_name(row.name, self._tag)
+            ours = None if shown is None else shown.job(row.task)
             if ours is None:
                 continue
             name = queue_id(row.job, row.task)
@@ -168,23 +168,20 @@ class Finder:
         answer: Answer,
     ) -> None:
         extras: dict[str, Mapping[str, Any]] = {}
-        for sent in self._ledger.sent().values():
-            extras.update(sent.extra)
+        for sent in self._ledger.sent.values():
+            extras.update(sent.jobs)
         answers: dict[str, bool] = {}
         restored: list[str] = []
         nobody: tuple[str | None, Row | None] = (None, None)
         for job, since in jobs.items():
-            told = self._ledger.told(job)
-            self._owner.retell(
-                [JobEvent(when, job, name, ctx) for when, name, ctx in told if when > since]
-            )
-            if any(name == "clean" for _, name, _ in told):
+            told = self._ledger.told.get(job, [])
+            id_, _ = known.get(job, nobody)
+            tracked, again_told = self._states.restore(job, extras.get(job, {}), id_, told, since)
+            self._owner.retell(again_told)
+            if tracked.over:
                 answers[job] = True
                 continue
-            id_, _ = known.get(job, nobody)
-            tracked = self._states.restore(job, extras.get(job, {}), id_, told)
-            tracked.last = max(tracked.last, since)
-            tracked.cancelled = self._ledger.was_cancelled(job)
+            tracked.cancelled = job in self._ledger.cancelled
             restored.append(job)
             answers[job] = id_ is not None
         self._owner.found()
@@ -202,7 +199,11 @@ class Finder:
                 self._states.seen(row, now)
             elif tracked_now.queue_id is not None:
                 answers[job] = True
-                if id_ is not None and tracked_now.end is None and "start" not in tracked_now.told:
+                if (
+                    id_ is not None
+                    and tracked_now.reported is None
+                    and "start" not in tracked_now.told
+                ):
                     self._states.accepted(job, id_, now)
                 self._states.lose(job, now)
             else:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ensemble_slurm.commands import Done
+from ensemble_core import CommandResult
+from ensemble_slurm.commands import Then
 from ensemble_slurm.parse import SINFO, read_nodes
 
 __all__ = ["Gauges", "sinfo"]
@@ -21,9 +22,9 @@ class Owner(Protocol):
 
     def after(self, seconds: float, what: Callable[[], None]) -> None: ...
 
-    def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None: ...
+    def ask(self, words: Sequence[str], deadline: float, then: Then) -> None: ...
 
-    def moved(self, changed: Mapping[str, float]) -> None: ...
+    def moved(self, before: Mapping[str, float], now: Mapping[str, float]) -> None: ...
 
 
 def sinfo(partition: str | None) -> list[str]:
@@ -63,11 +64,9 @@ class Gauges:
         self._looked = time.monotonic()
         self._owner.ask(self._command, _DEADLINE, self._take)
 
-    def _take(self, done: Done) -> None:
+    def _take(self, done: CommandResult) -> None:
         if not done.good:
             return
         values = read_nodes(done.out)
-        changed = {path: value for path, value in values.items() if self.values.get(path) != value}
-        if changed:
-            self.values = values
-            self._owner.moved(changed)
+        before, self.values = self.values, values
+        self._owner.moved(before, values)

@@ -13,19 +13,16 @@ job, of which nothing may be left when its ``clean`` is told. Pure; the loop's t
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ensemble_core import Cause, JobEvent
+from ensemble_core import Cause, JobEvent, JobEvents
 from ensemble_slurm.parse import Row
 from ensemble_slurm.reports import Report
 from ensemble_slurm.states import ending, is_over, is_running
 
 __all__ = ["JobStates", "Tracked"]
 
-_ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
-#: What lies at least between two events of a job, in seconds.
-_STEP = 1e-6
 #: Looks in a row that do not show a job until it is given up.
 _MISSES = 3
 #: How much longer Slurm has to say why where it is still at its epilog.
@@ -42,40 +39,23 @@ class _End(NamedTuple):
     heard: float
 
 
-class Tracked:
-    """A job that is not over.
+class Tracked(JobEvents):
+    """A job that is not over. ``life`` counts how often Slurm has started it again, ``missed``
+    looks in a row that do not show it; ``reported`` is its end that waits for Slurm's word."""
 
-    ``extra`` is added to the context of its ``start``; ``told`` are the names of its events so far,
-    ``last`` is the time of the newest. ``life`` counts how often Slurm has started it again.
-    """
+    __slots__ = ("cancelled", "life", "missed", "reported")
 
-    __slots__ = (
-        "cancelled",
-        "end",
-        "extra",
-        "last",
-        "life",
-        "missed",
-        "name",
-        "queue_id",
-        "told",
-    )
-
-    def __init__(self, name: str, extra: Mapping[str, Any]) -> None:
-        self.name = name
-        self.extra = extra
-        self.queue_id: str | None = None
+    def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
+        super().__init__(job, files, out)
         self.life = 0
-        self.told: set[str] = set()
-        self.last = 0.0
         self.cancelled = False
-        self.end: _End | None = None
+        self.reported: _End | None = None
         self.missed = 0
 
     @property
     def doubtful(self) -> bool:
         """Whether Slurm is to say soon what became of it."""
-        return self.end is not None or (self.cancelled and self.queue_id is not None)
+        return self.reported is not None or (self.cancelled and self.queue_id is not None)
 
 
 class JobStates:
@@ -97,28 +77,30 @@ class JobStates:
 
     # -- what is asked for ---------------------------------------------------------------------
 
-    def expect(self, job: str, extra: Mapping[str, Any]) -> Tracked:
-        """A job is handed over, or looked for again."""
-        tracked = self.jobs[job] = Tracked(job, extra)
+    def expect(self, job: str, files: Mapping[str, Any]) -> Tracked:
+        """A job is handed over, or looked for again; ``files`` are those of its ``start``."""
+        tracked = self.jobs[job] = Tracked(job, files, self._out)
         return tracked
 
     def restore(
         self,
         job: str,
-        extra: Mapping[str, Any],
+        files: Mapping[str, Any],
         queue_id: str | None,
-        events: Iterable[tuple[float, str, Mapping[str, Any]]],
-    ) -> Tracked:
-        """A job that an earlier controller knew, of which these events were told."""
-        tracked = self.expect(job, extra)
-        for when, name, context in events:
-            tracked.told.add(name)
-            tracked.last = max(tracked.last, when)
-            if name == "memo":
-                tracked.life = max(tracked.life, int(context.get("restarts", 0)))
-        if queue_id is not None:
-            self._know(tracked, queue_id)
-        return tracked
+        events: Sequence[tuple[float, str, Mapping[str, Any]]],
+        since: float = 0.0,
+    ) -> tuple[Tracked, list[JobEvent]]:
+        """A job that an earlier controller knew, of which these events were told; and those of them
+        after ``since``, to be told again. One that is over is not among ``jobs``."""
+        tracked = Tracked(job, files, self._out)
+        again = tracked.restore(events, since)
+        lives = [int(context.get("restarts", 0)) for _, name, context in events if name == "memo"]
+        tracked.life = max(lives, default=0)
+        if not tracked.over:
+            self.jobs[job] = tracked
+            if queue_id is not None:
+                self._know(tracked, queue_id)
+        return tracked, again
 
     def job_of(self, queue_id: str) -> str | None:
         """Our id of a job that Slurm calls so, if it is not over."""
@@ -130,7 +112,7 @@ class JobStates:
 
     def take(self) -> list[JobEvent]:
         """The events since this was last asked."""
-        events, self._out = self._out, []
+        events, self._out[:] = self._out[:], []
         return events
 
     # -- what is heard -------------------------------------------------------------------------
@@ -145,18 +127,15 @@ class JobStates:
         elif tracked.queue_id != queue_id:
             self.doubles.add(queue_id)
             return
-        self._arrive(tracked, now)
+        tracked.arrive(now, now)
 
     def refuse(self, job: str, kind: str, note: str, now: float) -> None:
         """A job never came into the queue, and will not."""
         tracked = self.jobs.get(job)
         if tracked is None:
             return
-        context = {"type": kind, "severity": 0, "note": note}
-        if "submit" not in tracked.told:
-            self._tell(tracked, "submit", now, now, {})
-        self._tell(tracked, "exception", now, now, context)
-        self._clean(tracked, now)
+        tracked.refuse(kind, note, now)
+        self._drop(tracked)
 
     def cancelling(self, job: str) -> str | None:
         """We cancel a job; what Slurm calls it, if it has it."""
@@ -179,24 +158,24 @@ class JobStates:
             return
         if report.life < tracked.life:
             return
-        self._arrive(tracked, report.at - report.seconds if late else now, now)
+        tracked.arrive(report.at - report.seconds if late else now, now)
         self._live(tracked, report.life, now)
         tracked.missed = 0
         at = min(report.at, now) if late else now
         if report.kind == "start":
-            self._start(tracked, at, now, report.host)
+            tracked.begin(at, now, report.host)
         elif report.kind == "fail":
             self._failed(tracked, report, at, now)
-        elif tracked.end is None:
-            self._start(tracked, at - report.seconds, now, report.host)
+        elif tracked.reported is None:
+            tracked.begin(at - report.seconds, now, report.host)
             killed = report.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
-            tracked.end = _End(report.status, report.why, at, now)
+            tracked.reported = _End(report.status, report.why, at, now)
             if report.why == "timeout":
                 self._finish(tracked, "timeout", "it was ended at its time limit", at, now)
             elif report.why != "stopped" and not killed:
                 self._finish(tracked, None, "", at, now)
             else:
-                self._doubtful[tracked.name] = tracked
+                self._doubtful[tracked.job] = tracked
 
     def seen(self, row: Row, now: float) -> None:
         """Slurm says this of a job; rows of others are passed over."""
@@ -205,18 +184,18 @@ class JobStates:
         if tracked is None:
             return
         tracked.missed = 0
-        self._arrive(tracked, row.submitted or now, now)
+        tracked.arrive(row.submitted or now, now)
         self._live(tracked, row.restarts, now)
         if is_over(row.state):
             self._over(tracked, row, now)
-        elif tracked.end is not None and now - tracked.end.heard > self._patience * (
+        elif tracked.reported is not None and now - tracked.reported.heard > self._patience * (
             # An epilog may take minutes, and the job may go back into the queue after it.
             _EPILOG if row.state == "COMPLETING" else 1
         ):
             kind, note = ("cancel", self._note) if tracked.cancelled else (None, "")
-            self._finish(tracked, kind, note, tracked.end.at, now)
+            self._finish(tracked, kind, note, tracked.reported.at, now)
         elif is_running(row.state) and row.state != "COMPLETING":
-            self._start(tracked, row.started or now, now, row.nodes)
+            tracked.begin(row.started or now, now, row.nodes)
 
     def missing(self, job: str, now: float) -> None:
         """Slurm does not know a job that it had taken."""
@@ -226,9 +205,9 @@ class JobStates:
         tracked.missed += 1
         if tracked.missed < _MISSES:
             return
-        if tracked.end is not None:
+        if tracked.reported is not None:
             kind, note = ("cancel", self._note) if tracked.cancelled else (None, "")
-            self._finish(tracked, kind, note, tracked.end.at, now)
+            self._finish(tracked, kind, note, tracked.reported.at, now)
             return
         self.lose(job, now)
 
@@ -240,59 +219,33 @@ class JobStates:
         kind, note = "lost", "Slurm does not know this job any more, and it has left no word"
         if tracked.cancelled:
             kind, note = "cancel", self._note
-        tracked.end = _End(int(signal.SIGKILL), "", now, now)
+        tracked.reported = _End(int(signal.SIGKILL), "", now, now)
         self._finish(tracked, kind, note, now, now)
 
     # -- the steps of a life -------------------------------------------------------------------
 
     def _know(self, tracked: Tracked, queue_id: str) -> None:
         tracked.queue_id = queue_id
-        self._names[queue_id] = tracked.name
-
-    def _tell(
-        self, tracked: Tracked, name: str, when: float, now: float, context: Mapping[str, Any]
-    ) -> None:
-        """Times grow, and lie in the future only where the last one did."""
-        when = max(min(when, now), tracked.last + _STEP)
-        tracked.last = when
-        tracked.told.add(name)
-        self._out.append(JobEvent(when, tracked.name, name, context))
-
-    def _arrive(self, tracked: Tracked, when: float, now: float | None = None) -> None:
-        now = when if now is None else now
-        if "submit" not in tracked.told:
-            self._tell(tracked, "submit", when, now, {"queue_id": tracked.queue_id})
-        for name in ("validate", "depend", "priority"):
-            if name not in tracked.told:
-                self._tell(tracked, name, tracked.last, now, {})
+        self._names[queue_id] = tracked.job
 
     def _live(self, tracked: Tracked, life: int, now: float) -> None:
         """Slurm has started the job again: what the earlier life said of its end is void."""
         if life <= tracked.life:
             return
         tracked.life = life
-        tracked.end = None
+        tracked.reported = None
         note = "Slurm has put it back into the queue: it runs again from its beginning"
-        self._tell(tracked, "memo", now, now, {"restarts": life, "note": note})
-
-    def _start(self, tracked: Tracked, when: float, now: float, host: str) -> None:
-        if "start" in tracked.told:
-            return
-        self._tell(tracked, "alloc", when, now, {})
-        context = {**tracked.extra, "host": host} if host else dict(tracked.extra)
-        self._tell(tracked, "start", when, now, context)
+        tracked.tell("memo", now, now, {"restarts": life, "note": note})
 
     def _failed(self, tracked: Tracked, report: Report, when: float, now: float) -> None:
         status = 126 << 8
-        context = {"type": report.why, "severity": 0, "note": report.note, "status": status}
-        self._tell(tracked, "exception", when, now, context)
-        if "start" in tracked.told:
-            self._tell(tracked, "finish", when, now, {"status": status})
-        self._clean(tracked, now)
+        tracked.fail(report.why, report.note, when, now, status=status)
+        tracked.end(status, when, now)
+        self._drop(tracked)
 
     def _over(self, tracked: Tracked, row: Row, now: float) -> None:
         when = row.ended or now
-        reported = tracked.end
+        reported = tracked.reported
         status = row.status if reported is None else reported.status
         ours = self._note if tracked.cancelled else None
         end = ending(row.state, row.reason, status, ours=ours)
@@ -301,8 +254,8 @@ class JobStates:
             if row.state == "FAILED":
                 end = end._replace(exception=None)
         if row.nodes and reported is None:
-            self._start(tracked, row.started or when, now, row.nodes)
-        tracked.end = _End(end.status, "", when, now)
+            tracked.begin(row.started or when, now, row.nodes)
+        tracked.reported = _End(end.status, "", when, now)
         self._finish(tracked, end.exception, end.note, when, now, end.cause)
 
     def _finish(
@@ -314,25 +267,16 @@ class JobStates:
         now: float,
         cause: Cause | None = None,
     ) -> None:
+        status = 0 if tracked.reported is None else tracked.reported.status
         if kind is not None:
-            context: dict[str, Any] = {"type": kind, "severity": 0, "note": note}
-            if cause is not None:
-                context["cause"] = cause
-            self._tell(tracked, "exception", when, now, context)
-        if "start" in tracked.told:
-            status = 0 if tracked.end is None else tracked.end.status
-            if kind is not None and status == 0:
-                status = int(signal.SIGTERM)
-            self._tell(tracked, "finish", when, now, {"status": status})
-        self._clean(tracked, now)
+            tracked.fail(kind, note, when, now, **({} if cause is None else {"cause": cause}))
+            status = status or int(signal.SIGTERM)
+        tracked.end(status, when, now)
+        self._drop(tracked)
 
-    def _clean(self, tracked: Tracked, now: float) -> None:
-        if "alloc" in tracked.told:
-            self._tell(tracked, "release", now, now, _ALLOCATED)
-            self._tell(tracked, "free", now, now, {})
-        self._tell(tracked, "clean", now, now, {})
-        del self.jobs[tracked.name]
-        self._doubtful.pop(tracked.name, None)
+    def _drop(self, tracked: Tracked) -> None:
+        del self.jobs[tracked.job]
+        self._doubtful.pop(tracked.job, None)
         # A slurmctld that lost its newest jobs gives their ids to others.
-        if tracked.queue_id is not None and self._names.get(tracked.queue_id) == tracked.name:
+        if tracked.queue_id is not None and self._names.get(tracked.queue_id) == tracked.job:
             del self._names[tracked.queue_id]

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ensemble_core import Emit, Event, ExecutorError, JobEvent, Problem, Resources, Run
-from ensemble_slurm.commands import Commands, Done
+from ensemble_core import CommandResult, Emit, ExecutorError, JobEvent, Outlet, Run, Sent
+from ensemble_slurm.commands import Commands, Then
 from ensemble_slurm.event_loop import EventLoop
 from ensemble_slurm.finder import Finder
 from ensemble_slurm.gauges import Gauges
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.ledger import Ledger, Sent
+from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch, format_indices, mark_of
 from ensemble_slurm.parse import Site
@@ -29,7 +29,7 @@ from ensemble_slurm.refusals import Refusal, refusal, words
 from ensemble_slurm.reports import read_report
 from ensemble_slurm.script import Address, Scripts
 from ensemble_slurm.spool import Spool
-from ensemble_slurm.submitter import Order, Submitter, extra_of
+from ensemble_slurm.submitter import Order, Submitter
 
 __all__ = ["PATIENCE", "SlurmLoop"]
 
@@ -64,15 +64,12 @@ class SlurmLoop:
         gauges: Mapping[str, float],
     ) -> None:
         self._run = run
-        self._emit = emit
+        self._outlet = Outlet("Slurm", run.clock, emit, spool.folder)
         self._spool = spool
         self._ledger = ledger
         self._spool_period = min(_SPOOL, look)
         #: Jobs that were handed over and are not over. Added to by whoever hands them over.
         self.ids: set[str] = set()
-        self._out: list[Event] = []
-        self._troubles: set[str] = set()
-        self._unwritten = False
         self._sought = not ledger.resumed
         self._drained = threading.Event()
         self._leaving = False
@@ -110,7 +107,7 @@ class SlurmLoop:
         def take() -> None:
             self._sought = True  # who has jobs to find again asks for them before
             for order in orders:
-                self._states.expect(order.job.id, extra_of(order))
+                self._states.expect(order.job.id, order.place.files)
             self._submitter.take(orders)
 
         self._event_loop.post(take)
@@ -129,7 +126,7 @@ class SlurmLoop:
 
     def forget(self, jobs: Sequence[str]) -> None:
         def forget() -> None:
-            self._write(lambda: self._ledger.forget(jobs))
+            self._outlet.write(lambda: self._ledger.forget(jobs))
 
         self._event_loop.post(forget)
 
@@ -147,7 +144,7 @@ class SlurmLoop:
         if not answered.wait(PATIENCE):
             raise ExecutorError(
                 "Slurm does not say which jobs it knows",
-                cause="; ".join(sorted(self._troubles)) or f"no answer within {PATIENCE:g} s",
+                cause=self._outlet.trouble_now or f"no answer within {PATIENCE:g} s",
                 hint="look at it with 'squeue --me', and resume once it answers",
                 code="no-answer",
                 transient=True,
@@ -186,11 +183,15 @@ class SlurmLoop:
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         self._event_loop.after(seconds, what)
 
-    def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None:
+    def ask(self, words: Sequence[str], deadline: float, then: Then) -> None:
         self._commands.ask(words, deadline, then)
 
     def sbatch(
-        self, words: Sequence[str], script: bytes, deadline: float, then: Callable[[Done], None]
+        self,
+        words: Sequence[str],
+        script: bytes,
+        deadline: float,
+        then: Then,
     ) -> None:
         self._commands.submit(words, script, deadline, then)
 
@@ -199,28 +200,23 @@ class SlurmLoop:
         """Those of the nodes now."""
         return self._gauges.values
 
-    def moved(self, changed: Mapping[str, float]) -> None:
-        """Gauges of the nodes that have another value now."""
-        self._out.append(Resources(self.now(), changed))
+    def moved(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
+        """Gauges of the nodes, which may have other values now."""
+        self._outlet.gauges(before, now)
 
     def warn(self, message: str) -> None:
         """Something that the user must hear of."""
-        self._out.append(Problem(self.now(), message))
+        self._outlet.warn(message)
 
     def trouble(self, what: str | None, hint: str | None = None) -> None:
         """slurmctld does not do what it is asked; ``None``: it does again. Said once."""
         if what is None:
-            if self._troubles:
-                self._troubles.clear()
-                self.warn("Slurm does again what it is asked: the run goes on")
-        elif not self._troubles:
-            self.warn(what if hint is None else f"{what}\n  hint: {hint}")
-            self._troubles.add(what)
+            self._outlet.answered()
+        else:
+            self._outlet.trouble(what if hint is None else f"{what}\n  hint: {hint}")
 
     def _broken(self, trace: str) -> None:
-        self._out.append(
-            Problem(self.now(), f"the Slurm executor made a mistake: {trace}", "error")
-        )
+        self._outlet.warn(f"the Slurm executor made a mistake: {trace}", "error")
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -228,14 +224,13 @@ class SlurmLoop:
         """Write down what has come, then tell it."""
         events = self._states.take()
         if events:
-            self._write(lambda: self._ledger.tell(events))
-            self._out += events
+            self._outlet.write(lambda: self._ledger.tell(events))
+            self._outlet.add(events)
             for event in events:
                 if event.name == "clean":
                     self._over(event)
-        if self._out and not self._drained.is_set():
-            out, self._out = self._out, []
-            self._emit(out)
+        if not self._drained.is_set():
+            self._outlet.emit()
         if self._leaving:
             self._check_drained()
 
@@ -244,39 +239,22 @@ class SlurmLoop:
         self._submitter.room()
         self._gauges.stale()
 
-    def _write(self, what: Callable[[], None]) -> bool:
-        try:
-            what()
-        except OSError as error:
-            if not self._unwritten:
-                self._unwritten = True
-                self.warn(
-                    f"{self._spool.folder} cannot be written ({error.strerror}): no job is "
-                    "submitted until it can"
-                )
-            return False
-        if self._unwritten:
-            self._unwritten = False
-            self.warn(f"{self._spool.folder} can be written again: jobs are submitted again")
-        return True
-
     # -- submitting ----------------------------------------------------------------------------
 
     def record(self, sent: Sent) -> bool:
-        return self._write(lambda: self._ledger.send(sent))
+        return self._outlet.write(lambda: self._ledger.send(sent))
 
     def find(self, batch: Batch, then: Callable[[str | None], None]) -> None:
         self._finder.find_batch(batch, then)
 
     def void(self, batch: Batch) -> bool:
-        return self._write(lambda: self._spool.void(f"{batch.key}.{batch.attempt}"))
+        return self._outlet.write(lambda: self._spool.void(f"{batch.key}.{batch.attempt}"))
 
     def accepted(self, batch: Batch, queue_id: str) -> None:
-        self._write(lambda: self._ledger.accept(batch.key, queue_id))
+        self._outlet.write(lambda: self._ledger.accept(batch.key, [queue_id]))
         now = self.now()
         doomed = []
-        for task, job in enumerate(batch.jobs()):
-            name = f"{queue_id}_{task}" if batch.array else queue_id
+        for job, name in zip(batch.jobs(), batch.queue_ids(queue_id), strict=True):
             self._states.accepted(job, name, now)
             tracked = self._states.jobs.get(job)
             if tracked is not None and tracked.cancelled:
@@ -295,7 +273,7 @@ class SlurmLoop:
 
     def retell(self, events: Sequence[JobEvent]) -> None:
         """Events that an earlier controller has told and written down."""
-        self._out += events
+        self._outlet.add(events)
 
     def found(self) -> None:
         """From here on, a report of a job that nobody waits for is of one that is over."""
@@ -310,7 +288,7 @@ class SlurmLoop:
         ours = [job for job in jobs if job in self._states.jobs]
         if not ours:
             return
-        self._write(lambda: self._ledger.cancel(ours))
+        self._outlet.write(lambda: self._ledger.cancel(ours))
         ids = []
         for job in ours:
             queue_id = self._states.cancelling(job)
@@ -346,7 +324,7 @@ class SlurmLoop:
             some = ids[at : at + _CANCEL_AT_ONCE]
             self.ask(("scancel", *some), 60.0, partial(self._cancelled, some))
 
-    def _cancelled(self, ids: Sequence[str], done: Done) -> None:
+    def _cancelled(self, ids: Sequence[str], done: CommandResult) -> None:
         if not done.good:
             if done.code is None or refusal(done.err) is Refusal.BUSY:
                 self.trouble(
@@ -368,7 +346,7 @@ class SlurmLoop:
         self._states.report(report, self.now())
         self._after_report()
         self.publish()
-        return not self._unwritten
+        return not self._outlet.unwritten
 
     def _after_report(self) -> None:
         if self._states.doubles:

@@ -125,6 +125,11 @@ class Batch:
         """Our ids, in the order of the array's tasks."""
         return [self._id(index) for index in self.indices]
 
+    def queue_ids(self, job: str) -> list[str]:
+        """What Slurm calls them, where it calls the batch ``job``."""
+        tasks = range(len(self.indices)) if self.array else (None,)
+        return [queue_id(job, task) for task in tasks]
+
     def job(self, task: int | None) -> str | None:
         """Our id of one task; ``None`` where there is no such task."""
         place = 0 if task is None else task

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ensemble_slurm.commands import Done
+from ensemble_core import CommandResult
+from ensemble_slurm.commands import Then
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import (
     SACCT,
@@ -47,7 +48,7 @@ class Owner(Protocol):
 
     def after(self, seconds: float, what: Callable[[], None]) -> None: ...
 
-    def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None: ...
+    def ask(self, words: Sequence[str], deadline: float, then: Then) -> None: ...
 
     def read_spool(self) -> None: ...
 
@@ -109,7 +110,7 @@ class QueuePoller:
             return
         self._looking = True
         # Those that are accepted meanwhile cannot be missed.
-        known = [each.name for each in self._states.jobs.values() if each.queue_id is not None]
+        known = [each.job for each in self._states.jobs.values() if each.queue_id is not None]
         self._squeue(SQUEUE, lambda rows: self._take(known, rows))
 
     def _squeue(self, columns: str, then: Callable[[list[Row] | None], None]) -> None:
@@ -118,7 +119,7 @@ class QueuePoller:
             f"--user={self._user}", f"--Format={columns}",
         )  # fmt: skip
 
-        def answered(done: Done) -> None:
+        def answered(done: CommandResult) -> None:
             if not done.good:
                 self._owner.trouble(
                     f"slurmctld does not say how jobs stand ({words(done.err)})",
@@ -166,10 +167,10 @@ class QueuePoller:
         ]
         if missed and self._site.accounting:
             ids = [job.queue_id for job in missed if job.queue_id is not None]
-            names = [job.name for job in missed]
+            names = [job.job for job in missed]
             self.account(ids[:_AT_ONCE], lambda found: self._settle(names[:_AT_ONCE], found))
         else:
-            self._settle([job.name for job in missed], ())
+            self._settle([job.job for job in missed], ())
 
     def _settle(self, missed: Iterable[str], rows: Iterable[Row] | None) -> None:
         now = self._owner.now()
@@ -216,7 +217,7 @@ class QueuePoller:
         else:
             command += [f"--user={self._user}", f"--starttime=now-{int(since)}seconds"]
 
-        def answered(done: Done) -> None:
+        def answered(done: CommandResult) -> None:
             then(list(read_sacct(done.out)) if done.good else None)
 
         self._owner.ask(command, _DEADLINE, answered)

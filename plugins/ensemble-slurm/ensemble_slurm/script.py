@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-from ensemble_core import Job, shell_line
+from ensemble_core import Job, Place, quote, shell_line
 from ensemble_slurm.names import Batch, suffix_of
 
-__all__ = ["Address", "Place", "Scripts", "quote", "render", "shape_of"]
+__all__ = ["Address", "Scripts", "render", "shape_of"]
 
 #: What ``nice`` is raised by for each step that ``urgency`` is below the usual 16.
 _NICE = 100
@@ -32,17 +32,6 @@ class Address:
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one job runs and writes, as absolute paths. ``kept`` are those files that the run keeps
-    by itself: empty ones are taken away."""
-
-    workdir: str
-    out: str
-    err: str
-    kept: tuple[str, ...] = ()
-
-
 def _clock(duration: float) -> tuple[str, str]:
     """How often the wrapper's clock sleeps for a time limit, and for how long."""
     slices = max(1, math.ceil(duration / 60), min(10, int(duration)))
@@ -52,16 +41,6 @@ def _clock(duration: float) -> tuple[str, str]:
 @cache
 def _wrapper() -> str:
     return files("ensemble_slurm").joinpath("wrapper.sh").read_text("utf-8")
-
-
-def quote(text: str) -> str:
-    """``text`` as one word of a shell.
-
-    >>> quote("it's")
-    "'it'\\\\''s'"
-    """
-    # sbatch refuses a script that has the line ends of DOS anywhere.
-    return "'" + text.replace("'", "'\\''").replace("\r", "'$'\\r''") + "'"
 
 
 def shape_of(job: Job) -> tuple[object, ...]:

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from ensemble_core import Job
+from ensemble_core import CommandResult, Job, Place, Sent
 from ensemble_slurm.batches import batches
-from ensemble_slurm.commands import Done
-from ensemble_slurm.ledger import Sent
+from ensemble_slurm.commands import Then
 from ensemble_slurm.names import Batch, suffix_of
 from ensemble_slurm.parse import Site
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
-from ensemble_slurm.script import Place, Scripts
+from ensemble_slurm.script import Scripts
 
 __all__ = ["Order", "Owner", "Submitter"]
 
@@ -49,7 +48,11 @@ class Owner(Protocol):
     def after(self, seconds: float, what: Callable[[], None]) -> None: ...
 
     def sbatch(
-        self, words: Sequence[str], script: bytes, deadline: float, then: Callable[[Done], None]
+        self,
+        words: Sequence[str],
+        script: bytes,
+        deadline: float,
+        then: Then,
     ) -> None: ...
 
     def record(self, sent: Sent) -> bool: ...
@@ -141,8 +144,8 @@ class Submitter:
     def _send(self, going: _Going) -> None:
         self._going = going
         batch = going.batch
-        extra = {order.job.id: extra_of(order) for order in going.orders}
-        if not self._owner.record(Sent(batch, self._owner.now(), extra)):
+        files = {order.job.id: order.place.files for order in going.orders}
+        if not self._owner.record(Sent(batch.key, files, [batch.comment], self._owner.now())):
             self._owner.after(_AGAIN, lambda: self._send(going))
             return
         first = going.orders[0].job
@@ -151,7 +154,7 @@ class Submitter:
         deadline = 3 * self._site.message_timeout
         self._owner.sbatch(words_, script, deadline, lambda done: self._answered(going, done))
 
-    def _answered(self, going: _Going, done: Done) -> None:
+    def _answered(self, going: _Going, done: CommandResult) -> None:
         match = re.search(r"^(\d+)(?:;\S+)?\s*$", done.out, re.M)
         if match is not None and done.good:
             self._accept(going, match[1])
@@ -177,7 +180,7 @@ class Submitter:
         self._owner.accepted(going.batch, queue_id)
         self._later(0.0)
 
-    def _refuse(self, going: _Going, done: Done) -> None:
+    def _refuse(self, going: _Going, done: CommandResult) -> None:
         self._going = None
         note = words(done.err) or f"sbatch ended with exit code {done.code}"
         hint = hint_for(done.err)
@@ -235,9 +238,3 @@ class Submitter:
         else:
             # Not made again before it is certain that this attempt runs nothing.
             self._owner.after(_AGAIN, lambda: self._look(going))
-
-
-def extra_of(order: Order) -> Mapping[str, Any]:
-    """What the context of a job's ``start`` says of its files."""
-    place = order.place
-    return {"workdir": place.workdir, "stdout": place.out, "stderr": place.err}

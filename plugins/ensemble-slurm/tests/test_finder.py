@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from ensemble_slurm.finder import Finder
 from ensemble_slurm.job_state import JobStates
-from ensemble_slurm.ledger import Ledger, Sent
+from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Row, Site
 from ensemble_slurm.queue_poller import QueuePoller
 
-from ensemble_core import JobEvent
+from ensemble_core import JobEvent, Sent
 
 BATCH = Batch("run", "k1", "sim", (0, 1, 2))
 
@@ -32,9 +32,10 @@ class World:
         self.full = 0
         self.cancelled: list[str] = []
         before = Ledger(str(folder), "run")
-        before.send(Sent(BATCH, 990.0, {f"sim.{n}": {"stdout": f"/o{n}"} for n in range(3)}))
+        jobs = {f"sim.{n}": {"stdout": f"/o{n}"} for n in range(3)}
+        before.send(Sent("k1", jobs, [BATCH.comment], 990.0))
         if accepted:
-            before.accept("k1", "7")
+            before.accept("k1", ["7"])
             before.tell(
                 [JobEvent(991.0 + n, "sim.0", name) for n, name in enumerate(("submit", "clean"))]
             )

@@ -19,10 +19,10 @@ from ensemble_slurm.executor import _listen_option
 from ensemble_slurm.listener import Listener, address_towards
 from ensemble_slurm.names import Batch
 from ensemble_slurm.reports import LONGEST, Report, read_report, status_of
-from ensemble_slurm.script import Address, Place, Scripts
+from ensemble_slurm.script import Address, Scripts
 from ensemble_slurm.spool import Spool
 
-from ensemble_core import Job, UsageError
+from ensemble_core import Job, Place, UsageError
 
 TOKEN = "0123456789abcdef"
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_slurm.commands import Done
 from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.loop import SlurmLoop
 from ensemble_slurm.parse import Site
 from ensemble_slurm.script import Scripts
 from ensemble_slurm.spool import Spool
 
-from ensemble_core import Event, Run
+from ensemble_core import CommandResult, Event, Run
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_cancel_that_timed_out_for_one_job_is_tried_again_though_another_is_go
         "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
         "scancel: error: Kill job error on job id 8: Socket timed out on send/recv operation\n"
     )
-    cancelling._cancelled(["7", "8"], Done(1, "", said))
+    cancelling._cancelled(["7", "8"], CommandResult(1, "", said))
     assert 3.0 in later
 
 

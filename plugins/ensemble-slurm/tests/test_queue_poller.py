@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from ensemble_slurm.commands import Done
 from ensemble_slurm.job_state import JobStates
 from ensemble_slurm.parse import SEPARATOR, Site
 from ensemble_slurm.queue_poller import QueuePoller
+
+from ensemble_core import CommandResult
 
 
 class Queue:
@@ -32,8 +33,10 @@ class Queue:
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         self.timers.append((self.time + seconds, what))
 
-    def ask(self, words: Sequence[str], deadline: float, then: Callable[[Done], None]) -> None:
-        then(Done(0, self.accounted if words[0] == "sacct" else self.queued, ""))
+    def ask(
+        self, words: Sequence[str], deadline: float, then: Callable[[CommandResult], None]
+    ) -> None:
+        then(CommandResult(0, self.accounted if words[0] == "sacct" else self.queued, ""))
 
     def read_spool(self) -> None: ...
 

@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from ensemble_slurm.batches import SCRIPT_LIMIT, batches
-from ensemble_slurm.commands import job_environment, query_environment, run
-from ensemble_slurm.ledger import Ledger, Sent
+from ensemble_slurm.commands import job_environment, query_environment
+from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import COMMENT_LIMIT, Batch, format_indices, parse_indices
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
-from ensemble_slurm.script import Address, Place, Scripts
+from ensemble_slurm.script import Address, Scripts
 
-from ensemble_core import Job
+from ensemble_core import Job, Place, Sent, run_command
 
 
 def job(index: int, *command: str, group: str = "sim", **fields: Any) -> Job:
@@ -67,8 +67,10 @@ def test_jobs_that_are_tried_again_or_handed_on_again_are_known_by_comment_name_
     by_name = Batch.from_name(batch.name, "r")
     assert by_name is not None
     assert by_name.jobs() == batch.jobs()
-    Ledger(str(tmp_path), "r").send(Sent(batch, 1.0, {job: {} for job in batch.jobs()}))
-    assert Ledger(str(tmp_path), "r").sent()["k"].batch == batch
+    before, jobs = Ledger(str(tmp_path), "r"), {job: {} for job in batch.jobs()}
+    before.send(Sent("k", jobs, [batch.comment], 1.0))
+    after = Ledger(str(tmp_path), "r")
+    assert after.batch(after.sent["k"]) == batch
 
 
 def test_another_attempt_or_a_job_handed_on_again_is_no_task_of_the_array_of_the_first() -> None:
@@ -323,11 +325,11 @@ def test_an_outer_jobs_variables_do_not_reach_jobs_nor_change_what_commands_prin
 
 
 def test_a_command_that_does_not_answer_is_given_up_in_time() -> None:
-    done = run(["sh", "-c", "echo said >&2; sleep 30"], dict(os.environ), deadline=0.3)
+    done = run_command(["sh", "-c", "echo said >&2; sleep 30"], dict(os.environ), deadline=0.3)
     assert done.code is None
     assert "said" in done.err
     assert "no answer within 0.3 s" in done.err
-    assert run(["/no/such/command"], {}).code is None
+    assert run_command(["/no/such/command"], {}).code is None
 
 
 def test_jobs_are_looked_for_on_the_cluster_that_sbatch_is_told() -> None:

@@ -8,28 +8,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-from ensemble_slurm.commands import Done
-from ensemble_slurm.ledger import Ledger, Sent
+from ensemble_slurm.ledger import Ledger
 from ensemble_slurm.names import Batch
 from ensemble_slurm.parse import Site
-from ensemble_slurm.script import Place, Scripts
+from ensemble_slurm.script import Scripts
 from ensemble_slurm.submitter import Order, Submitter
 
-from ensemble_core import Job, JobEvent
+from ensemble_core import CommandResult, Job, Place, Sent
 
-DOWN = Done(
+DOWN = CommandResult(
     1,
     "",
     "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
 )
-LATE = Done(None, "", "no answer within 30 s")
-FULL = Done(
+LATE = CommandResult(None, "", "no answer within 30 s")
+FULL = CommandResult(
     1,
     "",
     "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
 )
-BAD = Done(1, "", "sbatch: error: invalid partition specified: x")
+BAD = CommandResult(1, "", "sbatch: error: invalid partition specified: x")
 
 
 class Slurm:
@@ -37,7 +35,7 @@ class Slurm:
     one after the other, where it does not simply take the jobs; ``takes`` whether it takes them
     although it does not say so, ``after`` how many seconds later that is seen."""
 
-    def __init__(self, *answers: Done, takes: bool = False, after: float = 0.0) -> None:
+    def __init__(self, *answers: CommandResult, takes: bool = False, after: float = 0.0) -> None:
         self.answers = list(answers)
         self.takes, self.delay = takes, after
         self.time = 0.0
@@ -60,18 +58,22 @@ class Slurm:
         heapq.heappush(self._timers, (self.time + seconds, next(self._numbers), what))
 
     def sbatch(
-        self, words: Sequence[str], script: bytes, deadline: float, then: Callable[[Done], None]
+        self,
+        words: Sequence[str],
+        script: bytes,
+        deadline: float,
+        then: Callable[[CommandResult], None],
     ) -> None:
         self.calls.append(list(words))
         answer = self.answers.pop(0) if self.answers else None
         (comment,) = (word[10:] for word in words if word.startswith("--comment="))
         batch = Batch.from_comment(comment, "run")
         assert batch is not None
-        assert batch == self.recorded[-1].batch  # on record before it is submitted
+        assert self.recorded[-1].names == [comment]  # on record before it is submitted
         number = str(100 + len(self.calls))
         if answer is None or self.takes:
             self.queue.append((self.time + (self.delay if answer else 0.0), batch, number))
-        self.after(0.1, lambda: then(answer or Done(0, f"{number};cluster\n", "")))
+        self.after(0.1, lambda: then(answer or CommandResult(0, f"{number};cluster\n", "")))
 
     def record(self, sent: Sent) -> bool:
         if self.writable:
@@ -234,79 +236,17 @@ def test_nothing_is_submitted_that_cannot_be_written_down() -> None:
     assert set(slurm.taken) == ids(1)
 
 
-def test_a_ledger_knows_again_what_was_sent_and_told(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), "run")
-    assert not ledger.resumed
-    batch = Batch("run", "k1", "sim", (0, 1))
-    ledger.send(Sent(batch, 5.0, {"sim.0": {"stdout": "/a"}, "sim.1": {"stdout": "/b"}}))
-    ledger.accept("k1", "77")
-    ledger.tell(
-        [JobEvent(6.5, "sim.0", "submit", {"queue_id": "77_0"}), JobEvent(7.0, "sim.1", "clean")]
+def test_a_ledger_of_an_earlier_release_is_still_read(tmp_path: Path) -> None:
+    lines = (
+        '["b","k1",2,"sim",[0,1],5.0,{"sim.0-3":{"stdout":"/a"},"sim.1-3":{}},3]',
+        '["a","k1","77"]',
+        '["b","k2",1,"sim",[4],6.0,{"sim.4":{}}]',
     )
-    ledger.cancel(["sim.0"])
-    ledger.empty("/out")
-    ledger.close()
-    with (tmp_path / "ledger.jsonl").open("a") as file:
-        file.write('["e","sim.0",[[9.0,"sta')  # the controller was killed here
-    for forget in (False, True):
-        again = Ledger(str(tmp_path), "run")
-        assert again.resumed
-        sent = again.sent()["k1"]
-        assert (sent.batch, sent.id, sent.at, sent.extra["sim.0"]) == (
-            batch,
-            "77",
-            5.0,
-            {"stdout": "/a"},
-        )
-        assert list(again.told("sim.0")) == [(6.5, "submit", {"queue_id": "77_0"})]
-        assert again.was_cancelled("sim.0")
-        assert again.was_emptied("/out")
-        if not forget:
-            again.forget(["sim.1"])
-        again.close()
-    last = Ledger(str(tmp_path), "run")
-    assert list(last.told("sim.1")) == []
-    last.close()
-
-
-def test_a_line_that_was_cut_short_does_not_swallow_the_next(tmp_path: Path) -> None:
-    whole, cut = '["e","sim.0",[[1.0,"submit",{}]]]\n', '["e","sim.0",[[2.0,"al'
-    (tmp_path / "ledger.jsonl").write_text(whole + cut)
+    (tmp_path / "ledger.jsonl").write_text("\n".join(lines) + "\n")
     ledger = Ledger(str(tmp_path), "run")
-    ledger.tell([JobEvent(3.0, "sim.0", "clean")])
-    ledger.close()
-    again = Ledger(str(tmp_path), "run")
-    assert [name for _, name, _ in again.told("sim.0")] == ["submit", "clean"]
-    again.close()
-
-
-def test_a_ledger_does_not_grow_with_jobs_that_are_over_and_done_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Ledger, "renewal", 100)
-    ledger = Ledger(str(tmp_path), "run")
-    sizes = []
-    for number in range(1000):
-        job = f"sim.{number}"
-        ledger.send(
-            Sent(Batch("run", f"k{number}", "sim", (number,)), 1.0, {job: {"stdout": "/o"}})
-        )
-        ledger.tell([JobEvent(1.0, job, "submit"), JobEvent(2.0, job, "clean")])
-        if number != 7:
-            ledger.forget([job])
-        sizes.append((tmp_path / "ledger.jsonl").stat().st_size)
-    ledger.close()
-    assert max(sizes) < 120 * max(sizes[:1])
-    again = Ledger(str(tmp_path), "run")
-    assert [name for _, name, _ in again.told("sim.7")] == ["submit", "clean"]
-    assert "k7" in again.sent()
-    assert len(again.sent()) < 101
-    again.close()
-
-
-def test_a_run_on_a_full_disk_ends_without_another_error() -> None:
-    ledger = Ledger(None, "r")
-    ledger._file = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115 -- the ledger closes it
-    with pytest.raises(OSError, match="No space"):
-        ledger.cancel(["sim.0"])
+    first, second = ledger.sent["k1"], ledger.sent["k2"]
+    assert ledger.batch(first) == Batch("run", "k1", "sim", (0, 1), 2, "-3")
+    assert ledger.batch(second) == Batch("run", "k2", "sim", (4,))
+    assert (first.ids, first.at, first.jobs["sim.0-3"]) == (["77"], 5.0, {"stdout": "/a"})
+    assert second.ids is None
     ledger.close()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ensemble_slurm.names import Batch
-from ensemble_slurm.script import Place, Scripts
+from ensemble_slurm.script import Scripts
 
-from ensemble_core import Job
+from ensemble_core import Job, Place
 from ensemble_core.testing import wait_until
 
 

@@ -1,0 +1,79 @@
+"""Outlet of an executor: what it tells its run, each trouble of the queue and of the disk once.
+
+Used by ``PolledExecutor``, and by executors of queues that have a loop of their own. Whoever owns
+it calls it from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from ensemble_core.model.events import Event, Problem, Resources
+from ensemble_core.plugin.executor import Emit
+
+__all__ = ["Outlet"]
+
+
+class Outlet:
+    """What is to be told, in order. ``name`` is what the queue is called in messages, ``folder``
+    where its executor keeps records. ``trouble_now`` says what the queue does not do, ``unwritten``
+    whether the disk does not take what is written."""
+
+    def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
+        self._name = name
+        self._clock = clock
+        self._emit = emit
+        self._folder = folder
+        self._events: list[Event] = []
+        self.trouble_now = ""
+        self.unwritten = False
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Tell these at the next :meth:`emit`."""
+        self._events.extend(events)
+
+    def emit(self) -> None:
+        """Tell what has gathered."""
+        if self._events:
+            events, self._events = self._events, []
+            self._emit(events)
+
+    def warn(self, message: str, severity: Literal["warning", "error"] = "warning") -> None:
+        """Something that the user must hear of."""
+        self._events.append(Problem(self._clock(), message, severity))
+
+    def gauges(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
+        """Gauges of the queue that have another value than before."""
+        changed = {path: value for path, value in now.items() if before.get(path) != value}
+        if changed:
+            self._events.append(Resources(self._clock(), changed))
+
+    def trouble(self, message: str) -> None:
+        """The queue does not do what it is asked: said once, until it does again."""
+        if not self.trouble_now:
+            self.trouble_now = message
+            self.warn(message)
+
+    def answered(self) -> None:
+        """The queue does what it is asked."""
+        if self.trouble_now:
+            self.trouble_now = ""
+            self.warn(f"{self._name} does again what it is asked: the run goes on")
+
+    def write(self, what: Callable[[], None]) -> bool:
+        """Write something down; whether the disk has taken it. That it does not is said once."""
+        try:
+            what()
+        except OSError as error:
+            if not self.unwritten:
+                self.unwritten = True
+                self.warn(
+                    f"{self._folder} cannot be written ({error.strerror}): no job is submitted "
+                    "until it can\n  hint: make room there"
+                )
+            return False
+        if self.unwritten:
+            self.unwritten = False
+            self.warn(f"{self._folder} can be written again: jobs are submitted again")
+        return True

@@ -1,0 +1,156 @@
+"""One open run on a polled queue: its jobs that are not over, and what the executor's two threads
+know of them. Made by ``PolledExecutor``; ``Submission``, ``Inquiry`` and ``Recovery`` work on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from ensemble_core.model.events import JobEvent
+from ensemble_core.plugin.executor import Emit, Run
+from ensemble_core.plugin.polled import pace
+from ensemble_core.plugin.polled.hooks import QueueHooks
+from ensemble_core.plugin.polled.job_life import JobLife
+from ensemble_core.plugin.polled.outlet import Outlet
+from ensemble_core.plugin.polled.output_files import OutputFiles
+from ensemble_core.plugin.polled.records import Records, Sent
+from ensemble_core.plugin.polled.spool import Spool
+
+__all__ = ["PolledRun", "mark_of"]
+
+_T = TypeVar("_T")
+
+
+def mark_of(tag: str) -> str:
+    """A short mark of a run, for names of its jobs and folders.
+
+    >>> mark_of("melt-20261121T074954-e9d91d")
+    'bd94cc00'
+    """
+    return hashlib.sha256(tag.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+class PolledRun:
+    """The state of one run; all but :meth:`call` is used with ``lock`` held.
+
+    ``lives`` are the jobs that are not over, ``ids`` their names; ``sent`` the batches that have
+    such jobs, ``left`` how many of each. ``cancels`` are ids that the queue is to end, and when
+    (monotonic seconds, as is ``ask_at``, when it is asked next).
+    """
+
+    def __init__(
+        self,
+        hooks: QueueHooks,
+        run: Run,
+        emit: Emit,
+        spool: Spool,
+        records: Records,
+        places: tuple[str, str],
+    ) -> None:
+        self.hooks = hooks
+        self.run = run
+        self.spool = spool
+        self.records = records
+        self.outlet = Outlet(hooks.name, run.clock, emit, spool.folder)
+        self.output = OutputFiles(*places, records.was_emptied, self._begun)
+        self.mark = mark_of(run.tag)
+        self.note = f"cancelled by run {run.tag}"
+        self.lock = threading.Condition()
+        self.events: list[JobEvent] = []
+        self.lives: dict[str, JobLife] = {}
+        self.ids: set[str] = set()
+        self.sent: dict[str, Sent] = {}
+        self.left: dict[str, int] = {}
+        self.cancels: dict[str, float] = {}
+        self.ask_at = 0.0
+        self.gauges: Mapping[str, float] = {}
+        self.closed = False
+        self._calling = threading.RLock()
+
+    def call(self, what: Callable[[], _T]) -> _T:
+        """Ask the plugin, one thread at a time."""
+        with self._calling:
+            return what()
+
+    def now(self) -> float:
+        return self.run.clock()
+
+    def _begun(self, path: str) -> None:
+        self.outlet.write(lambda: self.records.empty(path))
+
+    # -- what wrappers have written ------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Work in what wrappers have written; whether there was anything new."""
+        lives = {f"{life.job}@{life.key}": life for life in self.lives.values() if life.key}
+        if not lives:
+            return False
+        try:
+            names = set(self.spool.names())
+        except OSError:
+            return False
+        now, news = self.now(), False
+        for report, life in lives.items():
+            if report not in names or life.over:
+                continue
+            if "start" not in life.told:
+                began = self.spool.start(report)
+                if began is None:
+                    continue
+                life.queue_id = life.queue_id or (None if began[2] == "-" else began[2])
+                life.started(began[0], began[1], now)
+                news = True
+            if f"{report}.end" in names and (end := self.spool.end(f"{report}.end")) is not None:
+                life.ended(end, now, self.note)
+                news = True
+        return news
+
+    # -- cancelling ----------------------------------------------------------------------------
+
+    def cancel(self, life: JobLife) -> None:
+        """The run does not want this job any more."""
+        life.cancelled = True
+        if life.queue_id is not None:
+            self.cancels.setdefault(life.queue_id, 0.0)
+        # Whoever makes the claim decides: a job that has not begun is over now, wherever it waits.
+        if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
+            life.refuse("cancel", self.note, self.now())
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Write down what has happened, then tell it."""
+        events, self.events[:] = self.events[:], []
+        if events:
+            self.outlet.write(lambda: self.records.tell(events))
+            self.outlet.add(events)
+        if not self.closed:
+            self.outlet.emit()
+        for event in events:
+            life = self.lives.get(event.job) if event.name == "clean" else None
+            if life is not None:
+                self._drop(life)
+
+    def _drop(self, life: JobLife) -> None:
+        """A job is over."""
+        del self.lives[life.job]
+        self.ids.discard(life.job)
+        if life.queue_id is not None and not life.cancelled:
+            self.cancels.pop(life.queue_id, None)
+        sent = self.sent.get(life.key)
+        if sent is None:
+            return
+        sure = sent.ids is not None and len(sent.names) == 1 and not life.cancelled
+        self.spool.drop(life.job, life.key, claim=sure)
+        self.left[life.key] = self.left.get(life.key, 1) - 1
+        if self.left[life.key] <= 0 and sent.ids is not None:
+            self.spool.drop_script(life.key)
+            del self.left[life.key], self.sent[life.key]
+
+    def soon(self) -> None:
+        """A job is in doubt: the queue is to be asked before long."""
+        self.ask_at = min(self.ask_at, time.monotonic() + pace.SOON)
