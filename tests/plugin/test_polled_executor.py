@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from ensemble_core import Batch, ExecutorError, ExecutorLost, PolledExecutor, QueueJob
+from ensemble_core import (
+    Batch,
+    ExecutorError,
+    ExecutorLost,
+    PolledExecutor,
+    QueueJob,
+    Records,
+    Sent,
+)
 from ensemble_core.model.events import JobEvent
 from ensemble_core.plugin.polled import pace
 from ensemble_core.plugin.polled.job_life import JobLife
@@ -146,6 +154,52 @@ def test_a_submit_that_was_made_twice_and_arrived_twice_runs_once(odd: Odd, tmp_
         assert session.context(job, "finish")["status"] == 0
         session.check_ended_once()
     assert ran(tmp_path) == 1
+
+
+def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt arrives after all, and is to find its job claimed."""
+    odd.auto = False
+    odd.after["submit"] = [AWAY]
+    full = [OSError(28, "No space left on device")]
+    send = Records.send
+
+    def sometimes(self: Records, sent: Sent) -> None:
+        if len(sent.names) > 1 and full:
+            raise full.pop()
+        send(self, sent)
+
+    monkeypatch.setattr(Records, "send", sometimes)
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        wait_until(lambda: odd.batches)
+        odd.hidden.add(odd.batches["0"].name)
+        wait_until(lambda: len(odd.batches) == 2)
+        odd.begin("1")
+        session.wait_clean(job)
+        odd.begin("0")
+        odd.processes["0"].wait(30)
+        assert sum("cannot be written" in text for text in session.problems()) == 1
+    assert ran(tmp_path) == 1
+    assert not full
+
+
+def test_what_was_told_is_told_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as first:
+        job = first.job("true")
+        first.submit(job)
+        first.wait_for(job, "priority")
+        told = first.of(job)
+    for _ in range(2):
+        later = Session(odd, tmp_path)
+        later.tag = first.tag
+        with later:
+            assert odd.reattach({job.id: 0.0}) == {job.id: True}
+            later.wait(lambda later=later: len(later.of(job)) >= len(told), "its events")
+            assert later.of(job) == told
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_over_and_never_runs(
