@@ -6,9 +6,9 @@ command (``bell = "ensemble_bell.command:bell"``). What it imports of Ensemble i
 function needs beyond that, it imports when it is called.
 
 - **Options**: ``executor_option``, ``key_value_option``, ``plugin_option``, ``state_option``,
-  ``json_option``, ``run_argument`` (with ``complete_runs`` for shells). ``load_plugins`` finds the
-  plugins, ``choose_executor`` and ``read_options`` make of the options what
-  ``build_executor`` and ``build_resizer`` take.
+  ``json_option``, ``wall_option``, ``run_argument`` (with ``complete_runs`` for shells).
+  ``load_plugins`` finds the plugins, ``choose_executor`` and ``read_options`` make of the options
+  what ``build_executor`` and ``build_resizer`` take.
 - **A kept run**: ``KeptRun`` opens one by its tag, with its folder, its journal (``JournalRow`` for
   each event and what was decided on it; ``Decision.from_dict`` reads one of these), its ensemble
   and its plugins. ``state_folder`` is where runs are kept. A damaged journal raises
@@ -16,6 +16,8 @@ function needs beyond that, it imports when it is called.
 - **An ensemble file**: ``read_file`` and ``load_text`` make an ``Ensemble`` of it, or raise every
   error with its place; ``read_document`` gives YAML as plain data with the places of its parts, for
   files of a plugin's own. ``parse_duration`` reads a length of time.
+- **A run**: ``run_text`` runs an ensemble file's text that the command has made, shown and kept as
+  ``ensemble run`` does; ``resume_instead`` is its ``--or-resume``.
 - **A run on a virtual clock**: ``VirtualRuntime``, with an executor that plays a queue;
   ``run_simulated`` shows it as a real run is shown. A ``Watcher`` hears of its events.
 - **Output**: ``print_line``, ``to_json``, ``format_table``, ``format_time``, ``format_duration``,
@@ -52,6 +54,7 @@ from ensemble_core.cli.options import plugin_option as plugin_option
 from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
+from ensemble_core.cli.options import wall_option as wall_option
 from ensemble_core.cli.simulated import run_simulated as run_simulated
 from ensemble_core.cli.text_style import TextStyle as TextStyle
 from ensemble_core.cli.text_style import format_duration as format_duration
@@ -65,6 +68,8 @@ from ensemble_core.cli.text_style import style_of as style_of
 from ensemble_core.cli.text_style import terminal_width as terminal_width
 
 if TYPE_CHECKING:
+    from ensemble_core.cli.real_run import resume_instead as resume_instead
+    from ensemble_core.cli.real_run import run_text as run_text
     from ensemble_core.config.document import Document as Document
     from ensemble_core.config.loading import load_text as load_text
     from ensemble_core.config.reader import read_text
@@ -93,6 +98,7 @@ else:
     #: Imported when they are used: journals need SQLite, decisions all of the model. A name that is
     #: another one at home stands as ``NAME=THERE``.
     _HOMES = {
+        "ensemble_core.cli.real_run": "resume_instead run_text",
         "ensemble_core.config.document": "Document",
         "ensemble_core.config.loading": "load_text",
         "ensemble_core.config.reader": "read_document=read_text",

@@ -98,6 +98,9 @@ class Ensemble:
     on_stop: Literal["keep", "cancel"] | None = None
     file: str = ""
     warnings: tuple[str, ...] = ()
+    #: The run's tag and the folder where it was started, once it is begun.
+    run: str = ""
+    cwd: str = ""
 
     def begun(self, tag: str, cwd: str) -> Ensemble:
         """The ensemble of the run with this tag, started in this folder: its jobs' placeholders
@@ -106,4 +109,5 @@ class Ensemble:
         def known(group: JobGroup) -> JobGroup:
             return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))
 
-        return replace(self, groups={name: known(group) for name, group in self.groups.items()})
+        groups = {name: known(group) for name, group in self.groups.items()}
+        return replace(self, groups=groups, run=tag, cwd=cwd)

@@ -115,7 +115,7 @@ class CallContext:
     known), ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None``
     where it never ran) and, once it is known, ``outcome`` (``success``, ``failed`` or
     ``cancelled``). ``metrics`` reads metrics by path (``context.metrics["mean.lammps-duration"]``);
-    ``handle`` is the executor's.
+    ``handle`` is the executor's. ``run`` is the run's tag, ``cwd`` the folder where it was started.
     """
 
     options: Mapping[str, Any]
@@ -126,6 +126,8 @@ class CallContext:
     job: Mapping[str, Any] | None = None
     ensemble: str = ""
     handle: object = None
+    run: str = ""
+    cwd: str = ""
 
 
 Outcome = Action | Rule | Iterable[Action | Rule] | None

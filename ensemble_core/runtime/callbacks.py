@@ -149,6 +149,8 @@ class Caller:
                 job=call.job,
                 ensemble=self._ensemble.name,
                 handle=self._handle(),
+                run=self._ensemble.run,
+                cwd=self._ensemble.cwd,
             )
         )
 

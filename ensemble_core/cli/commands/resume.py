@@ -240,8 +240,8 @@ def _changed(past: KeptRun, accept: bool) -> Text | None:
     Raises :class:`UsageError` with the differences where they are not accepted.
     """
     text = past.journal.texts()[-1]
-    if not text.file:
-        return None  # it was a mapping of a program
+    if not text.file or past.journal.about.get("made"):
+        return None  # it was a mapping of a program, or made of another file
     try:
         now = read(text.file)
     except EnsembleError as error:

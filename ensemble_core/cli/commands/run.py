@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core import config
-from ensemble_core.cli.earlier_folders import folders_of, reused
-from ensemble_core.cli.executor_choice import (
-    ExecutorChoice,
-    build_executor,
-    check_environment,
-    choose_executor,
-    read_options,
-)
+from ensemble_core.cli.executor_choice import choose_executor, read_options
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
     Display,
@@ -30,13 +19,8 @@ from ensemble_core.cli.options import (
     state_option,
     wall_option,
 )
-from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.cli.real_run import resume_instead, run_text
 from ensemble_core.config.source import read
-from ensemble_core.journal.run_store import fit, new_tag, state_folder
-
-if TYPE_CHECKING:
-    from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["run"]
 
@@ -105,66 +89,33 @@ def run(
     kept. What a stop does with jobs, the file's 'on_stop' says; another Ctrl-C leaves at once.
     Whoever is started again with the same words, as a pod is, says '--tag TAG --or-resume'.
     """
-    if (tag is not None or or_resume) and not dry_run:
-        from ensemble_core.cli.or_resume import check_tag, go_on
-
-        check_tag(tag, state, or_resume=or_resume, no_journal=no_journal)
-        code = go_on(str(tag), file, state, display, wall) if or_resume else None
+    if not dry_run:
+        code = resume_instead(
+            file,
+            display,
+            tag=tag,
+            or_resume=or_resume,
+            keep=not no_journal,
+            state=state,
+            wall=wall,
+        )
         if code is not None:
             return code
     registry = load_plugins(plugins)
     choice = choose_executor(registry, executor)
     chosen = read_options(choice.record, options, given_flags(choice.record))
-    choice = replace(choice, options=dict(chosen))
-    text = read(file)
-    ensemble = config.load_text(
-        text, registry, file=file, executor=choice.record, overrides=list(overrides)
+    return run_text(
+        read(file),
+        file,
+        registry,
+        replace(choice, options=dict(chosen)),
+        display,
+        tag=tag,
+        state=state,
+        folder=folder,
+        wall=wall,
+        keep=not no_journal,
+        dry_run=dry_run,
+        overrides=overrides,
+        plugins=plugins,
     )
-    if display.show is not None:
-        from ensemble_core.cli.shown_table import check_table
-
-        check_table(ensemble, display.show)
-    check_environment(ensemble)
-    if dry_run:
-        from ensemble_core.cli.dry_run import dry_run as show
-
-        begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
-        return show(begun, choice, as_json=display.as_json)
-    if choice.record.members:
-        # An empty name where a group names none.
-        named = {group.executor or "" for group in ensemble.groups.values()}
-        chosen.setdefault("members", sorted(named))
-    built = build_executor(registry, choice.record, chosen)
-    tag = tag or new_tag(fit(ensemble.name))
-    used = folders_of(ensemble.begun("{run}", os.getcwd()))
-    ensemble = ensemble.begun(tag, os.getcwd())
-    home = state_folder(state)
-    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
-    output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
-    if no_journal:
-        built.prepare(tag, None)
-        return _session(ensemble, choice, display).run(registry, built, output, tag, wall=wall)
-    about = {
-        "tag": tag,
-        "name": ensemble.name,
-        "file": os.path.abspath(file),
-        "executor": {"name": choice.name, "options": dict(chosen)},
-        "plugins": [os.path.abspath(plugin) for plugin in plugins],
-        "cwd": os.getcwd(),
-        "folders": list(used),
-        "output": str(output),
-        "shared": built.shared,
-    }
-    with ControlledRun.new(
-        home, about, registry, text, list(overrides), built, ensemble.attached
-    ) as kept:
-        return _session(ensemble, choice, display).run(
-            registry, built, output, tag, kept, wall=wall
-        )
-
-
-def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:
-    """The observers that show the run, loaded while the executor prepares itself."""
-    from ensemble_core.cli.run_session import RunSession
-
-    return RunSession(ensemble, choice, display)

@@ -119,31 +119,35 @@ class Jobspecs:
             # As with --setattr: a path that names no part of the attributes is one of 'system'.
             known = path.partition(".")[0] in ("system", "user")
             _set(attributes, path if known else f"system.{path}", value)
+        free = bool(options.get("any_nodes"))
+        tasks = job.tasks if free else tasks
         jobspec = {
             "version": 1,
-            "resources": [self._resources(job, exclusive=bool(options.get("exclusive")))],
+            "resources": [
+                self._slots(job, job.tasks)
+                if free
+                else self._resources(job, exclusive=bool(options.get("exclusive")))
+            ],
             "tasks": [
                 {
                     "command": list(job.command),
                     "slot": "task",
                     # An uneven spread leaves slots empty, so there the tasks are counted in all.
-                    "count": {"total": tasks} if tasks % job.nodes else {"per_slot": 1},
+                    "count": {"per_slot": 1} if free or not tasks % job.nodes else {"total": tasks},
                 }
             ],
             "attributes": attributes,
         }
         return json.dumps(jobspec, separators=(",", ":"))
 
-    def _resources(self, job: Job, *, exclusive: bool) -> dict[str, Any]:
+    def _slots(self, job: Job, count: int) -> dict[str, Any]:
         share = [{"type": "core", "count": job.cores_per_task}]
         if job.gpus_per_task:
             share.append({"type": "gpu", "count": job.gpus_per_task})
-        slot = {
-            "type": "slot",
-            "label": "task",
-            "count": -(-job.tasks // job.nodes),
-            "with": share,
-        }
+        return {"type": "slot", "label": "task", "count": count, "with": share}
+
+    def _resources(self, job: Job, *, exclusive: bool) -> dict[str, Any]:
+        slot = self._slots(job, -(-job.tasks // job.nodes))
         node: dict[str, Any] = {"type": "node", "count": job.nodes, "with": [slot]}
         if exclusive:
             node["exclusive"] = True

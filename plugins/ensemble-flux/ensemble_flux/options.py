@@ -45,6 +45,12 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "default": False,
             "description": "Whether the jobs have their nodes to themselves.",
         },
+        "any_nodes": {
+            "type": "boolean",
+            "default": False,
+            "description": "Whether Flux may spread the tasks over any nodes: the group's 'nodes' "
+            "are not asked for.",
+        },
         "shell": {
             "type": "object",
             "description": "Options of the job shell, as 'flux submit -o' takes them.",

@@ -87,6 +87,15 @@ def test_a_task_has_its_cores_and_gpus() -> None:
     assert node["with"][0]["with"] == [{"type": "core", "count": 4}, {"type": "gpu", "count": 2}]
 
 
+def test_tasks_that_may_be_on_any_nodes_are_slots_alone() -> None:
+    made = written(tasks=6, cores_per_task=2, **flux(any_nodes=True))
+    (slot,) = made["resources"]
+    assert (slot["type"], slot["count"], slot["with"]) == (
+        "slot", 6, [{"type": "core", "count": 2}],
+    )  # fmt: skip
+    assert made["tasks"][0]["count"] == {"per_slot": 1}
+
+
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_a_job_has_its_nodes_to_itself_only_where_it_says_so(exclusive: bool) -> None:
     (node,) = written(**flux(exclusive=exclusive))["resources"]

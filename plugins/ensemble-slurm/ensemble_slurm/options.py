@@ -69,6 +69,12 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "default": False,
             "description": "Whether the jobs have their nodes to themselves.",
         },
+        "any_nodes": {
+            "type": "boolean",
+            "default": False,
+            "description": "Whether Slurm may spread the tasks over any nodes: the group's 'nodes' "
+            "are not asked for.",
+        },
         "nice": {"type": "integer", "minimum": 0, "description": "Lowers the priority."},
         "requeue": {
             "type": "boolean",

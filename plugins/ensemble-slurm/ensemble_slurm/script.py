@@ -59,6 +59,12 @@ def shape_of(job: Job) -> tuple[object, ...]:
     )
 
 
+def _nodes(job: Job) -> list[str]:
+    """What a job says of nodes; nothing where any will do."""
+    free = job.options.get("slurm", {}).get("any_nodes", False)
+    return [] if free else [f"--nodes={job.nodes}"]
+
+
 @dataclass(slots=True)
 class Scripts:
     """Writes the scripts of one run.
@@ -86,7 +92,7 @@ class Scripts:
             "--input=/dev/null",
             "--output=/dev/null",
             "--error=/dev/null",
-            f"--nodes={job.nodes}",
+            *_nodes(job),
             f"--ntasks={job.tasks}",
             f"--cpus-per-task={job.cores_per_task}",
         ]
@@ -167,7 +173,7 @@ class Scripts:
         words = [
             "srun",
             "--input=none",
-            f"--nodes={job.nodes}",
+            *_nodes(job),
             f"--ntasks={job.tasks}",
             # What sbatch was told is not passed on, from 22.05 on.
             f"--cpus-per-task={job.cores_per_task}",

@@ -1,0 +1,125 @@
+"""A run on a queue, shown and kept: what ``ensemble run`` does once it knows text and executor.
+
+Also for commands of plugins that make an ensemble file's text of something else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ensemble_core import config
+from ensemble_core.cli.earlier_folders import folders_of, reused
+from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, check_environment
+from ensemble_core.cli.options import Display
+from ensemble_core.cli.run_control import ControlledRun
+from ensemble_core.journal.run_store import fit, new_tag, state_folder
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.run_session import RunSession
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.registry import Registry
+
+__all__ = ["resume_instead", "run_text"]
+
+
+def resume_instead(
+    file: str,
+    display: Display,
+    *,
+    tag: str | None,
+    or_resume: bool,
+    keep: bool = True,
+    state: str | None = None,
+    wall: float | None = None,
+) -> int | None:
+    """The exit code where ``--tag TAG --or-resume`` means a run that is there already, which then
+    was gone on with; else ``None``. Raises :class:`UsageError` for a tag that cannot be had."""
+    if tag is None and not or_resume:
+        return None
+    from ensemble_core.cli.or_resume import check_tag, go_on
+
+    check_tag(tag, state, or_resume=or_resume, no_journal=not keep)
+    return go_on(str(tag), file, state, display, wall) if or_resume else None
+
+
+def run_text(
+    text: str,
+    file: str,
+    registry: Registry,
+    choice: ExecutorChoice,
+    display: Display,
+    *,
+    tag: str | None = None,
+    state: str | None = None,
+    folder: str | None = None,
+    wall: float | None = None,
+    keep: bool = True,
+    dry_run: bool = False,
+    made: bool = False,
+    overrides: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+) -> int:
+    """Run an ensemble file's text on the chosen executor with its options; the exit code.
+
+    ``file`` is where the text is from: its folder is ``{here}``. ``folder`` is where jobs' output
+    goes, ``wall`` after how many seconds the run stops; without a ``tag`` one is made. ``made``
+    says that the text was made of that file: whoever resumes the run goes by the text and does not
+    compare. Raises :class:`EnsembleError` for all that is wrong before the run begins.
+    """
+    ensemble = config.load_text(
+        text, registry, file=file, executor=choice.record, overrides=list(overrides)
+    )
+    if display.show is not None:
+        from ensemble_core.cli.shown_table import check_table
+
+        check_table(ensemble, display.show)
+    check_environment(ensemble)
+    if dry_run:
+        from ensemble_core.cli.dry_run import dry_run as show
+
+        begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
+        return show(begun, choice, as_json=display.as_json)
+    chosen = dict(choice.options)
+    if choice.record.members:
+        # An empty name where a group names none.
+        named = {group.executor or "" for group in ensemble.groups.values()}
+        chosen.setdefault("members", sorted(named))
+    built = build_executor(registry, choice.record, chosen)
+    tag = tag or new_tag(fit(ensemble.name))
+    used = folders_of(ensemble.begun("{run}", os.getcwd()))
+    ensemble = ensemble.begun(tag, os.getcwd())
+    home = state_folder(state)
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
+    output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
+    if not keep:
+        built.prepare(tag, None)
+        return _session(ensemble, choice, display).run(registry, built, output, tag, wall=wall)
+    about = {
+        "tag": tag,
+        "name": ensemble.name,
+        "file": os.path.abspath(file),
+        "executor": {"name": choice.name, "options": chosen},
+        "plugins": [os.path.abspath(plugin) for plugin in plugins],
+        "cwd": os.getcwd(),
+        "folders": list(used),
+        "output": str(output),
+        "shared": built.shared,
+        **({"made": True} if made else {}),
+    }
+    with ControlledRun.new(
+        home, about, registry, text, list(overrides), built, ensemble.attached
+    ) as kept:
+        return _session(ensemble, choice, display).run(
+            registry, built, output, tag, kept, wall=wall
+        )
+
+
+def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:
+    """The observers that show the run, loaded while the executor prepares itself."""
+    from ensemble_core.cli.run_session import RunSession
+
+    return RunSession(ensemble, choice, display)
