@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from ensemble_core import EnsembleError, FileErrors
-from ensemble_core.cli.toolkit import print_error, print_line, print_warning, to_json
+from ensemble_core import EnsembleError, FileErrors, UsageError
+from ensemble_core.cli.toolkit import (
+    Display,
+    Registry,
+    choose_executor,
+    display_options,
+    executor_option,
+    key_value_option,
+    load_plugins,
+    plugin_option,
+    print_error,
+    print_line,
+    print_warning,
+    read_file,
+    read_options,
+    resume_instead,
+    run_text,
+    set_option,
+    state_option,
+    to_json,
+    wall_option,
+)
+
+if TYPE_CHECKING:
+    from ensemble_jobspec.conversion import Converted, Options
+    from ensemble_jobspec.workload import Workload
 
 __all__ = ["jobspec"]
 
@@ -33,7 +64,6 @@ def jobspec() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one file or mistake a line.")
 def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     """Check jobspecs: every mistake with its place. The exit code is 2 where there is any."""
-    from ensemble_core.cli.toolkit import read_file
     from ensemble_jobspec.reading import read_jobspec
 
     code = 0
@@ -74,3 +104,243 @@ def _tell(error: EnsembleError, as_json: bool) -> None:
         print_line(to_json(error.to_dict()))
     else:
         print_error(error)
+
+
+def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Options that say how a workload becomes jobs, as ``how``, a mapping."""
+
+    def command(**given: Any) -> int:
+        how = {
+            name: given.pop(name) for name in ("groups", "copies", "skip", "site", "strict", "form")
+        }
+        return function(how=how, **given)
+
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    command.__dict__.update(function.__dict__)
+    for option in (
+        form_option,
+        click.option(
+            "--groups",
+            type=click.Choice(["nested", "flat"]),
+            help="Whether a group is a job with an ensemble of its own, or its tasks go to the "
+            "queue one by one.  [default: nested on flux and slurm]",
+        ),
+        click.option(
+            "--copies",
+            type=click.Choice(["slots", "cores"]),
+            default="slots",
+            show_default=True,
+            help="Whether a slot has one task, or each core one, as in jobspec 0.0 and 0.1.",
+        ),
+        click.option(
+            "--skip",
+            metavar="STEP",
+            multiple=True,
+            help="Leave out the steps of this name. May be repeated.",
+        ),
+        click.option(
+            "--site",
+            metavar="FILE",
+            type=click.Path(),
+            help="What meets requirements here: 'requires: {NAME: {EXECUTOR: {OPTION: …}}}'.",
+        ),
+        click.option(
+            "--strict", is_flag=True, help="Refuse requirements that the site does not know."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@jobspec.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "-t",
+    "--transform",
+    "--transformer",
+    "transform",
+    metavar="NAME",
+    help="The same as --executor.",
+)
+@executor_option
+@key_value_option("An option of the executor.")
+@conversion_options
+@click.option(
+    "--only", metavar="GROUP", help="Run this group alone; of one in another, OUTER/INNER."
+)
+@set_option
+@plugin_option
+@display_options
+@click.option(
+    "--output", "folder", metavar="DIR", type=click.Path(), help="Where jobs' output is kept."
+)
+@state_option
+@wall_option
+@click.option("--no-journal", is_flag=True, help="Keep no record of the run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be submitted at the start.")
+@click.option("--tag", metavar="TAG", help="The run's name.")
+@click.option("--or-resume", is_flag=True, help="Go on with the run --tag TAG where there is one.")
+def run(
+    file: str,
+    transform: str | None,
+    executor: str | None,
+    options: tuple[str, ...],
+    how: Mapping[str, Any],
+    only: str | None,
+    overrides: tuple[str, ...],
+    plugins: tuple[str, ...],
+    display: Display,
+    folder: str | None,
+    state: str | None,
+    wall: float | None,
+    no_journal: bool,
+    dry_run: bool,
+    tag: str | None,
+    or_resume: bool,
+) -> int:
+    """Run a jobspec: 'ensemble run' of what it is as an ensemble file.
+
+    So the run has a journal, and 'ensemble resume', 'why' and 'logs' know it. The exit code is 0
+    when every task succeeded, 1 when one failed (what depends on it is never submitted), 2 for a
+    wrong file.
+    """
+    if transform is not None and executor is not None and transform != executor:
+        raise UsageError("--transform and --executor exclude each other", code="bad-option")
+    if not dry_run:
+        code = resume_instead(
+            file,
+            display,
+            tag=tag,
+            or_resume=or_resume,
+            keep=not no_journal,
+            state=state,
+            wall=wall,
+        )
+        if code is not None:
+            return code
+    registry = load_plugins(plugins)
+    name = executor or transform
+    choice = choose_executor(registry, name)
+    choice = replace(choice, options=dict(read_options(choice.record, options, {})))
+    workload = _read(file, how["form"])
+    wanted = replace(
+        _options(how, registry, choice.record.name, file),
+        only=tuple(only.split("/")) if only else (),
+        program=(_program(),),
+    )
+    converted = _converted(workload, wanted)
+    return run_text(
+        _as_yaml(converted),
+        file,
+        registry,
+        choice,
+        display,
+        tag=tag,
+        state=state,
+        folder=folder,
+        wall=wall,
+        keep=not no_journal,
+        dry_run=dry_run,
+        made=True,
+        overrides=overrides,
+        plugins=plugins,
+    )
+
+
+@jobspec.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "--to",
+    "target",
+    metavar="NAME",
+    required=True,
+    help="ensemble, nextgen, kubernetes, flux-script, script, or an executor: flux, slurm …",
+)
+@click.option(
+    "-o", "--output", "folder", metavar="DIR", type=click.Path(), help="Write files into DIR."
+)
+@click.option("--image", metavar="NAME", help="The container image, for kubernetes.")
+@conversion_options
+@plugin_option
+def convert(
+    file: str,
+    target: str,
+    folder: str | None,
+    image: str | None,
+    how: Mapping[str, Any],
+    plugins: tuple[str, ...],
+) -> int:
+    """Convert a jobspec: print what a queue would be handed, or write it into files.
+
+    Of tasks with replicas the first is shown for executors. What is written for 'ensemble' is a
+    whole study: 'ensemble run' runs it.
+    """
+    from ensemble_jobspec.writing import OWN, written
+
+    registry = load_plugins(plugins)
+    workload = _read(file, how["form"])
+    options = _options(how, registry, None if target in OWN else target, file)
+    if target in ("script", "flux-script", "nextgen"):
+        options = replace(options, groups="flat")
+    elif target == "kubernetes" and options.groups is None:
+        options = replace(options, groups="nested")
+    found = written(workload, _converted(workload, options), target, registry, image)
+    for name, made in found.items():
+        if folder is None:
+            print_line(made.text.rstrip("\n"))
+            continue
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        ending = {"application/json": "json", "application/yaml": "yaml"}.get(made.media_type, "sh")
+        path = Path(folder, f"{name}.{ending}")
+        path.write_text(made.text if made.text.endswith("\n") else f"{made.text}\n", "utf-8")
+        print_line(str(path))
+    return 0
+
+
+def _read(file: str, form: str | None) -> Workload:
+    from ensemble_jobspec.reading import read_jobspec
+
+    return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
+
+
+def _options(
+    how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
+) -> Options:
+    from ensemble_jobspec.conversion import Options
+    from ensemble_jobspec.schemas import STEPS
+    from ensemble_jobspec.site import read_site
+
+    for step in how["skip"]:
+        if step not in STEPS:
+            raise UsageError(f"there is no step {step!r}", code="no-such-step")
+    return Options(
+        executor=executor,
+        executors=frozenset(registry.executors),
+        groups=how["groups"],
+        copies=how["copies"],
+        skip=frozenset(how["skip"]),
+        site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
+        strict=how["strict"],
+        file=os.path.abspath(file),
+    )
+
+
+def _converted(workload: Workload, options: Options) -> Converted:
+    from ensemble_jobspec.conversion import convert
+
+    converted = convert(workload, options)
+    for warning in converted.warnings:
+        print_warning(warning)
+    return converted
+
+
+def _program() -> str:
+    """The command ``ensemble`` of this process, as a job on another node may call it."""
+    beside = Path(sys.executable).with_name("ensemble")
+    return str(beside) if beside.exists() else "ensemble"
+
+
+def _as_yaml(converted: Converted) -> str:
+    from ensemble_jobspec.writing import as_yaml
+
+    return as_yaml(converted.document)

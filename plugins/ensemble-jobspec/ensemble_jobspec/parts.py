@@ -6,7 +6,6 @@ reported and stands for nothing.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from ensemble_jobspec.workload import Attributes, Request, Script, Vertex
 __all__ = ["attributes", "command", "inside", "request_of_list", "requirement", "system", "vertex"]
 
 _KNOWN = ("duration", "cwd", "environment", "watch")
-_SPACES = re.compile(r"\s")
+_SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 
 
 def vertex(faults: Faults, path: Path) -> Vertex:
@@ -87,6 +86,10 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
             hint = "close the quote, escape it, or write the command as a list"
             faults.report(path, what, hint=hint, code="bad-command")
             return (), None
+        unheard = next((word for word in words if word in _SHELL or word.endswith(";")), None)
+        if unheard is not None:
+            said = f"no shell reads the command, so {unheard!r} is an ordinary argument"
+            faults.warn(path, f"{said}; write bash -c '...', or a script that begins with #!")
     if not words or not words[0]:
         faults.report(path, "the command is empty", hint="command: echo hello", code="empty")
     elif any("\0" in word for word in words):

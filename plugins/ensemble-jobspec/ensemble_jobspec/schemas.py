@@ -208,8 +208,21 @@ _NEXTGEN: Schema = {
     },
 }
 
-#: The schema of each form.
-FORMS: Mapping[str, Schema] = {"flux": _FLUX, "transform": _TRANSFORM, "nextgen": _NEXTGEN}
+_SITE: Schema = _closed(
+    ("requires",),
+    requires={
+        "type": "object",
+        "additionalProperties": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
+)
+
+#: The schema of each form, and of a site's table.
+FORMS: Mapping[str, Schema] = {
+    "flux": _FLUX,
+    "transform": _TRANSFORM,
+    "nextgen": _NEXTGEN,
+    "site": _SITE,
+}
 
 _SETTINGS = ("stage", "sharedfs")
 _STEP: dict[str, Any] = {"step": _TEXT}

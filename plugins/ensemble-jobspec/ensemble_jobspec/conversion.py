@@ -1,0 +1,407 @@
+"""Conversion of a workload into job groups and rules: the mapping of an ensemble file.
+
+Each unit of the plan is a job group, or an action beside the controller; each of its dependencies
+is a rule on a count of what it waits for, which lets the next rule look, and the last one begins
+it. So a task whose dependency fails is never begun, and the summary names the rules that waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ensemble_core import UsageError
+from ensemble_jobspec.plan import Mode, Unit, plan
+from ensemble_jobspec.scripts import literal, script_words
+from ensemble_jobspec.shapes import Copies, Shape, chosen
+from ensemble_jobspec.workload import Attributes, Workload
+
+__all__ = ["Converted", "Options", "convert"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: Executors on which a group is a job with an ensemble of its own.
+_NESTING = ("flux", "slurm")
+#: Executors whose jobs run where the controller does.
+_HERE = ("local",)
+_STAGE = "{cwd}/jobspec-{run}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a workload is converted.
+
+    ``executor`` is whose job groups they will be, ``executors`` those whose options may be written
+    (installed ones). ``site`` says by requirement and executor what meets it; with ``strict`` one
+    that is not there is an error. ``gauges`` are the executor's, by which alternatives are chosen.
+    ``program`` is the command ``ensemble`` as jobs are to call it, and ``file`` the jobspec for
+    it.
+    """
+
+    executor: str | None = None
+    executors: frozenset[str] = frozenset()
+    groups: Mode | None = None
+    copies: Copies = "slots"
+    prefix: str = ""
+    submit: bool = True
+    only: tuple[str, ...] = ()
+    skip: frozenset[str] = frozenset()
+    stage: str = _STAGE
+    shared: bool | None = None
+    site: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    strict: bool = False
+    gauges: Mapping[str, float] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    program: tuple[str, ...] = ("ensemble",)
+    file: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """How groups are carried out."""
+        return self.groups or ("nested" if self.executor in _NESTING else "flat")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """An ensemble file's ``jobs`` and ``rules``, the shape of each job group, and warnings."""
+
+    name: str
+    jobs: Sequence[Mapping[str, Any]]
+    rules: Sequence[Mapping[str, Any]]
+    shapes: Mapping[str, Shape]
+    selectors: Mapping[str, Mapping[str, Any]]
+    units: Sequence[Unit]
+    watched: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    chain: int = 0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ensemble file as plain data."""
+        found: dict[str, Any] = {"name": self.name}
+        if self.chain:
+            found["limits"] = {"chain": self.chain}
+        return {**found, "jobs": list(self.jobs), "rules": list(self.rules)}
+
+
+def convert(workload: Workload, options: Options | None = None) -> Converted:
+    """The job groups and rules of a workload. Raises :class:`~ensemble_core.UsageError` for what
+    the executor cannot give."""
+    return _Conversion(workload, options or Options()).converted()
+
+
+class _Conversion:
+    def __init__(self, workload: Workload, options: Options) -> None:
+        self._workload = workload
+        self._options = options
+        self._jobs: list[dict[str, Any]] = []
+        self._rules: list[dict[str, Any]] = []
+        self._shapes: dict[str, Shape] = {}
+        self._selectors: dict[str, Mapping[str, Any]] = {}
+        self._warnings = list(workload.warnings)
+        self._told: set[str] = set()
+        self._watched: list[str] = []
+        self._ids: set[str] = set()
+        self._chain = 0
+        self._first = ""
+        self._done_ids: dict[str, str] = {}
+
+    def converted(self) -> Converted:
+        workload, options = self._workload, self._options
+        units = plan(
+            workload, options.mode, only=options.only, prefix=options.prefix, skip=options.skip
+        )
+        self._ids.update(unit.name for unit in units)
+        self._first = self._id(f"{options.prefix}begin")
+        begins = {unit.name: self._begin(unit) for unit in units}
+        counts = {unit.name: self._done(unit) for unit in units}
+        if options.submit:
+            first = [begins[unit.name] for unit in units if not unit.after]
+            begin = {"id": self._first, "trigger": "start", "action": first}
+            self._rules.insert(0, begin)
+        for unit in units:
+            self._wait(unit, begins[unit.name], counts)
+        return Converted(
+            name=options.prefix.rstrip("-") or workload.name,
+            jobs=self._jobs,
+            rules=self._rules,
+            shapes=self._shapes,
+            selectors=self._selectors,
+            units=units,
+            watched=self._watched,
+            warnings=self._warnings,
+            chain=self._chain,
+        )
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    def _id(self, text: str) -> str:
+        name, number = text[:95], 1
+        while name in self._ids:
+            number += 1
+            name = f"{text[:95]}-{number}"
+        self._ids.add(name)
+        return name
+
+    def _done(self, unit: Unit) -> tuple[str, int]:
+        """The metric that tells that a unit is done, and from which value on."""
+        if unit.kind in ("job", "batch") or (unit.kind == "local" and self._is_job(unit)):
+            return f"count.{unit.name}.success", unit.count
+        if unit.kind == "end":
+            return f"count.rule.{unit.name if unit.after else self._first}", 1
+        return f"count.rule.{self._done_ids[unit.name]}", 1
+
+    def _wait(
+        self, unit: Unit, begin: dict[str, Any], counts: Mapping[str, tuple[str, int]]
+    ) -> None:
+        """The rules that let a unit begin when all that it waits for is done."""
+        waits = unit.after
+        self._chain = max(self._chain, 2 * len(waits) + 8 if len(waits) > 40 else 0)
+        names = [*(self._id(f"{unit.name}-after-{wait}") for wait in waits[:-1]), unit.name]
+        for number, wait in enumerate(waits):
+            path, least = counts[wait]
+            last = number + 1 == len(waits)
+            action = begin if last else {"name": "enable", "rules": names[number + 1]}
+            rule: dict[str, Any] = {
+                "id": names[number],
+                "trigger": "metric",
+                "name": path,
+                "when": f">= {least}",
+                "action": action,
+            }
+            if number:
+                rule["enabled"] = False
+            self._rules.append(rule)
+
+    def _done_rule(self, unit: Unit) -> dict[str, Any]:
+        """The rule that counts that something beside the controller is done; what enables it."""
+        rule_id = self._done_ids[unit.name] = self._id(f"{unit.name}-done")
+        self._rules.append(
+            {
+                "id": rule_id,
+                "trigger": "metric",
+                "name": f"count.rule.{rule_id}",  # of its own: whoever enables it lets it fire
+                "when": ">= 0",
+                "enabled": False,
+                "action": {"name": "log", "message": f"{unit.name} is done"},
+            }
+        )
+        return {"name": "enable", "rules": rule_id}
+
+    # -- what is begun -------------------------------------------------------------------------
+
+    def _is_job(self, unit: Unit) -> bool:
+        return self._options.executor in _HERE and not any(s.name == "auth" for s in unit.steps)
+
+    def _begin(self, unit: Unit) -> dict[str, Any]:
+        """The action that begins a unit; of a job its group is made."""
+        if unit.kind == "files":
+            return self._files(unit)
+        if unit.kind == "local" and not self._is_job(unit):
+            return self._local(unit)
+        if unit.kind == "end":
+            return {"name": "log", "message": f"{unit.name}: all is done"}
+        if unit.kind == "batch":
+            self._batch(unit)
+        else:
+            self._job(unit)
+        return {"name": "submit", "label": unit.name}
+
+    def _text(self, text: str) -> str:
+        return literal(text, self._options.parameters)
+
+    def _files(self, unit: Unit) -> dict[str, Any]:
+        assert unit.task is not None
+        contents = {script.name: script.text for script in unit.task.scripts}
+        files: list[dict[str, Any]] = []
+        for step in unit.steps:
+            name = step.options["filename"]
+            if step.name == "copy":
+                files.append({"name": name, "source": step.options["source"]})
+            else:
+                file: dict[str, Any] = {"name": name, "content": contents[name]}
+                if step.options.get("executable"):
+                    file["executable"] = True
+                files.append(file)
+        return {
+            "name": "jobspec-files",
+            "folder": self._stage(unit),
+            "files": files,
+            "then": self._done_rule(unit),
+        }
+
+    def _stage(self, unit: Unit) -> str:
+        return unit.stage or self._options.stage
+
+    def _local(self, unit: Unit) -> dict[str, Any]:
+        task = unit.task
+        assert task is not None
+        action: dict[str, Any] = {"name": "jobspec-local", "task": unit.name}
+        if unit.steps:  # auth
+            command = unit.steps[0].options["command"]
+            action["command"] = _split(command)
+            action["secret"] = True
+        else:
+            action["command"] = list(task.command or script_words(task.script))  # type: ignore[arg-type]
+            own = task.attributes
+            if own.cwd:
+                action["workdir"] = own.cwd
+            if own.environment:
+                action["environment"] = dict(own.environment)
+            if own.duration:
+                action["duration"] = own.duration
+        return {**action, "then": self._done_rule(unit)}
+
+    def _job(self, unit: Unit) -> None:
+        task = unit.task
+        assert task is not None
+        shape, required = chosen(task.request, self._options.copies, self._options.gauges)
+        command = task.command or (script_words(task.script) if task.script else ())
+        workdir = task.attributes.cwd
+        if unit.steps:
+            file = unit.steps[0].options.get("filename")
+            workdir = self._stage(unit)
+            if file is not None:
+                command = ("/bin/bash", file)
+        job = self._group(unit, shape, required, task.attributes)
+        job["command"] = [self._text(word) for word in command]
+        if workdir:
+            # A staging folder of our own has placeholders, a user's is taken as it stands.
+            own = bool(unit.steps) and unit.stage is None
+            job["workdir"] = workdir if own else self._text(workdir)
+        if unit.count > 1:
+            job["count"] = unit.count
+        for step in unit.steps:
+            if step.options.get("watch"):
+                self._watched.append(unit.name)
+
+    def _batch(self, unit: Unit) -> None:
+        group = unit.group
+        assert group is not None
+        shape, required = chosen(group.request, self._options.copies, self._options.gauges)
+        executor = self._options.executor
+        if executor == "slurm" and shape.nodes > 1:
+            raise UsageError(
+                f"the group {group.name!r} has {shape.nodes} nodes, and a batch of Slurm runs its "
+                "tasks on its first node",
+                where=group.where,
+                hint="run it with --groups flat, or within Flux",
+                code="cannot-nest",
+            )
+        file = self._options.file or self._workload.file
+        inner = [*self._options.program, "jobspec", "run", file, "--only", "/".join(unit.path)]
+        inner += ["--tag", "{run}-{id}", "--or-resume", "--no-progress"]
+        job = self._group(unit, shape, required, group.attributes)
+        if executor == "flux":
+            # A batch as `flux batch` makes it: one broker on each node, the command at the first.
+            inner = ["flux", "broker", *inner, "--executor", "flux"]
+            flux = job.setdefault("options", {}).setdefault("flux", {})
+            flux["shell"] = {
+                **flux.get("shell", {}),
+                "per-resource": {"type": "node"},
+                "mpi": "none",
+            }
+        else:
+            inner += ["--executor", "local", "-o", f"slots={shape.tasks * shape.cores}"]
+            job["cores_per_task"] = shape.tasks * shape.cores
+            job.pop("tasks", None)
+        job["command"] = inner
+        if group.attributes.cwd:
+            job["workdir"] = self._text(group.attributes.cwd)
+        if unit.count > 1:
+            job["count"] = unit.count
+
+    def _group(
+        self, unit: Unit, shape: Shape, required: Sequence[str], attributes: Attributes
+    ) -> dict[str, Any]:
+        """The fields of a job group that are not about what it runs."""
+        self._warn(shape.notes)
+        job: dict[str, Any] = {"name": unit.name, "command": []}
+        self._jobs.append(job)
+        self._shapes[unit.name] = shape
+        fields = (
+            ("nodes", shape.nodes, 1),
+            ("tasks", shape.tasks, shape.nodes),
+            ("cores_per_task", shape.cores, 1),
+            ("gpus_per_task", shape.gpus, 0),
+            ("duration", attributes.duration or 0, 0),
+        )
+        job.update({name: value for name, value, usual in fields if value != usual})
+        if attributes.environment:
+            job["environment"] = {k: self._text(v) for k, v in attributes.environment.items()}
+        if self._options.parameters:
+            job["parameters"] = dict(self._options.parameters)
+        if attributes.watch:
+            self._watched.append(unit.name)
+        options: dict[str, dict[str, Any]] = {}
+        if shape.anywhere and (shape.tasks > 1):
+            options["flux"] = {"any_nodes": True}
+            options["slurm"] = {"any_nodes": True}
+        if shape.whole:
+            for name in ("flux", "slurm"):
+                options.setdefault(name, {})["exclusive"] = True
+        _merge(options, {"flux": _of_flux(attributes.extra)})
+        for requirement in required:
+            met = self._options.site.get(requirement)
+            if met is None:
+                self._unmet(unit, requirement)
+            else:
+                _merge(options, met)
+        self._selectors[unit.name] = options.pop("kubernetes", {})
+        known = {k: v for k, v in options.items() if v and k in self._options.executors}
+        if known:
+            job["options"] = known
+        return job
+
+    def _unmet(self, unit: Unit, requirement: str) -> None:
+        what = f"{unit.name!r} requires {requirement!r}, and the site's table does not know that"
+        if self._options.strict:
+            task = unit.task or unit.group
+            raise UsageError(
+                what,
+                where=task.where if task else None,
+                hint=f"add it: requires: {{'{requirement}': {{slurm: {{constraint: …}}}}}}",
+                code="not-met",
+            )
+        self._warn([what])
+
+    def _warn(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            if note not in self._told:
+                self._told.add(note)
+                self._warnings.append(note)
+
+
+def _split(command: str | Sequence[Any]) -> list[str]:
+    import shlex
+
+    return shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        elif isinstance(value, Mapping):
+            into[key] = dict(value)
+        else:
+            into[key] = value
+
+
+def _of_flux(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that only Flux knows, as options of its executor."""
+    options: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for key, value in extra.items():
+        if key in ("queue", "bank"):
+            options[key] = value
+        elif key == "shell" and isinstance(value, Mapping):
+            options["shell"] = dict(value.get("options", {}))
+        elif key == "user" and isinstance(value, Mapping):
+            attributes.update({f"user.{name}": inner for name, inner in value.items()})
+        elif key != "job":
+            attributes[key if key.startswith("system.") else f"system.{key}"] = value
+    if attributes:
+        options["attributes"] = attributes
+    return options

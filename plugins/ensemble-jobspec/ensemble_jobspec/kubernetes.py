@@ -1,0 +1,143 @@
+"""Kubernetes: Jobs (batch/v1) of a converted jobspec, and MiniClusters of what wants several nodes.
+
+They are written, not run. Kubernetes has no dependencies between Jobs, so what comes before stands
+in an annotation, for whoever applies them one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ensemble_jobspec.conversion import Converted
+from ensemble_jobspec.plan import Unit
+from ensemble_jobspec.scripts import unwritten
+
+__all__ = ["as_documents", "manifests"]
+
+_AFTER = "ensemble/jobspec-after"
+_OTHER = re.compile(r"[^a-z0-9]+")
+_STAGE = "/stage"
+
+
+def _dns(text: str) -> str:
+    """A name as Kubernetes takes it; one that had to be changed keeps its own by a digest."""
+    name = _OTHER.sub("-", text.lower()).strip("-")
+    if name == text and len(name) <= 52:
+        return name
+    return f"{name[:44].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:7]}".lstrip("-")
+
+
+def manifests(converted: Converted, image: str) -> list[dict[str, Any]]:
+    """The manifests: a Job for each job group, a ConfigMap for the files of a transform."""
+    units = {unit.name: unit for unit in converted.units}
+    found: list[dict[str, Any]] = []
+    staged: set[str] = set()
+    for unit in converted.units:
+        if unit.kind == "files" and unit.task is not None:
+            staged.add(unit.task.name)
+            found.append(_config_map(unit))
+    for job in converted.jobs:
+        unit = units[job["name"]]
+        files = unit.task is not None and unit.task.name in staged and bool(unit.steps)
+        found.append(_job(unit, job, converted, image, files))
+    return found
+
+
+def _config_map(unit: Unit) -> dict[str, Any]:
+    assert unit.task is not None
+    contents = {script.name: script.text for script in unit.task.scripts}
+    names = [step.options["filename"] for step in unit.steps if step.name == "write"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": _dns(f"{unit.task.name}-files")},
+        "data": {name.replace("/", "."): contents[name] for name in names},
+    }
+
+
+def _job(
+    unit: Unit, job: Mapping[str, Any], converted: Converted, image: str, files: bool
+) -> dict[str, Any]:
+    shape = converted.shapes[unit.name]
+    metadata: dict[str, Any] = {"name": _dns(unit.name), "labels": {"app": _dns(converted.name)}}
+    if unit.after:
+        metadata["annotations"] = {_AFTER: ",".join(map(_dns, unit.after))}
+    container: dict[str, Any] = {
+        "name": "task",
+        "image": image,
+        "command": [_kept(unwritten(word)) for word in job["command"]],
+    }
+    if job.get("environment"):
+        container["env"] = [
+            {"name": key, "value": _kept(unwritten(value))}
+            for key, value in job["environment"].items()
+        ]
+    if files:
+        container["workingDir"] = _STAGE
+        container["volumeMounts"] = [{"name": "stage", "mountPath": _STAGE}]
+    elif job.get("workdir"):
+        container["workingDir"] = unwritten(job["workdir"])
+    site = converted.selectors.get(unit.name, {})
+    limits = {"cpu": str(shape.cores)}
+    if shape.gpus:
+        limits["nvidia.com/gpu"] = str(shape.gpus)
+    if shape.nodes > 1 or unit.kind == "batch":
+        return _mini_cluster(metadata, container, job, converted, site)
+    container["resources"] = {"limits": limits, "requests": dict(limits)}
+    pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container], **site}
+    if files and unit.task is not None:
+        config = {"name": _dns(f"{unit.task.name}-files"), "defaultMode": 0o755}
+        pod["volumes"] = [{"name": "stage", "configMap": config}]
+    spec: dict[str, Any] = {"backoffLimit": 0, "template": {"spec": pod}}
+    many = unit.count * shape.tasks
+    if many > 1:
+        spec |= {"completions": many, "parallelism": many, "completionMode": "Indexed"}
+    if job.get("duration"):
+        spec["activeDeadlineSeconds"] = math.ceil(job["duration"])
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _mini_cluster(
+    metadata: Mapping[str, Any], container: Mapping[str, Any], job: Mapping[str, Any],
+    converted: Converted, site: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """A Flux of its own for what wants several nodes, or is an ensemble itself."""
+    import shlex
+
+    shape = converted.shapes[job["name"]]
+    own: dict[str, Any] = {
+        "image": container["image"],
+        "command": shlex.join(container["command"]),
+        "launcher": job["command"][:2] == ["flux", "broker"],
+    }
+    if "workingDir" in container:
+        own["workingDir"] = container["workingDir"]
+    if "env" in container:
+        own["environment"] = {each["name"]: each["value"] for each in container["env"]}
+    spec: dict[str, Any] = {"size": shape.nodes, "tasks": shape.tasks, "containers": [own]}
+    if job.get("duration"):
+        spec["deadlineSeconds"] = math.ceil(job["duration"])
+    if site:
+        spec["pod"] = dict(site)
+    return {
+        "apiVersion": "flux-framework.org/v1alpha2",
+        "kind": "MiniCluster",
+        "metadata": dict(metadata),
+        "spec": spec,
+    }
+
+
+def _kept(text: str) -> str:
+    """A text that Kubernetes leaves as it is: ``$(NAME)`` would be filled in."""
+    return text.replace("$(", "$$(")
+
+
+def as_documents(manifests: Iterable[Mapping[str, Any]]) -> str:
+    """The manifests as documents of one YAML file."""
+    import yaml
+
+    return yaml.safe_dump_all(list(manifests), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,272 @@
+"""Plan of a workload: what is to be done, one unit after another, with what each waits for.
+
+A task is a unit; a group is one as well where it has an allocation of its own (``nested``), and
+else its tasks are (``flat``). Each step of a transform is one. Pure; ``conversion`` makes job
+groups and rules of the units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Literal
+
+from ensemble_core import UsageError
+from ensemble_jobspec.faults import nearest
+from ensemble_jobspec.workload import Group, Step, Task, Workload
+
+__all__ = ["Mode", "Unit", "find_group", "plan", "references"]
+
+Mode = Literal["nested", "flat"]
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
+#: Characters of a name that leave room for what is made of it.
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing to do.
+
+    ``kind``: a ``job``; something to run beside the controller (``local``); files to put into a
+    folder (``files``); a ``batch`` with an ensemble of its own; the ``end`` of several. ``after``
+    are the units that come before. ``stage`` is the folder that was set, ``shared`` whether all
+    nodes see it (``None``: to be found out), ``path`` the names of the groups around a batch.
+    """
+
+    name: str
+    kind: Literal["job", "local", "files", "batch", "end"]
+    task: Task | None = None
+    group: Group | None = None
+    after: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    staged: tuple[str, ...] = ()
+    stage: str | None = None
+    shared: bool | None = None
+    path: tuple[str, ...] = ()
+    count: int = 1
+
+
+def references(group: Group) -> Iterable[str]:
+    """Names of the groups that tasks in a group stand for, also of those in it."""
+    stack = [group]
+    while stack:
+        here = stack.pop()
+        yield from (task.group.text for task in here.tasks if task.group is not None)
+        stack.extend(here.groups)
+
+
+def find_group(workload: Workload, path: Sequence[str]) -> Group:
+    """The group at a path of names. Raises :class:`UsageError` where there is none."""
+    groups: Sequence[Group] = workload.groups
+    found: Group | None = None
+    for name in path:
+        found = next((group for group in groups if group.name == name), None)
+        if found is None:
+            known = [group.name for group in groups]
+            raise UsageError(
+                f"there is no group {'/'.join(path)!r}",
+                hint=nearest(name, known),
+                code="no-such-group",
+            )
+        groups = found.groups
+    if found is None:
+        raise UsageError("no group is named", code="no-such-group")
+    return found
+
+
+def plan(
+    workload: Workload,
+    mode: Mode = "flat",
+    *,
+    only: Sequence[str] = (),
+    prefix: str = "",
+    skip: Iterable[str] = (),
+) -> list[Unit]:
+    """The units of a workload, or of its one group ``only``. ``prefix`` begins every name;
+    ``skip`` are steps that are left out."""
+    planner = _Planner(workload, mode, frozenset(skip))
+    tasks, groups, path = workload.tasks, workload.groups, tuple(only)
+    if only:
+        group = find_group(workload, only)
+        tasks, groups = group.tasks, group.groups
+    planner.scope(tasks, groups, prefix, (), path)
+    return planner.units
+
+
+class _Planner:
+    def __init__(self, workload: Workload, mode: Mode, skip: frozenset[str]) -> None:
+        self.units: list[Unit] = []
+        self._mode = mode
+        self._skip = skip
+        self._names: set[str] = set()
+        self._groups: dict[str, tuple[Group, tuple[str, ...]]] = {}
+        self._note(workload.groups, ())
+        self._stands_for = {
+            task.group.text for task in workload.every_task() if task.group is not None
+        }
+
+    def _note(self, groups: Iterable[Group], path: tuple[str, ...]) -> None:
+        for group in groups:
+            self._groups.setdefault(group.name, (group, (*path, group.name)))
+            self._note(group.groups, (*path, group.name))
+
+    def scope(
+        self,
+        tasks: Sequence[Task],
+        groups: Sequence[Group],
+        prefix: str,
+        before: tuple[str, ...],
+        path: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        """Plan what stands in one place; the units that nothing there comes after."""
+        own = [group for group in groups if group.name not in self._stands_for]
+        members: list[Task | Group] = [*tasks, *own]
+        standing: dict[str, list[str]] = {}
+        for task in tasks:
+            if task.group is not None:
+                standing.setdefault(task.group.text, []).append(task.name)
+        waits: dict[str, list[str]] = {}
+        for each in members:
+            wanted = [name.text for name in each.depends_on]
+            if isinstance(each, Task) and each.group is not None:
+                known = self._groups[each.group.text][0]
+                if known in groups:
+                    wanted += [name.text for name in known.depends_on]
+            waits[each.name] = [found for name in wanted for found in standing.get(name, [name])]
+        named = {each.name: each for each in members}
+        ends: dict[str, tuple[str, ...]] = {}
+        made: dict[str, list[Unit]] = {}
+        for name in TopologicalSorter(waits).static_order():
+            if name not in named:
+                continue  # a group that is run elsewhere
+            after = tuple(dict.fromkeys(end for wait in waits[name] for end in ends.get(wait, ())))
+            begun = len(self.units)
+            ends[name] = self._member(named[name], prefix, after or before, path)
+            made[name] = self.units[begun:]
+            del self.units[begun:]
+        for each in members:  # in the order of the file
+            self.units += made[each.name]
+        earlier = {wait for each in waits.values() for wait in each}
+        return tuple(
+            dict.fromkeys(
+                end for each in members if each.name not in earlier for end in ends[each.name]
+            )
+        )
+
+    def _member(
+        self, member: Task | Group, prefix: str, after: tuple[str, ...], path: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        if isinstance(member, Group):
+            return self._batch(member, (*path, member.name), member.name, prefix, after, 1)
+        if member.group is not None:
+            group, at = self._groups[member.group.text]
+            return self._batch(group, at, member.name, prefix, after, member.replicas)
+        if any(step.name in ("submit", "batch") for step in member.steps):
+            return self._steps(member, prefix, after)
+        staged = tuple(
+            step.options["filename"] for step in member.steps if step.name not in self._skip
+        )
+        if not member.command and member.script is None:
+            return self._add(Unit(self._name(prefix, member.name), "end", member, after=after))
+        kind: Literal["local", "job"] = "local" if member.local else "job"
+        name = self._name(prefix, member.name)
+        return self._add(
+            Unit(name, kind, member, after=after, staged=staged, count=member.replicas)
+        )
+
+    def _batch(
+        self,
+        group: Group,
+        path: tuple[str, ...],
+        name: str,
+        prefix: str,
+        after: tuple[str, ...],
+        count: int,
+    ) -> tuple[str, ...]:
+        if self._mode == "nested":
+            name = self._name(prefix, name)
+            return self._add(Unit(name, "batch", None, group, after=after, path=path, count=count))
+        ends: list[str] = []
+        for number in range(count):
+            own = f"{name}-{number}" if count > 1 else name
+            ends += self.scope(group.tasks, group.groups, f"{prefix}{own}-", after, path)
+        if len(ends) == 1:
+            return tuple(ends)
+        return self._add(Unit(self._name(prefix, f"{name}-end"), "end", after=tuple(ends)))
+
+    def _steps(self, task: Task, prefix: str, after: tuple[str, ...]) -> tuple[str, ...]:
+        """The chain of a transform: files and sign-ons one after another, jobs that are waited for
+        or not."""
+        stage: str | None = None
+        shared: bool | None = None
+        staged: list[str] = []
+        files: list[Step] = []
+        open_: list[str] = []
+        submits = [step for step in task.steps if step.name in ("submit", "batch")]
+
+        def put() -> tuple[str, ...]:
+            if not files:
+                return after
+            name = self._name(prefix, f"{task.name}-files")
+            steps = tuple(files)
+            files.clear()
+            return self._add(Unit(name, "files", task, after=after, steps=steps, stage=stage))
+
+        for step in task.steps:
+            options = step.options
+            if step.name in self._skip:
+                continue
+            if step.name in ("set", "unset"):
+                value = options.get("value")
+                if options["key"] == "stage":
+                    after = put()
+                    stage = None if value is None else str(value)
+                else:
+                    shared = value if isinstance(value, bool) else None
+            elif step.name in ("write", "copy"):
+                files.append(step)
+            elif step.name == "stage":
+                staged.append(options["filename"])
+            elif step.name == "auth":
+                after = put()
+                name = self._name(prefix, f"{task.name}-auth")
+                after = self._add(
+                    Unit(name, "local", task, after=after, steps=(step,), stage=stage)
+                )
+            else:
+                after = put()
+                file = str(options.get("filename", ""))
+                own = task.name if len(submits) == 1 else f"{task.name}-{file or 'command'}"
+                (name,) = self._add(
+                    Unit(
+                        self._name(prefix, own),
+                        "job",
+                        task,
+                        after=after,
+                        steps=(step,),
+                        staged=tuple(staged),
+                        stage=stage,
+                        shared=shared,
+                    )
+                )
+                if options.get("wait") or options.get("watch"):
+                    after = (name,)
+                else:
+                    open_.append(name)
+        return tuple(dict.fromkeys([*open_, *(put() or ())]))
+
+    def _add(self, unit: Unit) -> tuple[str, ...]:
+        self.units.append(unit)
+        return (unit.name,)
+
+    def _name(self, prefix: str, text: str) -> str:
+        """A name of its own that a job group may have."""
+        base = _OTHER.sub("-", prefix + text).lstrip("-")[:_LONGEST] or "task"
+        name, number = base, 1
+        while name in self._names:
+            number += 1
+            name = f"{base}-{number}"
+        self._names.add(name)
+        return name

@@ -1,0 +1,98 @@
+"""Scripts as commands: a script travels with its job, as an argument, so that no folder need be
+shared and nothing is left to remove.
+
+Nothing is ever pasted into a shell's text: what a jobspec says is an argument of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from ensemble_jobspec.workload import Script
+
+__all__ = ["literal", "script_words", "unwritten"]
+
+#: How interpreters take a program as an argument.
+_TAKES = (
+    (re.compile(r"(ba|da|z|k|mk|a)?sh\Z"), "-c"),
+    (re.compile(r"python[0-9.]*\Z|pypy[0-9.]*\Z"), "-c"),
+    (re.compile(r"(perl|ruby|node|Rscript|lua)[0-9.]*\Z"), "-e"),
+)
+#: Bytes that one argument may have, with room (Linux: 128 KiB).
+_MOST = 100_000
+#: Writes a script to a file of its own, runs that, and removes it.
+_CARRY = (
+    'f=$(umask 077; mktemp "${TMPDIR:-/tmp}/jobspec.XXXXXX") || exit 126; '
+    "trap 'rm -f \"$f\"' EXIT; trap 'exit 143' TERM; "
+    'printf %s "$@" >"$f" && chmod 700 "$f" && "$f"'
+)
+_NAME = r"[A-Za-z_]\w*"
+_PLACEHOLDER = re.compile(
+    rf"\{{\{{({_NAME})(:[^{{}}\s]*)?\}}\}}|(?<![${{])\{{({_NAME})(:[^{{}}\s]*)?\}}(?!\}})"
+)
+_FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "attempt"})
+
+
+def literal(text: str, parameters: Iterable[str] = ()) -> str:
+    """A text of a jobspec as an ensemble file has it: its braces are no placeholders, but for those
+    of ``parameters``.
+
+    >>> literal("echo {index} ${HOME} {T}", ["T"])
+    'echo {{index}} ${HOME} {T}'
+    """
+    if "{" not in text:
+        return text
+    given = frozenset(parameters)
+
+    def double(match: re.Match[str]) -> str:
+        name, form = match[1] or match[3], match[2] or match[4]
+        if match[3] in given or (form is not None and name not in _FILLED | given):
+            return match[0]
+        return "{" + match[0] + "}"
+
+    return _PLACEHOLDER.sub(double, text)
+
+
+def script_words(script: Script) -> tuple[str, ...]:
+    """The command that runs a script: its interpreter with the text as an argument.
+
+    >>> script_words(Script("#!/usr/bin/env python3\\nprint(1)\\n"))
+    ('/usr/bin/env', 'python3', '-c', '#!/usr/bin/env python3\\nprint(1)\\n')
+    """
+    first = script.text.split("\n", 1)[0]
+    words = first[2:].split(None, 1) if first.startswith("#!") else []
+    if not words:
+        words = ["sh"]
+    if len(words) > 1:
+        # The kernel hands what follows the interpreter on as one word; env takes it apart with -S.
+        rest = words[1].strip()
+        split = words[0].rpartition("/")[2] == "env" and rest.startswith("-S")
+        words = [words[0], *(shlex.split(rest[2:]) if split else [rest])]
+    small = len(script.text.encode(errors="surrogatepass")) <= _MOST
+    program = words[-1] if words[0].rpartition("/")[2] == "env" else words[0]
+    flag = next((flag for kind, flag in _TAKES if kind.match(program.rpartition("/")[2])), None)
+    if small and flag is not None:
+        name = [script.name] if _TAKES[0][0].match(program.rpartition("/")[2]) else []
+        return (*words, flag, script.text, *name)
+    text = script.text if first.startswith("#!") else f"#!/bin/sh\n{script.text}"
+    step = _MOST // 4  # characters of UTF-8 have up to four bytes
+    parts = [text[at : at + step] for at in range(0, len(text), step)]
+    return ("sh", "-c", _CARRY, script.name, *parts)
+
+
+def unwritten(text: str) -> str:
+    """A text of an ensemble file as a job of no sweep has it: doubled braces single again.
+
+    >>> unwritten(literal("echo {index} {{x}}"))
+    'echo {index} {{x}}'
+    """
+    if "{" not in text:
+        return text
+
+    def single(match: re.Match[str]) -> str:
+        known = match[1] is not None and (match[2] is None or match[1] in _FILLED)
+        return match[0][1:-1] if known else match[0]
+
+    return _PLACEHOLDER.sub(single, text)

@@ -1,0 +1,170 @@
+"""Shapes of jobs: what a tree of resources means in nodes, tasks, cores and GPUs.
+
+A slot is where one task runs, and what is in it is that task's. Where there is no slot, each node
+has one task with all that is in the node. Counts multiply down the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ensemble_core import UsageError
+from ensemble_jobspec.workload import Request, Vertex
+
+__all__ = ["Copies", "Shape", "chosen", "shape_of"]
+
+Copies = Literal["slots", "cores"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one job asks for. ``anywhere`` says that its tasks may be spread over any nodes;
+    ``whole`` that it has its nodes to itself. ``notes`` are for the user."""
+
+    nodes: int = 1
+    tasks: int = 1
+    cores: int = 1
+    gpus: int = 0
+    anywhere: bool = False
+    whole: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class _Count:
+    """Counts of one tree."""
+
+    def __init__(self) -> None:
+        self.nodes: int | None = None
+        self.slots: int | None = None
+        self.inside: dict[str, dict[str, int]] = {}
+        self.anywhere = self.whole = self.bare = False
+        self.notes: list[str] = []
+
+    def walk(self, vertex: Vertex, times: int, within: str) -> None:
+        times *= vertex.count
+        kind = vertex.type
+        if kind in ("rack", "socket"):
+            self.notes.append(f"{vertex.where}: a {kind} only groups what is in it")
+        elif kind == "node":
+            if within or self.nodes is not None:
+                raise _fault(vertex, "a node within a slot" if within else "two nodes side by side")
+            self.nodes, times, within = times, 1, "node"
+            self.anywhere |= vertex.anywhere
+            self.whole |= vertex.exclusive
+            self.bare = not vertex.within
+        elif kind == "slot":
+            if within == "slot" or self.slots is not None:
+                raise _fault(vertex, "two slots")
+            self.slots, times, within = times, 1, "slot"
+        else:
+            if vertex.within:
+                raise _fault(vertex, f"something within a {kind}")
+            counts = self.inside.setdefault(within, {})
+            counts[kind] = counts.get(kind, 0) + times
+        for inner in vertex.within:
+            self.walk(inner, times, within)
+
+
+def _fault(vertex: Vertex, what: str) -> UsageError:
+    return UsageError(
+        f"resources with {what}: no job can be made of that",
+        where=vertex.where,
+        hint="write node > slot > core and gpu, leaving out what is not needed",
+        code="bad-resources",
+    )
+
+
+def shape_of(
+    vertex: Vertex, per_slot: int = 1, total: int | None = None, copies: Copies = "slots"
+) -> Shape:
+    """The shape of a job with these resources.
+
+    With ``copies`` ``cores`` each core has a copy of the task, as jobspec 0.0 and 0.1 did it.
+    Raises :class:`UsageError` with the place of what no job can be made of.
+    """
+    count = _Count()
+    count.walk(vertex, 1, "")
+    beside = [kind for kind in ("", "node") if kind in count.inside]
+    if count.slots is not None and beside:
+        raise _fault(vertex, "cores or GPUs beside a slot")
+    if len(count.inside) > 1 or (count.nodes is not None and "" in count.inside):
+        raise _fault(vertex, "cores or GPUs beside a node")
+    held = next(iter(count.inside.values()), {})
+    cores, gpus = held.get("core", 1), held.get("gpu", 0)
+    nodes = count.nodes or 1
+    tasks = nodes * (1 if count.slots is None else count.slots)
+    anywhere = count.anywhere or (count.slots is not None and count.nodes is None)
+    shape = Shape(
+        1 if anywhere else nodes, tasks, cores, gpus, anywhere, count.whole or count.bare,
+        tuple(count.notes),
+    )  # fmt: skip
+    if copies == "cores":
+        return replace(shape, tasks=tasks * cores, cores=1)
+    if count.slots is None and cores > 1:
+        note = f"{vertex.where}: one task with {cores} cores" + (" on each node" * (nodes > 1))
+        note += f"; upstream would start {cores} copies, as 'copies: cores' does"
+        shape = replace(shape, notes=(*shape.notes, note))
+    return _counted(vertex, shape, per_slot, total)
+
+
+def _counted(vertex: Vertex, shape: Shape, per_slot: int, total: int | None) -> Shape:
+    """The shape with so many tasks in each slot, or in all."""
+    if total is not None:
+        if total <= shape.tasks:
+            return replace(shape, tasks=total)
+        per_slot, rest = divmod(total, shape.tasks)
+        if rest:
+            raise _fault(vertex, f"{total} tasks in {shape.tasks} slots")
+    if shape.cores % per_slot or shape.gpus % per_slot:
+        raise _fault(vertex, f"{per_slot} tasks that share {shape.cores} cores in a slot")
+    return replace(
+        shape,
+        tasks=shape.tasks * per_slot,
+        cores=shape.cores // per_slot,
+        gpus=shape.gpus // per_slot,
+    )
+
+
+def chosen(
+    request: Request | None, copies: Copies, gauges: Mapping[str, float] | None
+) -> tuple[Shape, tuple[str, ...]]:
+    """The shape of the first alternative that the queue can ever hold, and what it requires.
+
+    ``gauges`` are the executor's (``nodes.up``, ``cores.up``, ``gpus.up``), ``None`` where they are
+    not known: then it is the first. Raises :class:`UsageError` where the queue can hold none.
+    """
+    if request is None:
+        return Shape(), ()
+    lacking = []
+    for number, vertex in enumerate(request.alternatives):
+        shape = shape_of(vertex, request.per_slot, request.total, copies)
+        wanted = {
+            "nodes.up": shape.nodes,
+            "cores.up": shape.tasks * shape.cores,
+            "gpus.up": shape.tasks * shape.gpus,
+        }
+        short = [
+            f"{name} is {gauges[name]:g}, it needs {least}"
+            for name, least in wanted.items()
+            if gauges is not None and name in gauges and gauges[name] < least
+        ]
+        if not short or len(request.alternatives) == 1:
+            return shape, _required(vertex)
+        name = request.names[number] if request.names else f"alternative {number + 1}"
+        lacking.append(f"{name}: {', '.join(short)}")
+    raise UsageError(
+        "the queue can hold none of these resources",
+        where=request.where,
+        cause="; ".join(lacking),
+        hint="add an alternative that fits, or choose another executor",
+        code="cannot-hold",
+    )
+
+
+def _required(vertex: Vertex) -> tuple[str, ...]:
+    found = list(vertex.requires)
+    for inner in vertex.within:
+        found += _required(inner)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,151 @@
+"""Shell scripts of a converted jobspec: ``flux-script`` submits it with dependencies of Flux,
+``script`` runs it on one machine, one task after another.
+
+Whatever a jobspec says stands in them as quoted words.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ensemble_core import Job, shell_line
+from ensemble_jobspec.conversion import Converted
+from ensemble_jobspec.plan import Unit
+from ensemble_jobspec.scripts import unwritten
+
+__all__ = ["flux_script", "script"]
+
+_HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
+
+
+def _filled(text: str) -> str:
+    """A folder as a shell finds it: the run is this process."""
+    quoted = shlex.quote(text)
+    return (
+        quoted.replace("{cwd}", "'\"$here\"'").replace("{run}", "'\"$$\"'")
+        if "{" in text
+        else quoted
+    )
+
+
+def _in_order(units: Sequence[Unit]) -> list[Unit]:
+    from graphlib import TopologicalSorter
+
+    named = {unit.name: unit for unit in units}
+    order = TopologicalSorter({unit.name: unit.after for unit in units}).static_order()
+    return [named[name] for name in order]
+
+
+def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
+    """The action that begins a unit beside the controller."""
+    for rule in converted.rules:
+        given = rule["action"]
+        for action in given if isinstance(given, list) else [given]:
+            if action.get("task") == unit.name:
+                return action  # type: ignore[no-any-return]
+            if action["name"] == "jobspec-files" and unit.name in str(action.get("then")):
+                return action  # type: ignore[no-any-return]
+    return {}
+
+
+def _beside(converted: Converted, unit: Unit) -> list[str]:
+    """Lines that do what a unit does beside the controller."""
+    action = _action(converted, unit)
+    if not action:
+        return []
+    if action["name"] == "jobspec-local":
+        words = shlex.join(action["command"])
+        changes = [f"{key}={value}" for key, value in action.get("environment", {}).items()]
+        words = f"{shlex.join(['env', *changes])} {words}" if changes else words
+        folder = action.get("workdir")
+        return [f"( cd {_filled(folder)} && {words} )" if folder else words]
+    folder = _filled(action["folder"])
+    lines = [f"mkdir -p {folder}"]
+    for file in action["files"]:
+        target = f"{folder}/{shlex.quote(file['name'])}"
+        if "source" in file:
+            lines.append(f"cp -R -- {shlex.quote(file['source'])} {target}")
+        else:
+            lines.append(f"printf %s {shlex.quote(file['content'])} >{target}")
+            if file.get("executable"):
+                lines.append(f"chmod 700 {target}")
+    return lines
+
+
+def _job(job: Mapping[str, Any]) -> Job:
+    """A job of a group as a line of a shell has it."""
+    return Job(
+        id=job["name"],
+        group=job["name"],
+        index=0,
+        command=tuple(unwritten(word) for word in job["command"]),
+        environment={key: unwritten(value) for key, value in job.get("environment", {}).items()},
+        nodes=job.get("nodes", 1),
+        tasks=job.get("tasks", job.get("nodes", 1)),
+        cores_per_task=job.get("cores_per_task", 1),
+        gpus_per_task=job.get("gpus_per_task", 0),
+        duration=job.get("duration", 0.0),
+    )
+
+
+def flux_script(converted: Converted) -> str:
+    """A script that submits every job to Flux, each after what it depends on, and waits for all."""
+    jobs = {job["name"]: job for job in converted.jobs}
+    ids: dict[str, list[str]] = {}
+    lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
+    every: list[str] = []
+    for number, unit in enumerate(_in_order(converted.units)):
+        after = [name for wait in unit.after for name in ids[wait]]
+        if unit.name not in jobs:
+            beside = _beside(converted, unit)
+            if beside and after:
+                lines.append(f"flux job status {' '.join(after)}")
+            lines += beside
+            ids[unit.name] = [] if beside else after
+            continue
+        job = _job(jobs[unit.name])
+        words = ["flux", "submit", f"--job-name={unit.name}", f"--ntasks={job.tasks}"]
+        if not jobs[unit.name].get("options", {}).get("flux", {}).get("any_nodes"):
+            words.append(f"--nodes={min(job.nodes, job.tasks)}")
+        words.append(f"--cores-per-task={job.cores_per_task}")
+        if job.gpus_per_task:
+            words.append(f"--gpus-per-task={job.gpus_per_task}")
+        if job.duration:
+            words.append(f"--time-limit={job.duration:g}s")
+        words += [f"--env={key}={value}" for key, value in job.environment.items()]
+        line = shlex.join(words)
+        workdir = jobs[unit.name].get("workdir")
+        if workdir:
+            line += f" --cwd={_filled(workdir)}"
+        # Flux fills in mustaches such as {{tmpdir}}: there is no way to write one that stands.
+        command = shlex.join(job.command)
+        depends = "".join(f" --dependency=afterok:{name}" for name in after)
+        own = []
+        for replica in range(unit.count):
+            name = f"id_{number}_{replica}"
+            lines.append(f"{name}=$({line}{depends} -- {command})")
+            own.append(f"${name}")
+        ids[unit.name] = own
+        every += own
+    lines.append(f"flux job status {' '.join(every)}" if every else ":")
+    return "\n".join(lines) + "\n"
+
+
+def script(converted: Converted) -> str:
+    """A script that runs every task on this machine, in an order that heeds the dependencies."""
+    jobs = {job["name"]: job for job in converted.jobs}
+    lines = [_HEAD.format(name=converted.name), "here=$(pwd)"]
+    for unit in _in_order(converted.units):
+        if unit.name not in jobs:
+            lines += _beside(converted, unit)
+            continue
+        job = _job(jobs[unit.name])
+        line = shell_line(job)
+        workdir = jobs[unit.name].get("workdir")
+        if workdir:
+            line = f"mkdir -p {_filled(workdir)} && cd {_filled(workdir)} && {line}"
+        times = unit.count * job.tasks
+        lines += [f"# {unit.name}", *([f"( {line} )"] * times)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,27 @@
+"""Site's table: what meets the requirements of resources here, by executor.
+
+requires:
+  "system.cpu.target=amd64":
+    slurm: {constraint: amd64}
+    kubernetes: {nodeSelector: {kubernetes.io/arch: amd64}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core import FileErrors
+from ensemble_core.cli.toolkit import read_document
+from ensemble_jobspec.faults import Faults
+
+__all__ = ["read_site"]
+
+
+def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
+    """The table of a file's text. Raises :class:`~ensemble_core.FileErrors`."""
+    faults = Faults(read_document(text, file))
+    if not faults.check("site"):
+        raise FileErrors(faults.errors)
+    table: Mapping[str, Mapping[str, Any]] = faults.document.data["requires"]
+    return table

@@ -1,0 +1,96 @@
+"""Texts that a jobspec is converted to, by the name of what takes them.
+
+``render`` of the executors that are installed gives what each queue would be handed; the plugin
+adds ensemble files, jobspecs of the form ``nextgen``, Kubernetes' manifests and shell scripts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core import Rendered, UsageError
+from ensemble_core.cli.toolkit import Registry, load_text
+from ensemble_jobspec.conversion import Converted
+from ensemble_jobspec.faults import nearest
+from ensemble_jobspec.workload import Workload
+
+__all__ = ["OWN", "as_yaml", "targets", "written"]
+
+#: What the plugin writes itself, by name.
+OWN = ("ensemble", "flux-script", "kubernetes", "nextgen", "script")
+_YAML = "application/yaml"
+
+
+def targets(registry: Registry) -> list[str]:
+    """Names of all that a jobspec can be converted to here."""
+    able = [name for name, record in registry.executors.items() if record.render is not None]
+    return sorted({*OWN, *able})
+
+
+def written(
+    workload: Workload, converted: Converted, target: str, registry: Registry, image: str | None
+) -> dict[str, Rendered]:
+    """The texts, by the name of the job group that each is of; one of all is under the workload's
+    name. Raises :class:`~ensemble_core.UsageError` for a target that is not there."""
+    name = converted.name
+    if target == "ensemble":
+        return {name: Rendered(as_yaml(converted.document), _YAML)}
+    if target == "nextgen":
+        from ensemble_jobspec.nextgen import as_nextgen
+
+        return {name: Rendered(as_yaml(as_nextgen(workload)), _YAML)}
+    if target == "kubernetes":
+        from ensemble_jobspec.kubernetes import as_documents, manifests
+
+        if image is None:
+            raise UsageError(
+                "a Job of Kubernetes needs an image",
+                hint="add --image NAME, with the programs that the tasks run",
+                code="no-image",
+            )
+        return {name: Rendered(as_documents(manifests(converted, image)), _YAML)}
+    if target in ("flux-script", "script"):
+        from ensemble_jobspec.shell_scripts import flux_script, script
+
+        text = flux_script(converted) if target == "flux-script" else script(converted)
+        return {name: Rendered(text)}
+    known = targets(registry)
+    if target not in known:
+        raise UsageError(
+            f"nothing writes {target!r}", hint=nearest(target, known), code="no-such-target"
+        )
+    return _rendered(converted, target, registry)
+
+
+def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str, Rendered]:
+    record = registry.executors[target]
+    assert record.render is not None
+    ensemble = load_text(as_yaml(converted.document), registry, file="", executor=record)
+    defaults = {
+        key: option["default"]
+        for key, option in record.options.get("properties", {}).items()
+        if "default" in option
+    }
+    return {
+        name: record.render(next(group.jobs(0)), defaults)
+        for name, group in ensemble.groups.items()
+    }
+
+
+def as_yaml(document: Mapping[str, Any]) -> str:
+    """An ensemble file: one entry of ``jobs`` and ``rules`` a line, scripts as JSON strings."""
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, list):
+            lines.append(f"{key}:")
+            lines += [f"- {_flow(each)}" for each in value]
+        else:
+            lines.append(f"{key}: {_flow(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    """Flow style; JSON is YAML, and its strings are quoted."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f").replace("\x85", "\\x85")

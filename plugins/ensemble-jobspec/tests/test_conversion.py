@@ -1,0 +1,392 @@
+"""What a jobspec becomes: job groups and rules, and the texts that queues take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from ensemble_jobspec import read
+from ensemble_jobspec.conversion import Options, convert
+from ensemble_jobspec.nextgen import as_nextgen
+from ensemble_jobspec.scripts import literal, script_words, unwritten
+from ensemble_jobspec.shapes import Shape, chosen, shape_of
+from ensemble_jobspec.workload import Request, Script, Vertex, Workload
+from ensemble_jobspec.writing import as_yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ensemble_core import JobGroup, UsageError
+from ensemble_core.cli.main import main
+from ensemble_core.cli.toolkit import load_text
+from ensemble_core.plugin.discovery import discover
+
+STUDY = """\
+version: 1
+name: study
+resources:
+  two: {type: node, count: 2, with: [{type: slot, count: 3, with: [{type: core, count: 4}, {type: gpu, count: 1}]}]}
+tasks:
+- {name: build, command: "echo {index} ${HOME}", resources: two, attributes: {duration: 5m, cwd: /tmp, environment: {A: "{run}"}}}
+- {name: prepare, command: echo prepared, local: true}
+- {name: test, command: "#!/usr/bin/env python3\\nprint('{0}', {1})", depends_on: [build, prepare], replicas: 3}
+- {name: finish, group: post, depends_on: test}
+groups:
+- {name: post, tasks: [{command: [echo, "a b"]}, {name: last, command: echo 2, depends_on: [task-1]}]}
+"""
+NASTY = [
+    "; touch X",
+    "$(touch X)",
+    "`touch X`",
+    "a'b\"c",
+    "a\nb",
+    "{index} {{x}} ${y} {z:3}",
+    "*",
+    "\\",
+    "é",
+]
+
+
+def shape(text: str, **more: object) -> Shape:
+    (task,) = read(
+        f"version: 1\nresources: {{a: {text}}}\ntasks: [{{command: x, resources: a}}]\n"
+    ).tasks
+    assert task.request is not None
+    return shape_of(task.request.alternatives[0], **more)  # type: ignore[arg-type]
+
+
+def test_a_slot_is_where_one_task_runs_and_what_is_in_it_is_its_own() -> None:
+    found = shape(
+        "{type: node, count: 2, with: [{type: slot, count: 3, with: [{type: core, count: 4}, {type: gpu}]}]}"
+    )
+    assert (found.nodes, found.tasks, found.cores, found.gpus, found.anywhere) == (
+        2,
+        6,
+        4,
+        1,
+        False,
+    )
+    found = shape("{type: slot, count: 3, with: [{type: core, count: 4}]}")
+    assert (found.nodes, found.tasks, found.cores, found.anywhere) == (1, 3, 4, True)
+
+
+def test_without_a_slot_each_node_has_one_task_and_a_note_says_what_upstream_did() -> None:
+    found = shape(
+        "{type: node, count: 2, with: [{type: socket, count: 2, with: [{type: cores, count: 4}]}]}"
+    )
+    assert (found.nodes, found.tasks, found.cores) == (2, 2, 8)
+    assert "a socket only groups" in found.notes[0]
+    assert "upstream would start 8 copies" in found.notes[1]
+    found = shape("{type: node, count: 2, with: [{type: core, count: 4}]}", copies="cores")
+    assert (found.tasks, found.cores) == (8, 1)
+
+
+def test_nodes_with_replicas_may_be_anywhere_and_a_bare_node_is_had_whole() -> None:
+    found = shape("{type: node, replicas: 4, with: [{type: core, count: 2}]}")
+    assert (found.nodes, found.tasks, found.cores, found.anywhere, found.whole) == (
+        1,
+        4,
+        2,
+        True,
+        False,
+    )
+    assert shape("{type: node, count: 4}").whole
+
+
+def test_a_rack_multiplies_what_is_in_it() -> None:
+    assert (
+        shape("{type: rack, count: 2, with: [{type: node, count: 3, with: [{type: core}]}]}").nodes
+        == 6
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{type: node, with: [{type: slot}, {type: core}]}",
+        "{type: node, with: [{type: node}]}",
+        "{type: slot, with: [{type: node}]}",
+        "{type: slot, with: [{type: slot}]}",
+        "{type: core, with: [{type: gpu}]}",
+        "{type: rack, with: [{type: node}, {type: core}]}",
+    ],
+)
+def test_resources_that_no_job_can_be_made_of_are_refused_with_their_place(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        shape(text)
+    assert raised.value.code == "bad-resources"
+    assert raised.value.where is not None
+    assert raised.value.where.line == 2
+
+
+def test_tasks_that_are_counted_in_all_or_by_slot() -> None:
+    slot = "{type: node, count: 2, with: [{type: slot, count: 2, with: [{type: core, count: 4}]}]}"
+    assert (shape(slot, per_slot=2).tasks, shape(slot, per_slot=2).cores) == (8, 2)
+    assert (shape(slot, total=3).tasks, shape(slot, total=8).tasks) == (3, 8)
+    with pytest.raises(UsageError, match="5 tasks in 4 slots"):
+        shape(slot, total=5)
+
+
+_CORES = st.builds(Vertex, st.just("core"), st.integers(1, 8))
+_GPUS = st.builds(Vertex, st.just("gpu"), st.integers(1, 4))
+
+
+def _holder(inner: st.SearchStrategy[tuple[Vertex, ...]], *types: str) -> st.SearchStrategy[Vertex]:
+    return st.builds(Vertex, st.sampled_from(types), st.integers(1, 5), inner)
+
+
+_PARTS = st.lists(
+    st.one_of(_CORES, _GPUS, _holder(st.tuples(_CORES), "socket")), min_size=1, max_size=3
+).map(tuple)
+_SLOT = _holder(_PARTS, "slot")
+_NODE = _holder(st.one_of(st.tuples(_SLOT), _PARTS), "node")
+_TREES = st.one_of(_SLOT, _NODE, _holder(st.tuples(_NODE), "rack"), _CORES)
+
+
+def cores_in(vertex: Vertex) -> int:
+    """Cores of a tree: counts multiply down."""
+    own = 1 if vertex.type == "core" else sum(map(cores_in, vertex.within))
+    return vertex.count * own
+
+
+@given(_TREES)
+@settings(deadline=None)
+def test_whatever_the_tree_its_cores_are_those_of_the_job(tree: Vertex) -> None:
+    found = shape_of(tree)
+    if cores_in(tree):
+        assert found.tasks * found.cores == cores_in(tree)
+        copied = shape_of(tree, copies="cores")
+        assert copied.tasks * copied.cores == cores_in(tree)
+
+
+def test_of_alternatives_the_first_is_taken_that_the_queue_can_ever_hold() -> None:
+    big, small = Vertex("node", 8), Vertex("node", 1)
+    request = Request((big, small), ("big", "small"))
+    assert chosen(request, "slots", {"nodes.up": 4})[0].nodes == 1
+    assert chosen(request, "slots", {"nodes.up": 8})[0].nodes == 8
+    assert chosen(request, "slots", None)[0].nodes == 8
+    with pytest.raises(UsageError) as raised:
+        chosen(request, "slots", {"nodes.up": 0})
+    assert raised.value.code == "cannot-hold"
+    assert "big: nodes.up is 0, it needs 8" in str(raised.value.cause)
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def test_tasks_are_job_groups_and_dependencies_rules() -> None:
+    document = convert(read(STUDY)).document
+    build, test, first, last = document["jobs"]
+    assert build == {
+        "name": "build", "command": ["echo", "{{index}}", "${HOME}"], "nodes": 2, "tasks": 6,
+        "cores_per_task": 4, "gpus_per_task": 1, "duration": 300.0, "workdir": "/tmp",
+        "environment": {"A": "{{run}}"},
+    }  # fmt: skip
+    assert (test["name"], test["count"]) == ("test", 3)
+    assert test["command"][:3] == ["/usr/bin/env", "python3", "-c"]
+    assert (first["name"], last["name"]) == ("finish-task-1", "finish-last")
+    waits = {(r["id"], r.get("name"), r.get("when")) for r in document["rules"]}
+    assert ("test-after-build", "count.build.success", ">= 1") in waits
+    assert ("test", "count.rule.prepare-done", ">= 1") in waits
+    assert ("finish-task-1", "count.test.success", ">= 3") in waits
+
+
+def test_what_is_written_is_a_valid_ensemble_file() -> None:
+    text = as_yaml(convert(read(STUDY)).document)
+    ensemble = load_text(text, discover(), file="study.yaml")
+    assert list(ensemble.groups) == ["build", "test", "finish-task-1", "finish-last"]
+    assert next(ensemble.groups["build"].jobs(0)).command == ("echo", "{index}", "${HOME}")
+
+
+def test_a_group_may_be_a_job_with_an_ensemble_of_its_own() -> None:
+    options = Options(executor="slurm", executors=frozenset({"slurm"}), file="/x/study.yaml")
+    document = convert(read(STUDY), options).document
+    (batch,) = [job for job in document["jobs"] if job["name"] == "finish"]
+    assert batch["command"][:6] == ["ensemble", "jobspec", "run", "/x/study.yaml", "--only", "post"]
+    flux = convert(read(STUDY), Options(executor="flux", executors=frozenset({"flux"})))
+    (batch,) = [job for job in flux.jobs if job["name"] == "finish"]
+    assert batch["command"][:2] == ["flux", "broker"]
+    assert batch["options"]["flux"]["shell"]["per-resource"] == {"type": "node"}
+
+
+def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
+    text = STUDY.replace("{name: post, tasks", "{name: post, resources: two, tasks")
+    with pytest.raises(UsageError) as raised:
+        convert(read(text), Options(executor="slurm"))
+    assert raised.value.code == "cannot-nest"
+    assert "--groups flat" in str(raised.value.hint)
+
+
+def test_a_group_may_be_referred_to_any_number_of_times() -> None:
+    text = STUDY.replace("- {name: finish,", "- {name: again, group: post}\n- {name: finish,")
+    names = [job["name"] for job in convert(read(text)).jobs]
+    assert {"again-task-1", "again-last", "finish-task-1", "finish-last"} <= set(names)
+
+
+def test_requirements_are_met_by_the_sites_table_or_told() -> None:
+    text = STUDY.replace(
+        "{type: node, count: 2, with", "{type: node, requires: ['cpu=amd64'], count: 2, with"
+    )
+    site = {
+        "cpu=amd64": {"slurm": {"constraint": "amd64"}, "kubernetes": {"nodeSelector": {"a": "b"}}}
+    }
+    options = Options(executors=frozenset({"slurm"}), site=site)
+    found = convert(read(text), options)
+    assert found.jobs[0]["options"] == {"slurm": {"constraint": "amd64"}}
+    assert found.selectors["build"] == {"nodeSelector": {"a": "b"}}
+    assert any("requires 'cpu=amd64'" in warning for warning in convert(read(text)).warnings)
+    with pytest.raises(UsageError) as raised:
+        convert(read(text), Options(strict=True))
+    assert raised.value.code == "not-met"
+
+
+def test_a_chain_of_many_dependencies_is_not_cut() -> None:
+    lines = ["version: 1", "tasks:", *(f"- {{name: t{n}, command: x}}" for n in range(150))]
+    lines.append(
+        f"- {{name: last, command: x, depends_on: [{', '.join(f't{n}' for n in range(150))}]}}"
+    )
+    found = convert(read("\n".join(lines)))
+    assert found.document["limits"]["chain"] > 150
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+@given(st.text(st.sampled_from("{}ab$: 3run"), max_size=12) | st.sampled_from(NASTY))
+@settings(deadline=None)
+def test_braces_of_a_jobspec_are_no_placeholders(text: str) -> None:
+    group = JobGroup(name="g", command=(literal(text),), run="R", here="/h", cwd="/c")
+    assert next(group.jobs(0)).command == (text,)
+    assert unwritten(literal(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("script", "out"),
+    [
+        ("#!/bin/bash\necho $0 \"$#\" {index}\n", "it 0 {index}\n"),
+        ("echo one\necho two\n", "one\ntwo\n"),
+        ("#!/usr/bin/env python3\nimport sys\nprint(len(sys.argv))\n", "1\n"),
+        ("#!/usr/bin/awk -f\nBEGIN { print \"awk\" }\n", "awk\n"),
+        ("#!/bin/sh -eu\nfalse\necho never\n", ""),
+        ("#!/bin/sh\n" + "# long\n" * 40_000 + "echo long\n", "long\n"),
+    ],
+)  # fmt: skip
+def test_a_script_is_run_by_what_its_first_line_says(script: str, out: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        script_words(Script(script, "it")), capture_output=True, text=True, cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert done.stdout == out, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def _convert(folder: Path, text: str, *arguments: str) -> Result:
+    (folder / "study.yaml").write_text(text)
+    return CliRunner().invoke(main, ["jobspec", "convert", str(folder / "study.yaml"), *arguments])
+
+
+def test_a_script_of_it_all_does_what_it_says_and_pastes_nothing(tmp_path: Path) -> None:
+    tasks = [
+        {
+            "name": f"t{n}",
+            "command": ["printf", "%s|", text],
+            "depends_on": [f"t{n - 1}"] if n else [],
+        }
+        for n, text in enumerate(NASTY)
+    ]
+    result = _convert(tmp_path, json.dumps({"version": 1, "tasks": tasks}), "--to", "script")
+    assert result.exit_code == 0, result.output
+    done = subprocess.run(
+        ["sh"], input=result.stdout, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout == "".join(f"{text}|" for text in NASTY), done.stderr
+    assert not (tmp_path / "X").exists()
+
+
+def test_jobs_of_kubernetes_have_what_the_tasks_ask_for(tmp_path: Path) -> None:
+    text = STUDY.replace("count: 2, with: [{type: slot", "count: 1, with: [{type: slot")
+    result = _convert(tmp_path, text, "--to", "kubernetes", "--image", "ubuntu")
+    assert result.exit_code == 0, result.output
+    build, test, post = yaml.safe_load_all(result.stdout)
+    assert build["kind"] == "Job"
+    (container,) = build["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["echo", "{index}", "${HOME}"]
+    assert container["resources"]["limits"] == {"cpu": "4", "nvidia.com/gpu": "1"}
+    assert build["spec"]["activeDeadlineSeconds"] == 300
+    assert (build["spec"]["completions"], build["spec"]["completionMode"]) == (3, "Indexed")
+    assert test["spec"]["completions"] == 3
+    assert test["metadata"]["annotations"] == {"ensemble/jobspec-after": "build,prepare"}
+    assert post["kind"] == "MiniCluster"
+    assert _convert(tmp_path, text, "--to", "kubernetes").exit_code == 2
+
+
+def test_what_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    result = _convert(tmp_path, STUDY, "--to", "nextgn")
+    assert result.exit_code == 2
+    assert "did you mean 'nextgen'?" in result.output
+
+
+def test_files_are_written_into_a_folder(tmp_path: Path) -> None:
+    result = _convert(tmp_path, STUDY, "--to", "local", "-o", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "test.sh").read_text().startswith("/usr/bin/env python3 -c")
+
+
+def _plain(workload: Workload) -> object:
+    """What a workload says, without places."""
+    return [
+        (t.name, t.command, t.script and t.script.text, t.replicas, [n.text for n in t.depends_on],
+         t.local, t.attributes.duration, dict(t.attributes.environment), t.attributes.cwd,
+         shape_of(t.request.alternatives[0], t.request.per_slot, t.request.total).tasks if t.request else 1)
+        for t in workload.every_task()
+    ]  # fmt: skip
+
+
+FLUX = {
+    "version": 1,
+    "resources": [{"type": "node", "count": 2, "with": [{"type": "slot", "label": "a", "count": 2, "with": [{"type": "core", "count": 4}]}]}],
+    "tasks": [{"command": ["hostname", "{index}"], "slot": "a", "count": {"per_slot": 2}}],
+    "attributes": {"system": {"duration": 90, "cwd": "/tmp", "environment": {"A": "1"}}},
+}  # fmt: skip
+TRANSFORM = """\
+version: 1
+resources: [{type: slot, count: 1, with: [{type: core, count: 2}]}]
+task:
+  scripts: [{name: a.sh, content: "echo a\\n"}, {name: b.sh, content: "#!/bin/bash\\necho b\\n"}]
+  transform:
+  - {step: write, filename: a.sh}
+  - {step: submit, filename: a.sh, wait: true}
+  - {step: write, filename: b.sh}
+  - {step: submit, filename: b.sh}
+"""
+
+
+def test_every_form_says_the_same_as_nextgen() -> None:
+    for text in (json.dumps(FLUX), STUDY):
+        workload = read(text)
+        again = read(as_yaml(as_nextgen(workload)))
+        assert _plain(again) == _plain(workload)
+    steps = read(as_yaml(as_nextgen(read(TRANSFORM))))
+    first, second = steps.tasks
+    assert first.script is not None
+    assert first.script.text == "#!/bin/sh\necho a\n"
+    assert [name.text for name in second.depends_on] == [first.name]
+
+
+@pytest.mark.checkout
+def test_flux_takes_what_came_from_flux(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(FLUX))
+    result = CliRunner().invoke(
+        main, ["jobspec", "convert", str(tmp_path / "job.json"), "--to", "flux"]
+    )
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    (node,) = made["resources"]
+    (slot,) = node["with"]
+    assert (node["count"], slot["count"], slot["with"][0]["count"]) == (2, 4, 2)
+    assert made["tasks"][0]["command"] == ["hostname", "{index}"]
+    assert made["attributes"]["system"]["duration"] == 90
+    assert made["attributes"]["system"]["cwd"] == "/tmp"

@@ -1,0 +1,348 @@
+"""Jobspecs that run: what is begun when, what a failure keeps from beginning, and what is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.testing import wait_until
+
+RUN = ("--executor", "local", "-o", "slots=2", "--no-progress")
+
+
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(document: Any, *arguments: str, code: int = 0) -> Result:
+    """``ensemble jobspec run`` of a jobspec on this machine."""
+    text = document if isinstance(document, str) else json.dumps(document)
+    Path("work.yaml").write_text(text)
+    words = ["jobspec", "run", "work.yaml", "--state", "state", *RUN, *arguments]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def tasks(*given: dict[str, Any]) -> dict[str, Any]:
+    return {"version": 1, "tasks": list(given)}
+
+
+def note(word: str) -> list[str]:
+    """A command that adds a word to a file."""
+    return ["sh", "-c", 'echo "$0" >>"$1"', word, os.path.abspath("notes")]
+
+
+def notes() -> list[str]:
+    return Path("notes").read_text().split() if Path("notes").exists() else []
+
+
+def test_a_task_begins_when_all_that_it_depends_on_have_succeeded() -> None:
+    run(
+        tasks(
+            {"name": "last", "command": note("last"), "depends_on": ["b", "c"]},
+            {"name": "b", "command": note("b"), "depends_on": ["a"], "replicas": 3},
+            {"name": "c", "command": note("c"), "depends_on": ["a"]},
+            {"name": "a", "command": note("a")},
+        )
+    )
+    assert notes()[0] == "a"
+    assert notes()[-1] == "last"
+    assert sorted(notes()) == ["a", "b", "b", "b", "c", "last"]
+
+
+def test_what_depends_on_a_failure_never_begins_and_the_run_exits_with_1_and_says_which() -> None:
+    result = run(
+        tasks(
+            {"name": "a", "command": "sh -c 'exit 7'"},
+            {"name": "b", "command": note("b"), "depends_on": ["a"]},
+            {"name": "c", "command": note("c"), "depends_on": ["b"]},
+            {"name": "other", "command": note("other")},
+        ),
+        code=1,
+    )
+    assert notes() == ["other"]
+    never = [line for line in result.output.splitlines() if line.strip().startswith("never")]
+    assert [line.split()[1] for line in never] == ["b", "c"]
+
+
+def test_a_task_that_is_lost_among_replicas_keeps_its_dependants_back() -> None:
+    half = ["sh", "-c", 'test "$ENSEMBLE_INDEX" != 1']
+    run(
+        tasks(
+            {"name": "a", "command": half, "replicas": 3},
+            {"name": "b", "command": note("b"), "depends_on": ["a"]},
+        ),
+        code=1,
+    )
+    assert notes() == []
+
+
+def test_groups_are_carried_out_flat_here_and_heeded_as_a_whole() -> None:
+    run(
+        {
+            "version": 1,
+            "tasks": [
+                {"name": "before", "command": note("before")},
+                {"name": "middle", "group": "g", "depends_on": ["before"]},
+                {"name": "after", "command": note("after"), "depends_on": ["middle"]},
+            ],
+            "groups": [{"name": "g", "tasks": [{"command": note("g1")}, {"command": note("g2")}]}],
+        }
+    )
+    assert (notes()[0], sorted(notes()[1:3]), notes()[3]) == ("before", ["g1", "g2"], "after")
+
+
+def test_groups_in_groups_and_groups_that_depend_on_groups() -> None:
+    inner = {"name": "inner", "tasks": [{"command": note("inner")}]}
+    run(
+        {
+            "version": 1,
+            "groups": [
+                {"name": "second", "depends_on": ["first"], "tasks": [{"command": note("second")}]},
+                {
+                    "name": "first",
+                    "groups": [inner],
+                    "tasks": [{"command": note("own"), "depends_on": ["inner"]}],
+                },
+            ],
+        }
+    )
+    assert notes() == ["inner", "own", "second"]
+
+
+def test_one_group_alone_is_run_by_its_name() -> None:
+    document = {"version": 1, "tasks": [{"command": note("x")}],
+                "groups": [{"name": "g", "tasks": [{"command": note("g")}]}]}  # fmt: skip
+    run(document, "--only", "g")
+    assert notes() == ["g"]
+    assert "did you mean 'g'" in run(document, "--only", "gg", code=2).output
+
+
+def test_nothing_that_a_jobspec_says_reaches_a_shell() -> None:
+    nasty = "$(touch owned); `touch owned` {index} '"
+    run(
+        tasks(
+            {"name": "a; touch owned", "command": ["printf", "%s", nasty]},
+            {
+                "name": "b",
+                "command": "#!/bin/sh\nprintf '%s' '{index}'\n",
+                "depends_on": ["a; touch owned"],
+            },
+        )
+    )
+    assert not list(Path().rglob("owned"))
+    outputs = {path.name: path.read_text() for path in Path("state").rglob("*.out")}
+    assert outputs == {"a-touch-owned.0.out": nasty, "b.0.out": "{index}"}
+
+
+# -- the steps of a transform ----------------------------------------------------------------------
+
+
+def transform(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    scripts = [
+        {"name": "one.sh", "content": 'pwd; echo one >>"$OLDPWD/notes"; echo one >here\n'},
+        {"name": "two.sh", "content": "cat here\n"},
+        {"name": "bad.sh", "content": "exit 7\n"},
+    ]
+    slot = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}
+    task = {"name": "t", "scripts": scripts, "transform": list(steps), **more}
+    return {"version": 1, "resources": [slot], "task": task}
+
+
+def output(name: str) -> str:
+    (found,) = Path("state").rglob(f"{name}.out")
+    return found.read_text()
+
+
+def test_scripts_are_written_into_one_folder_and_submitted_one_after_another() -> None:
+    run(
+        transform(
+            {"step": "write", "filename": "one.sh"},
+            {"step": "write", "filename": "two.sh", "executable": True},
+            {"step": "submit", "filename": "one.sh", "wait": True},
+            {"step": "submit", "filename": "two.sh"},
+        )
+    )
+    assert output("t-two-sh.0") == "one\n"
+    (stage,) = Path().glob("jobspec-*")
+    assert sorted(path.name for path in stage.iterdir()) == ["here", "one.sh", "two.sh"]
+    assert (stage / "two.sh").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_failed_step_fails_the_run_and_nothing_follows() -> None:
+    run(
+        transform(
+            {"step": "write", "filename": "bad.sh"},
+            {"step": "write", "filename": "two.sh"},
+            {"step": "submit", "filename": "bad.sh", "wait": True},
+            {"step": "submit", "filename": "two.sh"},
+        ),
+        code=1,
+    )
+    assert not list(Path("state").rglob("t-two-sh*"))
+
+
+def test_the_staging_folder_is_the_one_that_was_set_until_it_is_unset() -> None:
+    run(
+        transform(
+            {"step": "set", "key": "stage", "value": "mine {index}"},
+            {"step": "write", "filename": "one.sh"},
+            {"step": "submit", "filename": "one.sh", "wait": True},
+            {"step": "unset", "key": "stage"},
+            {"step": "write", "filename": "two.sh"},
+            {"step": "batch", "filename": "two.sh"},
+        ),
+        code=1,  # the second folder has no 'here'
+    )
+    assert Path("mine {index}/one.sh").exists()
+    (stage,) = Path().glob("jobspec-*")
+    assert (stage / "two.sh").exists()
+
+
+def test_files_are_copied_into_the_folder() -> None:
+    Path("data.txt").write_text("data\n")
+    run(
+        transform(
+            {"step": "copy", "source": "data.txt", "filename": "here"},
+            {"step": "write", "filename": "two.sh"},
+            {"step": "submit", "filename": "two.sh"},
+        )
+    )
+    assert output("t.0") == "data\n"
+
+
+def test_a_file_that_cannot_be_copied_ends_it_with_1() -> None:
+    result = run(
+        transform(
+            {"step": "copy", "source": "data.txt"},
+            {"step": "write", "filename": "two.sh"},
+            {"step": "submit", "filename": "two.sh"},
+        ),
+        code=1,
+    )
+    assert "cannot put 'data.txt'" in result.output
+
+
+@pytest.mark.parametrize(("ending", "code"), [("", 0), ("; exit 3", 1)])
+def test_a_sign_on_comes_first_its_output_is_kept_nowhere_and_its_failure_ends_it(
+    ending: str, code: int
+) -> None:
+    command = f"sh -c 'echo secret-$((40+2)){ending}'"
+    result = run(
+        transform({"step": "auth", "command": command}, {"step": "submit"}, command=note("ran")),
+        code=code,
+    )
+    assert notes() == ([] if code else ["ran"])
+    assert "secret-42" not in result.output
+    kept = [path for path in Path("state").rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"secret-42" in path.read_bytes() for path in kept)
+
+
+def test_steps_can_be_left_out() -> None:
+    run(
+        transform(
+            {"step": "auth", "command": "false"}, {"step": "submit"}, command=note("ran")
+        ),
+        "--skip", "auth",
+    )  # fmt: skip
+    assert notes() == ["ran"]
+
+
+# -- beside the controller, as an ensemble file ----------------------------------------------------
+
+
+def test_an_ensemble_file_of_it_runs_local_tasks_beside_the_controller() -> None:
+    document = tasks(
+        {"name": "a", "command": note("a"), "local": True},
+        {"name": "b", "command": note("b"), "depends_on": ["a", "j"]},
+        {"name": "j", "command": note("j")},
+        {
+            "name": "c",
+            "command": ["sh", "-c", "echo 'said {index}'; echo c >>notes"],
+            "local": True,
+            "depends_on": ["b"],
+        },
+        {"name": "d", "command": note("d"), "depends_on": ["c"]},
+    )
+    Path("work.yaml").write_text(json.dumps(document))
+    made = CliRunner().invoke(
+        main, ["jobspec", "convert", "work.yaml", "--to", "ensemble", "-o", "."]
+    )
+    assert made.exit_code == 0, made.output
+    result = CliRunner().invoke(main, ["run", "work.yaml", "--state", "state", *RUN])
+    assert result.exit_code == 0, result.output
+    assert sorted(notes()[:2]) == ["a", "j"]
+    assert notes()[2:] == ["b", "c", "d"]
+    assert "c: said {index}" in result.output
+
+
+def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
+    document = tasks(
+        {"name": "a", "command": ["sh", "-c", "echo why >&2; exit 5"], "local": True},
+        {"name": "b", "command": note("b"), "depends_on": ["a"]},
+    )
+    Path("work.yaml").write_text(json.dumps(document))
+    CliRunner().invoke(main, ["jobspec", "convert", "work.yaml", "--to", "ensemble", "-o", "."])
+    result = CliRunner().invoke(main, ["run", "work.yaml", "--state", "state", *RUN])
+    assert result.exit_code == 1
+    assert "'a' ended with exit code 5: why" in result.output
+    assert notes() == []
+
+
+# -- many, and killed ------------------------------------------------------------------------------
+
+
+def many(count: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Tasks with random dependencies, and these."""
+    chance = random.Random(7)
+    before = {
+        f"t{n}": [f"t{m}" for m in chance.sample(range(n), min(n, chance.randrange(4)))]
+        for n in range(count)
+    }
+    given = [
+        {"name": name, "command": note(name), "depends_on": waits} for name, waits in before.items()
+    ]
+    chance.shuffle(given)
+    return tasks(*given), before
+
+
+def heeded(before: dict[str, list[str]]) -> None:
+    """Each task was run once, after all that it depends on."""
+    ran = notes()
+    assert sorted(ran) == sorted(before)
+    place = {name: number for number, name in enumerate(ran)}
+    assert all(place[wait] < place[name] for name, waits in before.items() for wait in waits)
+
+
+def test_two_hundred_tasks_end_in_an_order_that_heeds_their_dependencies() -> None:
+    document, before = many(200)
+    run(document, "-q")
+    heeded(before)
+
+
+def test_a_run_that_is_killed_goes_on_and_does_nothing_twice() -> None:
+    document, before = many(60)
+    Path("work.yaml").write_text(json.dumps(document))
+    words = ["jobspec", "run", "work.yaml", "--state", "state", "--tag", "one", "--or-resume", *RUN]
+    code = "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])"
+    program = [sys.executable, "-c", code]
+    process = subprocess.Popen([*program, *words], stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(notes()) > 10 or process.poll() is not None)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    heeded(before)
