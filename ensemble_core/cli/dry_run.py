@@ -1,10 +1,12 @@
-"""``ensemble run --dry-run``: what would be submitted at the start, and what the queue would be
-handed for the first jobs. Nothing is submitted, opened or kept.
+"""``ensemble run --dry-run``: what would be submitted at the start, what the queue would be
+handed for it, and the jobs and core-hours if every group ran once. Nothing is submitted or kept.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ensemble_core.cli.executor_choice import ExecutorChoice
@@ -21,28 +23,55 @@ __all__ = ["dry_run"]
 _SHOWN = 3
 
 
-def dry_run(ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool) -> int:
-    """Show it; the exit code."""
+def dry_run(
+    ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool, every: bool = False
+) -> int:
+    """Show it; the exit code. ``every`` shows each job of the start, not the first of a group."""
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Submit
     from ensemble_core.model.events import Started
 
     engine = Engine(ensemble, shared=choice.record.shared)
     decisions = engine.handle(Started(time.time(), {}))
+    jobs = [job for each in decisions if isinstance(each, Submit) for job in each.jobs]
+    counts = Counter(job.group for job in jobs)
     first: dict[str, Job] = {}
-    counts: dict[str, int] = {}
-    for decision in decisions:
-        for job in decision.jobs if isinstance(decision, Submit) else ():
-            first.setdefault(job.group, job)
-            counts[job.group] = counts.get(job.group, 0) + 1
+    for job in jobs:
+        first.setdefault(job.group, job)
     if not as_json:
         print_line(printable(str(choice)))
         each = ", ".join(f"{count} of {group}" for group, count in counts.items())
-        jobs = count_of(sum(counts.values()), "job")
-        print_line(f"dry run: at the start {jobs} would be submitted{f' ({each})' if each else ''}")
-    for job in list(first.values())[:_SHOWN]:
+        said = count_of(len(jobs), "job")
+        print_line(f"dry run: at the start {said} would be submitted{f' ({each})' if each else ''}")
+    for job in jobs if every else list(first.values())[:_SHOWN]:
         _show(job, choice, as_json)
+    _show_all_groups(ensemble, as_json)
     return 0
+
+
+def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
+    """Jobs and core-hours if every group ran once: at most, where jobs have a time limit."""
+    groups = ensemble.groups.values()
+    parts = [part for group in groups for part in (group, *group.more)]
+    known = [part for part in parts if part.duration]
+    sizes = [part.own_size * (part.tasks or part.nodes) * part.cores_per_task for part in known]
+    seconds = [size * part.duration for size, part in zip(sizes, known, strict=True)]
+    hours = math.fsum(seconds) / 3600
+    unlimited = list(dict.fromkeys(part.name for part in parts if not part.duration))
+    asked = [group.name for group in groups if group.missing]
+    total = sum(group.size for group in groups)
+    if as_json:
+        about = {"jobs": total, "core_hours": hours, "without_limit": unlimited, "asked": asked}
+        print_line(to_json({"type": "every-group-once", **about}))
+        return
+    said = f"if every group ran once: {count_of(total, 'job')}"
+    if known:
+        said += f", at most {hours:.3g} core-hours by their time limits"
+    if unlimited:
+        said += f"; no time limit ('duration') has {', '.join(unlimited)}"
+    if asked:
+        said += f"; rules say how many of {', '.join(asked)}"
+    print_line(printable(said))
 
 
 def _show(job: Job, choice: ExecutorChoice, as_json: bool) -> None:

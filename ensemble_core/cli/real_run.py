@@ -82,7 +82,7 @@ def run_text(
         from ensemble_core.cli.dry_run import dry_run as show
 
         begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
-        return show(begun, choice, as_json=display.as_json)
+        return show(begun, choice, as_json=display.as_json, every=display.debug)
     chosen = dict(choice.options)
     if choice.record.members:
         # An empty name where a group names none.

@@ -45,9 +45,30 @@ def test_the_first_job_is_shown_and_nothing_is_submitted_or_kept(study: Path) ->
 def test_as_json_it_is_a_line_for_each_job(study: Path) -> None:
     words = ["--dry-run", "--json", "--executor", "local", "--tag", "t", str(study)]
     done = CliRunner().invoke(run, words, standalone_mode=False)
-    (told,) = [json.loads(line) for line in done.output.splitlines()]
+    told, every = [json.loads(line) for line in done.output.splitlines()]
+    assert every == {
+        "type": "every-group-once", "jobs": 2, "core_hours": 0, "without_limit": ["sim"], "asked": [],
+    }  # fmt: skip
     assert told["job"] == "sim.0"
     assert told["media_type"] == "text/x-shellscript"
+
+
+def test_jobs_and_core_hours_are_those_of_every_group_once(study: Path) -> None:
+    more = """  - {name: long, command: x, count: 3, tasks: 4, cores_per_task: 2, duration: 90m}
+  - {name: short, command: y, duration: 30m}
+"""
+    study.write_text(STUDY.replace("rules:", more + "rules:"))
+    words = ["--dry-run", "--executor", "local", str(study)]
+    done = CliRunner().invoke(run, words, standalone_mode=False)
+    said = "if every group ran once: 6 jobs, at most 36.5 core-hours by their time limits"
+    assert f"{said}; no time limit ('duration') has sim" in done.output
+
+
+def test_with_debug_every_job_of_the_start_is_shown(study: Path) -> None:
+    words = ["--dry-run", "--debug", "--executor", "local", str(study)]
+    done = CliRunner().invoke(run, words, standalone_mode=False)
+    assert "sim --size 1" in done.output
+    assert "sim --size 2" in done.output
 
 
 def test_what_is_rendered_follows_from_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:

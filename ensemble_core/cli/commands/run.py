@@ -51,7 +51,7 @@ __all__ = ["run"]
     "--dry-run",
     is_flag=True,
     help="Show what would be submitted at the start, and what the queue would be handed for the "
-    "first jobs; submit nothing.",
+    "first jobs (--debug: for each); submit nothing.",
 )
 @click.option(
     "--tag", metavar="TAG", help="The run's name.  [default: the ensemble's, with the time]"
