@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.cli.text_style import format_duration, format_times
@@ -32,10 +32,10 @@ class Span:
     def __post_init__(self) -> None:
         self.last, self.lowest, self.highest = self.first, self.verdict.value, self.verdict.value
 
-    def take(self, later: Span) -> None:
-        """Add one verdict."""
-        self.verdict, self.last, self.count = later.verdict, later.first, self.count + 1
-        value = later.verdict.value
+    def take(self, verdict: Verdict, seq: int) -> None:
+        """Add one verdict, of the event with this number."""
+        self.verdict, self.last, self.count = verdict, seq, self.count + 1
+        value = verdict.value
         if value is not None:
             self.lowest = value if self.lowest is None else min(self.lowest, value)
             self.highest = value if self.highest is None else max(self.highest, value)
@@ -78,14 +78,14 @@ class Story:
     switched: tuple[int, str] | None = None
     ended: tuple[int, str] | None = None
 
-    def take(self, span: Span) -> None:
-        """Add one verdict."""
-        self.latest = span.verdict
-        total = self.totals.get(span.verdict.kind)
+    def take(self, verdict: Verdict, seq: int, time: float) -> None:
+        """Add one verdict, of the event with this number and time."""
+        self.latest = verdict
+        total = self.totals.get(verdict.kind)
         if total is None:
-            self.totals[span.verdict.kind] = replace(span)
+            self.totals[verdict.kind] = Span(verdict, seq, time, "")
         else:
-            total.take(span)
+            total.take(verdict, seq)
 
 
 def describe_condition(rule: BoundRule) -> str:

@@ -32,21 +32,27 @@ ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
 class Verdict(NamedTuple):
     """Outcome of one time that the rule was considered.
 
-    ``value`` is its metric's value, ``saw`` what else its condition saw, ``note`` what more there
-    is to say, ``until`` when a backoff ends (seconds since the epoch), ``skips`` how many further
-    matches it skips, ``fired`` how often the rule, or its instance, had fired by then. ``job`` is
-    the event's, ``parameters`` are the slice's or the job's.
+    ``value`` is its metric's value, ``seen`` what else its condition saw, by name (``saw`` in
+    words), ``note`` what more there is to say, ``until`` when a backoff ends (seconds since the
+    epoch), ``skips`` how many further matches it skips, ``fired`` how often the rule, or its
+    instance, had fired by then. ``job`` is the event's, ``parameters`` are the slice's or the
+    job's.
     """
 
     kind: Kind
     value: float | None = None
-    saw: str = ""
+    seen: Mapping[str, object] = NOTHING
     note: str = ""
     until: float | None = None
     skips: int = 0
     fired: int = 0
     job: str = ""
     parameters: Mapping[str, object] = NOTHING
+
+    @property
+    def saw(self) -> str:
+        """What its condition saw: ``energy=3, mean.energy has no value``."""
+        return ", ".join(_spelled(self.seen.items()))
 
 
 def event_words(event: Event) -> str:
@@ -60,21 +66,6 @@ def event_words(event: Event) -> str:
     job = getattr(event, "job", None)
     name = getattr(event, "name", event.type)
     return f"{name} of {job}" if job else str(name)
-
-
-class _Occasion(NamedTuple):
-    names: tuple[str, ...]
-    group: str | None
-    stranger: bool
-
-    def concerns(self, state: RuleState) -> bool:
-        """True if it would wake this rule."""
-        trigger = state.rule.trigger
-        return (
-            (state.rule.queue_scope or not self.stranger)
-            and trigger.group in (None, self.group)
-            and not set(trigger.wakes).isdisjoint(self.names)
-        )
 
 
 class RuleTracer:
@@ -93,7 +84,7 @@ class RuleTracer:
         #: Of the event at hand: verdicts, occasions, and the value to which the rule's metric was
         #: updated, with the number of verdicts by then.
         self._said: list[Verdict] = []
-        self._made: list[_Occasion] = []
+        self._made: list[tuple[Sequence[str], str | None, bool]] = []
         self._update: tuple[float | None, int] | None = None
         self._wait_for_event()
         engine.observe(self)
@@ -107,7 +98,9 @@ class RuleTracer:
     # -- reports of the rule evaluation ----------------------------------------------------------
 
     def occurred(self, names: Sequence[str], group: str | None, *, stranger: bool) -> None:
-        self._made.append(_Occasion(tuple(names), group, stranger))
+        for name in names:
+            self.happened[name, group] += 1
+        self._made.append((names, group, stranger))
 
     def updated(self, watch: Watch) -> None:
         state = self.state.rules.states.get(self.traced)
@@ -131,28 +124,30 @@ class RuleTracer:
         one: RuleState | Instance = state
         if scope is not None and state.rule.each is not None:
             one = (scope.instances or {}).get(state.key, state)
-        more: dict[str, Any] = {"fired": one.fired}
+        job, parameters = "", NOTHING
         if record is not None:
-            more |= {"job": record.job.id, "parameters": record.job.parameters}
+            job, parameters = record.job.id, record.job.parameters
         if isinstance(scope, Slice):
-            more["parameters"] = scope.parameters
+            parameters = scope.parameters
+        note, until, skips = "", None, 0
         if verdict == "cut":
-            more["note"] = self._last_error()
+            note = self._last_error()
         elif verdict == "backoff":
-            waits = self.state.now < one.not_before
-            more |= {"skips": one.skip, "until": one.not_before if waits else None}
-        self._say(verdict, state, state.value, self._saw(state, known), **more)
+            skips, until = one.skip, one.not_before
+            if self.state.now >= until:
+                until = None
+        seen = self._seen(state, verdict, known)
+        self._said.append(
+            Verdict(verdict, state.value, seen, note, until, skips, one.fired, job, parameters)
+        )
 
     def handled(self, event: Event) -> None:
         self._conclude_update()
-        for occasion in self._made:
-            for name in occasion.names:
-                self.happened[name, occasion.group] += 1
         state, ended = self._rule, self.state.ended is not None
         if state is not None and not self._said and (self._asleep or ended):
             after = self._metric()
             moved = self._asleep and after != self._before
-            if moved or any(occasion.concerns(state) for occasion in self._made):
+            if moved or any(_concerns(state, *occasion) for occasion in self._made):
                 self._say("ended" if ended else state.asleep, state, after)
         self.verdicts, self._said = self._said, []
         self._made.clear()
@@ -178,14 +173,20 @@ class RuleTracer:
         else:
             self._say("condition", state, value)
 
-    def _saw(self, state: RuleState, known: Mapping[str, Any] | None) -> str:
+    def _seen(
+        self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
+    ) -> Mapping[str, object]:
         """Names that the rule's condition speaks of, with the values they had."""
         condition = state.rule.condition
         if condition is None or condition.comparison is not None or known is None:
-            return ""
-        seen = self.state.spoken_of(condition, known)
-        seen.pop("value", None)
-        return ", ".join(_spelled(seen.items()))
+            return NOTHING
+        # Of a condition that is false, the evaluation has just asked the same.
+        seen = state.seen if verdict == "condition" else None
+        if seen is None:
+            seen = self.state.spoken_of(condition, known)
+        if "value" in seen:
+            seen = {name: value for name, value in seen.items() if name != "value"}
+        return seen
 
     def _metric(self) -> float | None:
         path = None if self._rule is None else self._rule.rule.trigger.metric
@@ -195,10 +196,18 @@ class RuleTracer:
         errors = [d.message for d in self.state.out if isinstance(d, Log) and d.level == "error"]
         return errors[-1] if errors else ""
 
-    def _say(
-        self, kind: Kind, state: RuleState, value: float | None = None, saw: str = "", **more: Any
-    ) -> None:
-        self._said.append(Verdict(kind, value, saw, **{"fired": state.fired, **more}))
+    def _say(self, kind: Kind, state: RuleState, value: float | None = None) -> None:
+        self._said.append(Verdict(kind, value, fired=state.fired))
+
+
+def _concerns(state: RuleState, names: Sequence[str], group: str | None, stranger: bool) -> bool:
+    """True if such an occasion would wake this rule."""
+    trigger = state.rule.trigger
+    return (
+        (state.rule.queue_scope or not stranger)
+        and trigger.group in (None, group)
+        and not set(trigger.wakes).isdisjoint(names)
+    )
 
 
 def _spelled(seen: Iterable[tuple[str, object]]) -> Iterable[str]:

@@ -29,7 +29,7 @@ from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_w
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.decisions import DisableRule, EnableRule
-from ensemble_core.model.events import Requested
+from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.rules import BoundRule
 
 __all__ = ["why"]
@@ -194,7 +194,7 @@ class _Answer:
                 for verdict in story.tracer.verdicts:
                     if self._about is not None and not self._about.concerns(verdict):
                         continue
-                    self._take(Span(verdict, row.seq, event.timestamp, event_words(event)))
+                    self._take(verdict, row.seq, event)
                 for decision in decisions:
                     if isinstance(decision, (DisableRule, EnableRule)) and (
                         self.rule in decision.rules
@@ -212,13 +212,13 @@ class _Answer:
         known = state.rules.states.get(self.rule, known)
         return None if known is None else known.rule
 
-    def _take(self, span: Span) -> None:
-        self._story.take(span)
+    def _take(self, verdict: Verdict, seq: int, event: Event) -> None:
+        self._story.take(verdict, seq, event.timestamp)
         last = self._spans[-1] if self._spans and not self._everything else None
-        if last is not None and last.verdict.kind == span.verdict.kind != "fired":
-            last.take(span)
+        if last is not None and last.verdict.kind == verdict.kind != "fired":
+            last.take(verdict, seq)
             return
-        self._spans.append(span)
+        self._spans.append(Span(verdict, seq, event.timestamp, event_words(event)))
         if not self._everything and len(self._spans) > 2 * _REMEMBERED:
             del self._spans[_REMEMBERED]
             self._omitted += 1
