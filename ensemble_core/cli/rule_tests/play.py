@@ -175,13 +175,13 @@ class _Traced(_Told):
             return
         place = len(self.happened)
         for verdict in self.story.tracer.verdicts:
-            span = Span(verdict, place, self._last.timestamp, event_words(self._last))
-            self.story.take(span)
+            self.story.take(verdict, place, self._last.timestamp)
             last = self.spans[-1] if self.spans else None
             if last is not None and last.verdict.kind == verdict.kind != "fired":
-                last.take(span)
+                last.take(verdict, place)
             else:
-                self.spans.append(span)
+                words = event_words(self._last)
+                self.spans.append(Span(verdict, place, self._last.timestamp, words))
         ended = self.engine.state.ended
         if ended is not None and self.story.ended is None:
             self.story.ended = (place, ended.reason)
