@@ -51,11 +51,13 @@ class Done:
 
 @dataclass
 class Ran:
-    """A run of a study: its exit code, its events and decisions, what it wrote to stderr."""
+    """A run of a study: its exit code, its events and decisions, what it wrote to stderr, and the
+    folder it was started in."""
 
     code: int
     lines: list[dict[str, Any]]
     errors: str
+    folder: Path
     killed: list[str] = field(default_factory=list)
     replay: str = ""
 
@@ -341,6 +343,7 @@ def play(
         process.returncode,
         [json.loads(line) for line in found.splitlines()],
         (folder / "errors").read_text(),
+        folder / "here",
         killed,
         replay.stdout[-2000:] + replay.stderr if replay.returncode else "",
     )

@@ -17,12 +17,12 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("branches", "parameters")
+FOLDERS = ("ams", "branches", "parameters")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
 
 
 #: Those that learn.
-LEARNING = ("parameters/optimise",)
+LEARNING = ("ams", "parameters/optimise")
 needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
     reason="no scikit-learn: pip install scikit-learn to test this example",
@@ -54,6 +54,15 @@ def test_a_use_case_has_the_figures_of_its_page_and_so_it_has_when_it_is_killed_
     assert killed["killed"]
 
 
+@pytest.mark.checkout
+@needs_sklearn
+@pytest.mark.timeout(900)
+def test_a_surrogate_that_may_be_less_sure_needs_less_physics(tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "ams/unsure"]
+    (found,) = read_rounds(words)
+    assert found["good"], found
+
+
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_a_use_case_is_valid_without_a_warning(file: Path) -> None:
     command = [sys.executable, "-m", "ensemble_core.cli", "validate", str(file)]
@@ -76,16 +85,31 @@ def test_a_use_case_has_a_page_with_its_figures_and_what_to_change(folder: str) 
     assert f"({folder}/README.md)" in (EXAMPLES / "README.md").read_text()
 
 
-def test_without_scikit_learn_a_function_that_learns_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "sklearn.py").write_text("raise ImportError(\"No module named 'sklearn'\")\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "ensemble_core.cli", "run", EXAMPLES / "parameters/optimise.yaml"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+def without_sklearn(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    (folder / "sklearn.py").write_text("raise ImportError(\"No module named 'sklearn'\")\n")
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_without_scikit_learn_a_function_that_learns_says_what_to_install(tmp_path: Path) -> None:
+    file = EXAMPLES / "parameters/optimise.yaml"
+    done = without_sklearn(tmp_path, "-m", "ensemble_core.cli", "run", file)
     assert done.returncode == 2
     assert "needs: pip install scikit-learn" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("program", ["ams/train.py"])
+def test_without_scikit_learn_a_program_that_learns_says_what_to_install(
+    program: str, tmp_path: Path
+) -> None:
+    done = without_sklearn(tmp_path, EXAMPLES / program)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("needs: pip install scikit-learn")
+    assert "Traceback" not in done.stderr

@@ -7,10 +7,11 @@ A program as ``studies.py`` is, which it is built on, for the tests beside it an
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from math import isclose
+from math import isclose, sin
 
 from studies import Ran, Study, main, near
 
@@ -71,7 +72,36 @@ def optimise(ran: Ran, short: bool) -> None:
     near(best["x"], 0.7572, 0.02 * 0.7572)
 
 
+def ams(ran: Ran, short: bool) -> None:
+    physics, trained = ran.of("physics"), ran.of("train")
+    assert (len(physics), len(trained)) == (11, 3)
+    asked = Counter(job["x"] for job in physics)
+    assert set(asked.values()) == {1}, "the same is never computed twice"
+    (good,) = [job for job in trained if job.rows[0]["worst_std"] <= 0.05]
+    assert good["rows"] == 11
+    assert good["error"] < 0.05
+    later = [job for job in ran.of("ask") if job["std"] < 0.05]
+    assert len(later) == 11, "the surrogate answers alone"
+    for job in later:
+        near(job["y"], job["x"] * sin(job["x"]), 0.05)
+    kept = [json.loads(file.read_text()) for file in ran.folder.glob("runs/*/data/*.json")]
+    assert Counter((row["x"], row["y"]) for row in kept) == Counter(
+        (job["x"], job["y"]) for job in physics
+    )
+
+
+def ams_unsure(ran: Ran, short: bool) -> None:
+    """With a threshold of 0.2 in place of 0.05."""
+    physics, trained = ran.of("physics"), ran.of("train")
+    assert (len(physics), len(trained)) == (9, 2)
+    assert 0.05 < max(job["error"] for job in trained[-1:]) < 0.2
+
+
+#: What ``ams`` calls unsure.
+UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.parameters.sure=0.2"]
 USE_CASES: Mapping[str, Study] = {
+    "ams": Study(ams, file="ams/ensemble.yaml", kills=1),
+    "ams/unsure": Study(ams_unsure, file="ams/ensemble.yaml", options=UNSURE, kills=1),
     "branches": Study(branches, file="branches/ensemble.yaml", kills=1),
     "parameters/bisect": Study(bisect, file="parameters/bisect.yaml", kills=1),
     "parameters/function": Study(function, file="parameters/function.yaml", kills=1),
