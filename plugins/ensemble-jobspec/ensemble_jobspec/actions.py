@@ -7,9 +7,6 @@ failure is an error of the run, whose exit code is then 1, and what waits for it
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +38,9 @@ def _then(options: Mapping[str, Any]) -> list[Action]:
 
 
 def _local(context: CallContext) -> list[Action]:
+    import subprocess
+    import tempfile
+
     options = context.options
     folder = placed(options.get("workdir", "{cwd}"), context)
     secret = bool(options.get("secret", False))
@@ -86,6 +86,8 @@ def _as_shell(code: int) -> int:
 
 
 def _files(context: CallContext) -> list[Action]:
+    import shutil
+
     options = context.options
     folder = Path(placed(options["folder"], context))
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ensemble_core import EnsembleError, FileErrors, UsageError
+from ensemble_core import EnsembleError, FileErrors, UsageError, shared_storage
 from ensemble_core.cli.toolkit import (
     Display,
     Registry,
@@ -168,6 +168,13 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--only", metavar="GROUP", help="Run this group alone; of one in another, OUTER/INNER."
 )
+@click.option(
+    "--subsystem-dir",
+    "subsystems",
+    metavar="DIR",
+    type=click.Path(),
+    help="Check first that graphs of subsystems in DIR meet what tasks require.",
+)
 @set_option
 @plugin_option
 @display_options
@@ -188,6 +195,7 @@ def run(
     how: Mapping[str, Any],
     only: str | None,
     overrides: tuple[str, ...],
+    subsystems: str | None,
     plugins: tuple[str, ...],
     display: Display,
     folder: str | None,
@@ -220,6 +228,11 @@ def run(
             return code
     registry = load_plugins(plugins)
     name = executor or transform
+    if transform is not None and transform not in registry.executors:
+        from ensemble_jobspec.upstream import is_there, run_upstream
+
+        if is_there(transform):
+            return run_upstream(transform, file)
     choice = choose_executor(registry, name)
     choice = replace(choice, options=dict(read_options(choice.record, options, {})))
     workload = _read(file, how["form"])
@@ -227,7 +240,13 @@ def run(
         _options(how, registry, choice.record.name, file),
         only=tuple(only.split("/")) if only else (),
         program=(_program(),),
+        state=os.path.abspath(state) if state else "",
+        shared=choice.record.name not in ("flux", "slurm")
+        or shared_storage(os.getcwd()) is not None,
+        contents=read_file,
     )
+    if subsystems is not None:
+        _check_subsystems(workload, subsystems)
     converted = _converted(workload, wanted)
     return run_text(
         _as_yaml(converted),
@@ -295,6 +314,81 @@ def convert(
         path.write_text(made.text if made.text.endswith("\n") else f"{made.text}\n", "utf-8")
         print_line(str(path))
     return 0
+
+
+@jobspec.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@form_option
+@click.option(
+    "--subsystem-dir",
+    "folder",
+    metavar="DIR",
+    type=click.Path(),
+    default=os.path.expanduser("~/.compspec/subsystems"),
+    show_default="~/.compspec/subsystems",
+    help="Graphs of subsystems: one JSON file (JGF) each.",
+)
+@click.option("--require-all", is_flag=True, help="Every requirement, not only what tasks ask for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json: bool) -> int:
+    """Check what a jobspec requires against graphs of subsystems.
+
+    The exit code is 0 if all is met, 1 if something is not, 2 for a wrong file.
+    """
+    from ensemble_jobspec.subsystems import satisfied
+
+    met, lines = satisfied(_read(file, form), Path(folder), require_all=require_all)
+    if as_json:
+        print_line(to_json({"type": "satisfy", "satisfied": met, "requirements": lines}))
+    else:
+        for name, why in lines.items():
+            print_line(f"{name}: {why}")
+        print_line("satisfied" if met else "not satisfied")
+    return 0 if met else 1
+
+
+@jobspec.command()
+@click.argument("folder", metavar="FOLDER", type=click.Path())
+@executor_option
+@key_value_option("An option of the executor.")
+@click.option("--jobs", default=4, metavar="N", show_default=True, help="Runs at a time.")
+@click.option("--every", default=2.0, metavar="SECONDS", show_default=True, help="Between looks.")
+@click.option("--once", is_flag=True, help="End when all that is there is done, for cron.")
+@state_option
+def serve(
+    folder: str,
+    executor: str | None,
+    options: tuple[str, ...],
+    jobs: int,
+    every: float,
+    once: bool,
+    state: str | None,
+) -> int:
+    """Run the jobspecs that are moved into FOLDER/new, each once.
+
+    Each is validated and run, and moved to FOLDER/done or FOLDER/failed, beside it a text that says
+    how it went. What was under way when this was killed is gone on with. A file whose name ends
+    with .part, or that still grows, is being written.
+    """
+    from ensemble_jobspec.serving import Server
+
+    words = ["--executor", executor] if executor else []
+    words += [word for option in options for word in ("-o", option)]
+    words += ["--state", os.path.abspath(state)] if state else []
+    return Server(Path(folder), words, at_once=jobs, every=every).serve(once=once)
+
+
+def _check_subsystems(workload: Workload, folder: str) -> None:
+    from ensemble_jobspec.subsystems import satisfied
+
+    met, lines = satisfied(workload, Path(folder))
+    if not met:
+        raise UsageError(
+            "what the jobspec requires is not met here",
+            cause="; ".join(f"{name}: {why}" for name, why in lines.items()),
+            hint="'ensemble jobspec satisfy' shows it; run without --subsystem-dir to go on anyway",
+            code="not-met",
+        )
 
 
 def _read(file: str, form: str | None) -> Workload:

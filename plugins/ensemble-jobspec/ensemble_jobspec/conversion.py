@@ -7,7 +7,7 @@ it. So a task whose dependency fails is never begun, and the summary names the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,11 @@ _NESTING = ("flux", "slurm")
 #: Executors whose jobs run where the controller does.
 _HERE = ("local",)
 _STAGE = "{cwd}/jobspec-{run}"
+#: Copies files from a job's first node to the others, and starts the job.
+_CAST = (
+    'n=$1; shift; while [ "$n" -gt 0 ]; do sbcast --force "$1" "$1" || exit 1; shift; '
+    'n=$((n - 1)); done; exec "$@"'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +40,9 @@ class Options:
     ``executor`` is whose job groups they will be, ``executors`` those whose options may be written
     (installed ones). ``site`` says by requirement and executor what meets it; with ``strict`` one
     that is not there is an error. ``gauges`` are the executor's, by which alternatives are chosen.
-    ``program`` is the command ``ensemble`` as jobs are to call it, and ``file`` the jobspec for
-    it.
+    ``shared`` says whether all nodes see the staging folder where no step says it, ``contents``
+    reads files that are staged. ``program``, ``file`` and ``state`` are the command ``ensemble``,
+    the jobspec and the folder of runs as a batch's job is to know them.
     """
 
     executor: str | None = None
@@ -48,13 +54,15 @@ class Options:
     only: tuple[str, ...] = ()
     skip: frozenset[str] = frozenset()
     stage: str = _STAGE
-    shared: bool | None = None
+    shared: bool = True
     site: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
     strict: bool = False
     gauges: Mapping[str, float] | None = None
     parameters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     program: tuple[str, ...] = ("ensemble",)
     file: str = ""
+    state: str = ""
+    contents: Callable[[str], str] | None = None
 
     @property
     def mode(self) -> Mode:
@@ -149,7 +157,7 @@ class _Conversion:
         if unit.kind in ("job", "batch") or (unit.kind == "local" and self._is_job(unit)):
             return f"count.{unit.name}.success", unit.count
         if unit.kind == "end":
-            return f"count.rule.{unit.name if unit.after else self._first}", 1
+            return f"count.rule.{unit.name}", 1
         return f"count.rule.{self._done_ids[unit.name]}", 1
 
     def _wait(
@@ -266,15 +274,62 @@ class _Conversion:
                 command = ("/bin/bash", file)
         job = self._group(unit, shape, required, task.attributes)
         job["command"] = [self._text(word) for word in command]
+        shared = self._options.shared if unit.shared is None else unit.shared
+        if unit.staged and not shared:
+            self._stage_files(unit, shape, job)
         if workdir:
             # A staging folder of our own has placeholders, a user's is taken as it stands.
             own = bool(unit.steps) and unit.stage is None
             job["workdir"] = workdir if own else self._text(workdir)
         if unit.count > 1:
             job["count"] = unit.count
+        self._parameters(job)
         for step in unit.steps:
             if step.options.get("watch"):
                 self._watched.append(unit.name)
+
+    def _stage_files(self, unit: Unit, shape: Shape, job: dict[str, Any]) -> None:
+        """Have the queue bring files to the job's nodes, which do not see the staging folder."""
+        executor = self._options.executor
+        if executor == "flux":
+            files = {name: self._content(unit, name) for name in unit.staged}
+            flux = job.setdefault("options", {}).setdefault("flux", {})
+            flux.setdefault("attributes", {})["system.files"] = {
+                name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
+                for name, text in files.items()
+            }
+            # Where Flux's shell puts them, on each node; doubled, as these braces are its own.
+            job["command"] = [
+                "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
+            ]
+        elif executor == "slurm" and shape.nodes > 1:
+            slurm = job.setdefault("options", {}).setdefault("slurm", {})
+            slurm["launch"] = "none"
+            job["command"] = [
+                "sh", "-c", _CAST, "sbcast", str(len(unit.staged)), *unit.staged, "srun",
+                "--input=none", f"--cpus-per-task={shape.cores}", *job["command"],
+            ]  # fmt: skip
+
+    def _content(self, unit: Unit, name: str) -> str:
+        """What is in a file that is staged."""
+        for script in unit.task.scripts if unit.task is not None else ():
+            if script.name == name:
+                return script.text
+        if self._options.contents is None:
+            return ""
+        return self._options.contents(name)
+
+    def _parameters(self, job: dict[str, Any]) -> None:
+        """Give a job group the parameters that it speaks of."""
+        texts = [*job["command"], job.get("workdir", ""), *job.get("environment", {}).values()]
+        given = self._options.parameters
+        used = {
+            name: value
+            for name, value in given.items()
+            if any(f"{{{name}}}" in text or f"{{{name}:" in text for text in texts)
+        }
+        if used:
+            job["parameters"] = used
 
     def _batch(self, unit: Unit) -> None:
         group = unit.group
@@ -292,6 +347,7 @@ class _Conversion:
         file = self._options.file or self._workload.file
         inner = [*self._options.program, "jobspec", "run", file, "--only", "/".join(unit.path)]
         inner += ["--tag", "{run}-{id}", "--or-resume", "--no-progress"]
+        inner += ["--state", self._options.state] if self._options.state else []
         job = self._group(unit, shape, required, group.attributes)
         if executor == "flux":
             # A batch as `flux batch` makes it: one broker on each node, the command at the first.
@@ -330,8 +386,6 @@ class _Conversion:
         job.update({name: value for name, value, usual in fields if value != usual})
         if attributes.environment:
             job["environment"] = {k: self._text(v) for k, v in attributes.environment.items()}
-        if self._options.parameters:
-            job["parameters"] = dict(self._options.parameters)
         if attributes.watch:
             self._watched.append(unit.name)
         options: dict[str, dict[str, Any]] = {}

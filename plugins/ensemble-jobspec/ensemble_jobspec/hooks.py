@@ -1,12 +1,12 @@
-"""Hooks of the plugin: the actions of converted jobspecs."""
+"""Hooks of the plugin: the actions of converted jobspecs, and the source ``jobspec``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ensemble_core import ActionPlugin, hookimpl
+from ensemble_core import ActionPlugin, SourcePlugin, hookimpl
 
-__all__ = ["ensemble_actions"]
+__all__ = ["ensemble_actions", "ensemble_sources"]
 
 
 @hookimpl
@@ -15,3 +15,11 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
     from ensemble_jobspec.actions import FILES, LOCAL
 
     return [LOCAL, FILES]
+
+
+@hookimpl
+def ensemble_sources() -> Iterable[SourcePlugin]:
+    """The source ``jobspec``."""
+    from ensemble_jobspec.source import SOURCE
+
+    return [SOURCE]

@@ -103,6 +103,12 @@ class _Planner:
         self._names: set[str] = set()
         self._groups: dict[str, tuple[Group, tuple[str, ...]]] = {}
         self._note(workload.groups, ())
+        #: Tasks that run nothing, and have files staged for others.
+        self._only_files = {
+            task.name: task
+            for task in workload.every_task()
+            if task.steps and not task.command and task.script is None
+        }
         self._stands_for = {
             task.group.text for task in workload.every_task() if task.group is not None
         }
@@ -165,15 +171,27 @@ class _Planner:
             return self._batch(group, at, member.name, prefix, after, member.replicas)
         if any(step.name in ("submit", "batch") for step in member.steps):
             return self._steps(member, prefix, after)
-        staged = tuple(
-            step.options["filename"] for step in member.steps if step.name not in self._skip
-        )
+        staged = self._staged(member)
         if not member.command and member.script is None:
-            return self._add(Unit(self._name(prefix, member.name), "end", member, after=after))
+            return after  # files for what depends on it
+        staged += tuple(
+            file
+            for wait in member.depends_on
+            for file in self._staged(self._only_files.get(wait.text))
+        )
         kind: Literal["local", "job"] = "local" if member.local else "job"
         name = self._name(prefix, member.name)
         return self._add(
             Unit(name, kind, member, after=after, staged=staged, count=member.replicas)
+        )
+
+    def _staged(self, task: Task | None) -> tuple[str, ...]:
+        """The files that a task has staged."""
+        steps = task.steps if task is not None else ()
+        return tuple(
+            step.options["filename"]
+            for step in steps
+            if step.name == "stage" and step.name not in self._skip
         )
 
     def _batch(

@@ -1,0 +1,179 @@
+"""Server of a folder: runs the jobspecs that are moved into it, each once, whatever is killed when.
+
+A file is claimed by moving it from ``new`` to ``running``, under the tag that its run has from then
+on; what is in ``running`` when a server begins is gone on with, for a run that is there already is
+resumed. It ends by being moved to ``done`` or ``failed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ensemble_core import UsageError
+from ensemble_core.cli.toolkit import print_line
+
+__all__ = ["Server"]
+
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
+_SUFFIXES = (".yaml", ".yml", ".json")
+#: Exit codes of runs that were stopped and can be gone on with.
+_STOPPED = (5, 129, 130, 142, 143)
+_PROGRAM = "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])"
+
+
+class Server:
+    """The server of one folder. ``words`` are further options of ``ensemble jobspec run``."""
+
+    def __init__(
+        self, folder: Path, words: Sequence[str] = (), *, at_once: int = 4, every: float = 2.0
+    ) -> None:
+        self._folder = folder.absolute()
+        self._words = list(words)
+        self._at_once = max(1, at_once)
+        self._every = max(0.05, every)
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+        self._sizes: dict[Path, tuple[int, int]] = {}
+        self._stopping = False
+
+    def serve(self, *, once: bool = False) -> int:
+        """Serve until a signal ends it, or with ``once`` until nothing is left; the exit code.
+
+        Raises :class:`UsageError` where the folder cannot be had, or another serves it.
+        """
+        try:
+            for name in ("new", "running", "done", "failed"):
+                (self._folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot use the folder {str(self._folder)!r}: {error.strerror}",
+                code="unreadable-file",
+            ) from None
+        with self._alone(), self._signals():
+            claimed = sorted((self._folder / "running").glob("*.*"))
+            waiting = [file for file in claimed if file.suffix in _SUFFIXES]
+            while not self._stopping:
+                self._end()
+                for file in waiting[:]:
+                    if len(self._running) < self._at_once and self._begin(file):
+                        waiting.remove(file)
+                arrived = self._claim()
+                waiting += arrived
+                if once and not (waiting or self._running or self._sizes):
+                    break
+                if not arrived:
+                    busy = self._running or waiting
+                    time.sleep(min(self._every, 0.2) if busy else self._every)
+            for process in self._running.values():
+                process.terminate()
+            for process in self._running.values():
+                process.wait()
+            self._end()
+        return 0
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self._folder / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(
+                    f"another serves {str(self._folder)!r}", code="already-served"
+                ) from None
+            yield
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def stop(*_: object) -> None:
+            self._stopping = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _claim(self) -> list[Path]:
+        """The files that are complete, moved where they are ours."""
+        claimed = []
+        seen = {}
+        for file in sorted((self._folder / "new").iterdir()):
+            if file.suffix not in _SUFFIXES or file.name.startswith("."):
+                continue
+            try:
+                status = file.stat()
+                seen[file] = (status.st_size, status.st_mtime_ns)
+                if self._sizes.get(file) != seen[file]:
+                    continue  # perhaps it still grows: at the next look
+                stem = _OTHER.sub("-", file.stem)[:60].strip("-") or "jobspec"
+                tag = f"{stem}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+                target = self._folder / "running" / f"{tag}{file.suffix}"
+                file.rename(target)
+            except FileNotFoundError:
+                continue
+            del seen[file]
+            claimed.append(target)
+        self._sizes = seen
+        return claimed
+
+    def _begin(self, file: Path) -> bool:
+        """Run a claimed file, or go on with its run. ``False`` while the process of an earlier
+        server is at it, which holds a lock on the file."""
+        words = ["jobspec", "run", str(file), "--tag", file.stem, "--or-resume", "--no-progress"]
+        with file.open("rb") as held, file.with_suffix(".log").open("ab") as log:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+            self._running[file] = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, *words, *self._words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is handed on by us
+                pass_fds=[held.fileno()],  # the lock is the process's, however this one ends
+            )
+        print_line(f"{file.name}: begun")
+        return True
+
+    def _end(self) -> None:
+        for file, process in list(self._running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self._running[file]
+            if code < 0 or code in _STOPPED:
+                print_line(f"{file.name}: stopped; it is gone on with next time")
+                continue
+            self._finish(file, code)
+
+    def _finish(self, file: Path, code: int) -> None:
+        """Say how it went, and move what belongs to the file; the file itself last."""
+        where = self._folder / ("failed" if code else "done")
+        log = file.with_suffix(".log")
+        why = f"exit code {code}{f': {_why(log)}' if code else ''}"
+        (where / f"{file.stem}.txt").write_text(f"{why}\n", "utf-8")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(log, where / log.name)
+        os.replace(file, where / file.name)
+        print_line(f"{file.name}: {where.name}, {why}")
+
+
+def _why(log: Path) -> str:
+    """The line of a run's output that says most of why it failed."""
+    lines = log.read_text("utf-8", "replace").splitlines()
+    for words in (("error:", ": unknown key"), ("failed",), ("exit code",)):
+        for line in lines:
+            if any(word in line for word in words):
+                return line.strip()
+    return lines[0].strip() if lines else "it said nothing"

@@ -1,0 +1,127 @@
+"""The source ``jobspec`` of ensemble files: ``jobs: [{jobspec: study.yaml, prefix: study-}]``.
+
+Its tasks become job groups of the file, with prefixed names, and what they depend on rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core import (
+    EnsembleError,
+    Fragment,
+    Location,
+    SourcePlugin,
+    SourceView,
+    executor_record,
+)
+
+__all__ = ["SOURCE"]
+
+_TEXT = {"type": "string", "minLength": 1}
+#: Executors whose options are written where they are installed.
+_KNOWN = ("flux", "slurm")
+
+
+def _installed() -> frozenset[str]:
+    found = set()
+    for name in _KNOWN:
+        try:
+            executor_record(name)
+        except EnsembleError:
+            continue
+        found.add(name)
+    return frozenset(found)
+
+
+def _expand(given: Mapping[str, Any], view: SourceView) -> Fragment:
+    from ensemble_jobspec.conversion import Options, convert
+    from ensemble_jobspec.reading import read_jobspec
+
+    name = given["jobspec"]
+    workload = read_jobspec(view.read(name), view.called(name), given.get("form"))
+    options = Options(
+        executors=_installed(),
+        groups="flat",
+        copies=given["copies"],
+        prefix=given["prefix"],
+        submit=given["submit"],
+        skip=frozenset(given["skip"]),
+        site=given["requires"],
+        strict=given["strict"],
+        parameters=given["parameters"],
+    )
+    converted = convert(workload, options)
+    wheres = {}
+    for unit in converted.units:
+        of = unit.task or unit.group
+        if of is not None:
+            wheres[unit.name] = of.where
+    places: dict[tuple[str | int, ...], Location | None] = {
+        ("jobs", number): wheres.get(job["name"]) for number, job in enumerate(converted.jobs)
+    }
+    for number, rule in enumerate(converted.rules):
+        places["rules", number] = wheres.get(rule["id"])
+    return Fragment(
+        jobs=converted.jobs, rules=converted.rules, places=places, warnings=converted.warnings
+    )
+
+
+SOURCE = SourcePlugin(
+    name="jobspec",
+    summary="the tasks of a jobspec, as job groups and rules",
+    expand=_expand,
+    options={
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "jobspec": {"description": "The file, beside this one.", **_TEXT},
+            "prefix": {
+                "description": "Put before the names of its tasks.",
+                "type": "string",
+                "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*)?$",
+                "default": "",
+            },
+            "copies": {
+                "description": "Whether a slot has one task, or each core one.",
+                "enum": ["slots", "cores"],
+                "default": "slots",
+            },
+            "submit": {
+                "description": "Whether what depends on nothing begins with the run; else a rule "
+                "of the file submits it.",
+                "type": "boolean",
+                "default": True,
+            },
+            "form": {
+                "description": "Its form. Default: told by its shape.",
+                "enum": ["flux", "transform", "nextgen"],
+            },
+            "skip": {
+                "description": "Steps that are left out.",
+                "type": "array",
+                "items": _TEXT,
+                "default": [],
+            },
+            "requires": {
+                "description": "What meets requirements here, by requirement and executor.",
+                "type": "object",
+                "additionalProperties": {"type": "object"},
+                "default": {},
+            },
+            "strict": {
+                "description": "Whether a requirement that is not there is an error.",
+                "type": "boolean",
+                "default": False,
+            },
+            "parameters": {
+                "description": "One value for each {NAME} in commands, environments and folders.",
+                "type": "object",
+                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+                "additionalProperties": {"type": ["string", "number"]},
+                "default": {},
+            },
+        },
+    },
+)

@@ -1,0 +1,121 @@
+"""Subsystems: graphs (JGF) of what a site has, by which requirements of a jobspec are checked.
+
+A requirement is met where one node of its subsystem's graph has all that it says. What nothing
+meets is told as that, and never passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ensemble_core import Location, UsageError
+from ensemble_core.cli.toolkit import read_file
+from ensemble_jobspec.workload import Group, Task, Workload
+
+__all__ = ["satisfied"]
+
+
+def satisfied(
+    workload: Workload, folder: Path, *, require_all: bool = False
+) -> tuple[bool, dict[str, str]]:
+    """Whether all is met, and of each requirement how.
+
+    Those count that tasks and groups ask for (``A|B``, ``A&B``); all of them where none asks, or
+    with ``require_all``. Raises :class:`UsageError` for graphs that cannot be read.
+    """
+    graphs = _graphs(folder) if workload.requires else {}
+    met: dict[str, bool] = {}
+    told: dict[str, str] = {}
+    for name, wanted in workload.requires.items():
+        missing = [each for each in wanted if not _met(each, name, graphs)]
+        met[name] = not missing
+        told[name] = (
+            "met" if not missing else "; ".join(_absent(each, name, graphs) for each in missing)
+        )
+    members: list[Task | Group] = [*workload.every_task(), *workload.every_group()]
+    asked = [each.requires for each in members if each.requires]
+    if require_all or not asked:
+        return all(met.values()), told
+    return all(_holds(text, met) for text in asked), told
+
+
+def _holds(text: str, met: Mapping[str, bool]) -> bool:
+    """True if the expression holds; ``&`` binds more tightly than ``|``."""
+    return any(
+        all(met.get(name.strip(), False) for name in alternative.split("&"))
+        for alternative in text.split("|")
+    )
+
+
+def _graphs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:
+    """The metadata of all nodes, by the graph's name."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no folder of subsystems {str(folder)!r}",
+            hint="name one with --subsystem-dir",
+            code="no-such-file",
+        )
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            data = json.loads(read_file(file, suffixes=(".json",)))
+            found[file.stem] = list(_nodes(data))
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise UsageError(
+                f"{file} is no graph of a subsystem",
+                where=Location(str(file)),
+                cause=str(error),
+                hint="it is JSON: {graph: {nodes: {ID: {metadata: {…}}}}}",
+                code="bad-graph",
+            ) from None
+    return found
+
+
+def _nodes(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    nodes = data["graph"]["nodes"]
+    for node in nodes.values() if isinstance(nodes, Mapping) else nodes:
+        metadata = dict(node.get("metadata") or {})
+        inner = metadata.pop("attributes", None)
+        yield {
+            "label": node.get("label"),
+            **(inner if isinstance(inner, Mapping) else {}),
+            **metadata,
+        }
+
+
+def _met(
+    wanted: Mapping[str, Any], name: str, graphs: Mapping[str, list[Mapping[str, Any]]]
+) -> bool:
+    nodes = graphs.get(str(wanted.get("name", name)), [])
+    return any(_fits(wanted, node) for node in nodes)
+
+
+def _fits(wanted: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    for key, value in (("field", "match"), ("attribute", "value")):
+        if key in wanted:
+            if wanted[key] not in node:
+                return False
+            if value in wanted and _text(node[wanted[key]]) != _text(wanted[value]):
+                return False
+    return True
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _absent(
+    wanted: Mapping[str, Any], name: str, graphs: Mapping[str, list[Mapping[str, Any]]]
+) -> str:
+    subsystem = str(wanted.get("name", name))
+    if subsystem not in graphs:
+        return f"there is no subsystem {subsystem!r}"
+    said = [
+        f"{wanted[key]}={wanted[value]}" if value in wanted else str(wanted[key])
+        for key, value in (("field", "match"), ("attribute", "value"))
+        if key in wanted
+    ]
+    return f"nothing in {subsystem!r} has {' and '.join(said) or 'anything'}"

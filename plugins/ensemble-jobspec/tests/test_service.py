@@ -1,0 +1,252 @@
+"""Jobspecs in ensemble files, what is required of a site, transformers of others, and a folder that
+is served."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+from ensemble_core.testing import wait_until
+
+WORK = """\
+version: 1
+tasks:
+- {name: build, command: ["sh", "-c", "echo build {T} {index} >>notes"]}
+- {name: use, command: [sh, -c, "echo use >>notes"], depends_on: [build]}
+"""
+FILE = """\
+jobs:
+- {jobspec: work.yaml, prefix: study-}
+- {name: after, command: sh -c 'echo after >>notes'}
+rules:
+- {trigger: metric, name: count.study-use.success, when: 1, action: {name: submit, label: after}}
+"""
+MAIN = [
+    sys.executable,
+    "-c",
+    "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])",
+]
+
+
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ensemble(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def notes() -> list[str]:
+    return Path("notes").read_text().splitlines() if Path("notes").exists() else []
+
+
+def run(file: str, text: str, code: int = 0) -> Result:
+    Path(file).write_text(text)
+    return ensemble(
+        "run", file, "--executor", "local", "--state", "state", "--no-progress", code=code
+    )
+
+
+# -- in an ensemble file ---------------------------------------------------------------------------
+
+
+def test_the_tasks_of_a_jobspec_are_job_groups_of_a_file_and_rules_speak_of_them() -> None:
+    Path("work.yaml").write_text(WORK)
+    run("study.yaml", FILE)
+    assert notes() == ["build {T} {index}", "use", "after"]
+
+
+def test_parameters_fill_the_commands_of_a_jobspec() -> None:
+    Path("work.yaml").write_text(WORK)
+    run("study.yaml", FILE.replace("prefix: study-", "prefix: study-, parameters: {T: 3}"))
+    assert notes()[0] == "build 3 {index}"
+
+
+def test_submit_false_leaves_the_beginning_to_a_rule_of_the_file() -> None:
+    Path("work.yaml").write_text(WORK)
+    begin = "- {trigger: job-success, name: after, action: {name: submit, label: study-build}}\n"
+    begin += "- {trigger: start, action: {name: submit, label: after}}\n"
+    text = FILE.replace("prefix: study-", "prefix: study-, submit: false")
+    run("study.yaml", text[: text.index("- {trigger")] + begin)
+    assert notes() == ["after", "build {T} {index}", "use"]
+
+
+def test_a_mistake_in_the_jobspec_is_told_where_it_stands() -> None:
+    Path("work.yaml").write_text(WORK.replace("depends_on: [build]", "depends_on: [buld]"))
+    result = run("study.yaml", FILE, code=2)
+    assert "work.yaml:4:67" in result.output
+    assert "did you mean 'build'?" in result.output
+    Path("work.yaml").unlink()
+    assert "no file" in run("study.yaml", FILE, code=2).output
+
+
+def test_the_options_of_the_entry_are_checked() -> None:
+    Path("work.yaml").write_text(WORK)
+    result = run("study.yaml", FILE.replace("prefix: study-", "prefx: study-"), code=2)
+    assert "did you mean 'prefix'?" in result.output
+
+
+# -- requirements ----------------------------------------------------------------------------------
+
+REQUIRING = """\
+version: 1
+requires:
+  shm: [{name: io, field: type, match: shm}]
+  fast: [{name: io, field: type, match: nvme, attribute: speed, value: 3}]
+  gpu: [{name: gpus, field: vendor}]
+tasks:
+- {command: "true", requires: "shm|fast"}
+"""
+
+
+def graphs() -> str:
+    Path("subsystems").mkdir()
+    nodes = {
+        "1": {"metadata": {"type": "shm"}},
+        "2": {"metadata": {"type": "nvme", "attributes": {"speed": 2}}},
+    }
+    Path("subsystems/io.json").write_text(json.dumps({"graph": {"nodes": nodes}}))
+    return "subsystems"
+
+
+def satisfy(text: str, *words: str, code: int = 0) -> str:
+    Path("work.yaml").write_text(text)
+    return ensemble("jobspec", "satisfy", "work.yaml", *words, code=code).output
+
+
+def test_what_tasks_ask_for_is_looked_for_and_what_nothing_meets_is_told() -> None:
+    words = ("--subsystem-dir", graphs())
+    said = satisfy(REQUIRING, *words)
+    assert "shm: met" in said
+    assert "fast: nothing in 'io' has type=nvme and speed=3" in said
+    assert "gpu: there is no subsystem 'gpus'" in said
+    satisfy(REQUIRING, *words, "--require-all", code=1)
+    satisfy(REQUIRING.replace("shm|fast", "shm&fast"), *words, code=1)
+    satisfy(REQUIRING.replace(', requires: "shm|fast"', ""), *words, code=1)
+    assert "no folder of subsystems" in satisfy(REQUIRING, "--subsystem-dir", "none", code=2)
+
+
+def test_a_run_looks_first_where_it_is_told_to() -> None:
+    Path("work.yaml").write_text(REQUIRING.replace("shm|fast", "fast"))
+    words = ["jobspec", "run", "work.yaml", "--executor", "local", "--state", "state"]
+    result = ensemble(*words, "--subsystem-dir", graphs(), code=2)
+    assert "is not met here" in result.output
+    assert not Path("state").exists()
+
+
+def test_a_text_that_looks_like_sql_is_a_text() -> None:
+    graphs()
+    text = REQUIRING.replace("match: shm", "match: \"shm' OR '1'='1\"").replace("shm|fast", "shm")
+    satisfy(text, "--subsystem-dir", "subsystems", code=1)
+
+
+# -- transformers of others ------------------------------------------------------------------------
+
+
+def transformer(name: str, text: str) -> dict[str, str]:
+    package = Path("site") / f"jobspec_{name}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(text)
+    return {**os.environ, "PYTHONPATH": str(Path("site").absolute())}
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("return 0", 0), ("return 3", 3), ("raise ImportError('broken')", 1)]
+)
+def test_a_package_of_upstreams_kind_is_run_in_a_process_of_its_own(ending: str, code: int) -> None:
+    Path("work.yaml").write_text(WORK)
+    text = f"class Transformer:\n    def run(self, file):\n        print('got', file)\n        {ending}\n"
+    env = transformer("paper_queue", text)
+    words = ["jobspec", "run", "-t", "paper-queue", "work.yaml"]
+    done = subprocess.run([*MAIN, *words], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "got work.yaml\n"), done.stderr
+
+
+def test_one_that_cannot_be_imported_hurts_nobody_else() -> None:
+    Path("work.yaml").write_text("version: 1\ntasks: [{command: 'true'}]\n")
+    env = transformer("broken", "raise RuntimeError('no')\n")
+    words = ["jobspec", "run", "work.yaml", "--state", "state", "-q"]
+    assert subprocess.run([*MAIN, *words, "-t", "local"], env=env, check=False).returncode == 0
+    done = subprocess.run(
+        [*MAIN, *words, "-t", "broken"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "RuntimeError: no" in done.stderr
+    done = subprocess.run(
+        [*MAIN, *words, "-t", "none"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+
+
+# -- a folder that is served -----------------------------------------------------------------------
+
+
+def task(word: str, more: str = "") -> dict[str, Any]:
+    command = ["sh", "-c", f'echo "$0" >>"$1"; {more}', word, os.path.abspath("notes")]
+    return {"version": 1, "tasks": [{"name": "t", "command": command}]}
+
+
+def move_in(name: str, document: Any) -> None:
+    Path("served/new").mkdir(parents=True, exist_ok=True)
+    part = Path("served/new", f"{name}.part")
+    part.write_text(document if isinstance(document, str) else json.dumps(document))
+    part.rename(part.with_name(f"{name}.yaml"))
+
+
+def names(folder: str) -> list[str]:
+    """Names of the jobspecs there, without the tags that they were given."""
+    return sorted(path.name.split("-")[0] for path in Path("served", folder).glob("*.yaml"))
+
+
+SERVE = ("jobspec", "serve", "served", "--executor", "local", "--state", "state", "--every", "0.1")
+
+
+def test_what_is_moved_in_is_run_and_moved_to_done_or_failed_with_a_line_of_why() -> None:
+    move_in("good", task("good"))
+    move_in("bad", task("bad", "exit 3"))
+    move_in("wrong", "version: 1\ntaks: []\n")
+    Path("served/new/later.yaml.part").write_text("ver")
+    ensemble(*SERVE, "--once")
+    assert sorted(notes()) == ["bad", "good"]
+    assert (names("done"), names("failed"), names("running")) == (["good"], ["bad", "wrong"], [])
+    (why,) = Path("served/failed").glob("wrong-*.txt")
+    assert "exit code 2: " in why.read_text()
+    assert "unknown key 'taks'" in why.read_text()
+    assert Path("served/new/later.yaml.part").exists()
+    ensemble(*SERVE, "--once")
+    assert sorted(notes()) == ["bad", "good"]
+
+
+def test_each_is_run_once_whatever_is_killed_when() -> None:
+    for number in range(6):
+        move_in(f"n{number}", task(f"n{number}", "sleep 0.3"))
+    for limit in (1, 3, 5):
+        server = subprocess.Popen([*MAIN, *SERVE, "--jobs", "2"], stdout=subprocess.DEVNULL)
+        wait_until(lambda limit=limit: len(notes()) >= limit)  # type: ignore[misc]
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+    ensemble(*SERVE, "--once")
+    assert sorted(notes()) == [f"n{number}" for number in range(6)]
+    assert names("done") == [f"n{number}" for number in range(6)]
+
+
+def test_a_folder_has_one_server() -> None:
+    move_in("slow", task("slow", "sleep 1000"))
+    server = subprocess.Popen([*MAIN, *SERVE], stdout=subprocess.DEVNULL)
+    wait_until(lambda: notes() == ["slow"])
+    assert "another serves" in ensemble(*SERVE, "--once", code=2).output
+    server.terminate()
+    assert server.wait() == 0
+    assert names("running") == ["slow"]
