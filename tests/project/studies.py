@@ -95,15 +95,19 @@ class Ran:
             found[key if len(key) > 1 else key[0]].append(job)
         return dict(sorted(found.items()))
 
-    def table(self, timed: Collection[str] = ()) -> dict[str, list[Any]]:
-        """The rows of all jobs that succeeded, by what identifies a job in any order; without the
-        parameters and columns that depend on how fast jobs ran."""
+    def table(
+        self, timed: Collection[str] = (), groups: Collection[str] = ()
+    ) -> dict[str, list[Any]]:
+        """The rows of all jobs that succeeded (of these groups), by what identifies a job in any
+        order; without the parameters and columns that depend on how fast jobs ran."""
 
         def known(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in values.items() if name not in timed}
 
         found: dict[str, list[Any]] = defaultdict(list)
         for job in self.done:
+            if groups and job.group not in groups:
+                continue
             key = json.dumps([job.group, known(job.parameters)], sort_keys=True)
             found[key].append([known(row) for row in job.rows])
         return {key: sorted(rows, key=str) for key, rows in sorted(found.items())}
@@ -253,7 +257,8 @@ class Study:
     """How a study is judged, and what shortens it. ``racing``: which jobs it has depends on the
     order in which they end, so that only what two runs have in common can be compared. ``timed``:
     parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, the
-    exit ``code``, and how often its controllers are killed at most."""
+    exit ``code``, and how often its controllers are killed at most. ``groups``: those whose rows are
+    compared, where not all are."""
 
     check: Callable[[Ran, bool], None]
     shorter: Sequence[str] = ()
@@ -263,6 +268,7 @@ class Study:
     options: Sequence[str] = ()
     code: int = 0
     kills: int = 3
+    groups: frozenset[str] = frozenset()
 
 
 STUDIES: Mapping[str, Study] = {
@@ -364,7 +370,8 @@ def judged(
     ids = {job["id"] for job in ran.submitted}
     starts = Counter(line["job"] for line in ran.lines if line.get("name") == "start")
     if undisturbed is not None:
-        now, before = ran.table(study.timed), undisturbed.table(study.timed)
+        tables = [each.table(study.timed, study.groups) for each in (ran, undisturbed)]
+        now, before = tables
         if study.racing:
             both = now.keys() & before.keys()
             now, before = ({key: one[key] for key in both} for one in (now, before))

@@ -17,12 +17,12 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("ams", "branches", "parameters")
+FOLDERS = ("ams", "branches", "parameters", "retrain")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
 
 
 #: Those that learn.
-LEARNING = ("ams", "parameters/optimise")
+LEARNING = ("ams", "parameters/optimise", "retrain")
 needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
     reason="no scikit-learn: pip install scikit-learn to test this example",
@@ -105,7 +105,7 @@ def test_without_scikit_learn_a_function_that_learns_says_what_to_install(tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("program", ["ams/train.py"])
+@pytest.mark.parametrize("program", ["ams/train.py", "retrain/train.py"])
 def test_without_scikit_learn_a_program_that_learns_says_what_to_install(
     program: str, tmp_path: Path
 ) -> None:

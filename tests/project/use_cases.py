@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from math import isclose, sin
+from typing import Any
 
 from studies import Ran, Study, main, near
 
@@ -97,11 +98,53 @@ def ams_unsure(ran: Ran, short: bool) -> None:
     assert 0.05 < max(job["error"] for job in trained[-1:]) < 0.2
 
 
+def retrain(ran: Ran, short: bool) -> None:
+    lost = {wave: failures(ran, wave=wave) for wave in (1, 2)}
+    assert [len(each) for each in lost.values()] == [24, 24]
+    assert sum(lost[1]) == 8
+    assert sum(lost[2]) <= 2
+    trained = [row for job in ran.of("train") for row in job.rows]
+    assert len(trained) == 3
+    assert any(row["accuracy"] > 0.9 and row["rows"] >= 16 for row in trained)
+    events = [(line.get("job"), line.get("name")) for line in ran.lines]
+    ended = [job for job, name in events[: events.index(("train.0", "submit"))] if name == "finish"]
+    assert 8 <= len(ended) < 24, "it is trained while simulations go on"
+
+
+def online(ran: Ran, short: bool) -> None:
+    lost = failures(ran)
+    assert len(lost) == 60
+    assert 4 <= sum(lost[:20]) <= 9
+    assert sum(lost[40:]) <= 2
+    last = [job["parameters"]["dt"] for job in ran.submitted if job["index"] >= 40]
+    assert max(last) > 1.5, "it was not only cautious"
+
+
+def failures(ran: Ran, **parameters: Any) -> list[bool]:
+    """Which simulations failed, of those with these parameters, in the order of their indices."""
+    exits = {
+        line["job"]: line["context"]["status"] != 0
+        for line in ran.lines
+        if line.get("name") == "finish"
+    }
+    jobs = [job for job in ran.submitted if job["group"] == "sim"]
+    jobs.sort(key=lambda job: int(job["index"]))
+    return [exits[job["id"]] for job in jobs if parameters.items() <= job["parameters"].items()]
+
+
 #: What ``ams`` calls unsure.
 UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.parameters.sure=0.2"]
 USE_CASES: Mapping[str, Study] = {
     "ams": Study(ams, file="ams/ensemble.yaml", kills=1),
     "ams/unsure": Study(ams_unsure, file="ams/ensemble.yaml", options=UNSURE, kills=1),
+    "retrain": Study(
+        retrain,
+        file="retrain/ensemble.yaml",
+        racing=True,
+        groups=frozenset({"sim"}),
+        kills=1,
+    ),
+    "retrain/online": Study(online, file="retrain/online.yaml", racing=True, kills=1),
     "branches": Study(branches, file="branches/ensemble.yaml", kills=1),
     "parameters/bisect": Study(bisect, file="parameters/bisect.yaml", kills=1),
     "parameters/function": Study(function, file="parameters/function.yaml", kills=1),
