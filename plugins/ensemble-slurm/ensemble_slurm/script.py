@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -202,5 +203,19 @@ def render(job: Job, site: Mapping[str, str]) -> str:
     """A job as a batch script of its own, without what reports it."""
     scripts = Scripts("RUN", "", ".", ".", site=site)
     batch = Batch("RUN", "KEY", job.group, (job.index,))
-    options = [f"#SBATCH {word}" for word in scripts.options(batch, job) if word != "--parsable"]
+    options = [
+        f"#SBATCH {_directive(word)}"
+        for word in scripts.options(batch, job)
+        if word != "--parsable"
+    ]
     return "\n".join(["#!/bin/bash", *options, shell_line(job, scripts.launcher(job))])
+
+
+def _directive(word: str) -> str:
+    """An option as a line of a script has it, which sbatch splits at blanks.
+
+    >>> _directive("--comment=a b"), _directive("--nodes=1")
+    ("--comment='a b'", '--nodes=1')
+    """
+    name, equals, value = word.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else word

@@ -1,0 +1,331 @@
+"""Jobspecs on real queues: each example does what it ought to on this machine, on Flux, on Slurm and
+on Grid Engine, and what is written for a queue is accepted by it.
+
+The examples are those of jobspec 0.0 and 0.1, written anew. The queues are begun as the tests of
+their plugins begin them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from ensemble_jobspec import read
+from ensemble_jobspec.conversion import Options, convert
+
+pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
+
+MAIN = [
+    sys.executable,
+    "-c",
+    "import sys; from ensemble_core.cli.main import main; main(sys.argv[1:])",
+]
+
+
+class Queue(NamedTuple):
+    """A queue that runs, with what ``ensemble`` is told of it."""
+
+    name: str
+    environment: dict[str, str]
+    words: tuple[str, ...]
+
+
+def _conftest(queue: str) -> ModuleType:
+    path = Path(__file__).parents[2] / f"ensemble-{queue}" / "tests" / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"{queue}_conftest_of_jobspec", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session", params=["local", "flux", "slurm", "gridengine"])
+def queue(request: pytest.FixtureRequest) -> Iterator[Queue]:
+    name: str = request.param
+    environment = dict(os.environ)
+    close: Callable[[], None] = lambda: None  # noqa: E731
+    words: tuple[str, ...] = ()
+    if name == "local":
+        words = ("-o", "slots=4")
+    elif name == "flux":
+        module = _conftest("flux")
+        command = module.command()
+        if command is None:
+            pytest.skip("no Flux: 'flux' is not on the PATH and ENSEMBLE_FLUX_PREFIX is not set")
+        instance = module.Instance(command)
+        close = instance.close
+        environment |= instance.environment()
+        environment["PATH"] = f"{Path(command).parent}{os.pathsep}{environment['PATH']}"
+    else:
+        module = _conftest(name)
+        missing = module.programs() if name == "slurm" else module.lacking()
+        if missing is not None:
+            pytest.skip(missing)
+        cluster = module.Cluster()
+        close = cluster.close
+        environment |= cluster.environment
+        words = (
+            ("-o", "look=1", "-o", "rate=50")
+            if name == "slurm"
+            else ("-o", "poll=1", "-o", "environment=smp")
+        )
+    # Jobs of a batch find the command where this one's is.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    yield Queue(name, environment, ("--executor", name, *words))
+    close()
+
+
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(queue: Queue, text: str, *words: str, code: int = 0) -> str:
+    """``ensemble jobspec run``, and what it printed."""
+    Path("work.yaml").write_text(text)
+    command = [*MAIN, "jobspec", "run", "work.yaml", "--state", "state", "--no-progress"]
+    done = subprocess.run(
+        [*command, *queue.words, *words], env=queue.environment, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def notes() -> list[str]:
+    return Path("notes").read_text().split() if Path("notes").exists() else []
+
+
+# -- the examples ----------------------------------------------------------------------------------
+
+SLOT = "resources: [{type: slot, count: 1, label: one, with: [{type: core, count: 1}]}]"
+HELLO = f"""\
+version: 1
+{SLOT}
+task:
+  name: hello
+  slot: one
+  count: {{per_slot: 1}}
+  scripts:
+  - {{name: hello.sh, content: "#!/bin/bash\\necho $(basename $PWD) >>$OLDPWD/notes"}}
+  - {{name: bye.sh, content: "echo bye >>$HERE/notes\\n"}}
+  transform:
+  - {{step: write, filename: hello.sh, executable: true}}
+  - {{step: write, filename: bye.sh}}
+  - {{step: STEP, filename: hello.sh, WAIT: true}}
+  - {{step: submit, filename: bye.sh}}
+attributes: {{system: {{duration: 5m, environment: {{HERE: "@HERE@"}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "wait"), [("submit", "wait"), ("submit", "watch"), ("batch", "wait")]
+)
+def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
+    text = HELLO.replace("STEP", step).replace("WAIT", wait).replace("@HERE@", os.getcwd())
+    run(queue, text.replace("$OLDPWD", "$HERE"))
+    assert len(notes()) == 2
+    assert notes()[0].startswith("jobspec-hello-")  # in the staging folder
+    assert notes()[1] == "bye"
+
+
+def test_hello_world_that_fails_says_so(queue: Queue) -> None:
+    text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
+    run(queue, text.replace("echo $(basename $PWD) >>$OLDPWD/notes", "exit 7"), code=1)
+    assert notes() == []
+
+
+NOTE = """sh, -c, 'echo "$0" >>notes'"""
+#: Each with the words that come into the file, those of one line in any order, and the exit code.
+EXAMPLES: dict[str, tuple[str, list[str], int]] = {
+    "hello-world": (f"tasks: [{{command: [{NOTE}, hello]}}]", ["hello"], 0),
+    "a script": ("tasks:\n- command: |\n    #!/bin/bash\n    for n in 1 2; do echo $n >>notes; done", ["1", "2"], 0),
+    "replicas": (f"tasks: [{{name: a, replicas: 3, command: [{NOTE}, a]}}]", ["a a a"], 0),
+    "dependencies": (
+        (f"tasks:\n- {{name: second, depends_on: [first], command: [{NOTE}, second]}}\n"
+        f"- {{name: first, command: [{NOTE}, first]}}"),
+        ["first", "second"], 0,
+    ),
+    "a failed dependency": (
+        (f"tasks:\n- {{name: first, command: 'false'}}\n"
+        f"- {{name: second, depends_on: [first], command: [{NOTE}, second]}}\n"
+        f"- {{name: third, command: [{NOTE}, third]}}"),
+        ["third"], 1,
+    ),
+    "a local task": (
+        (f"tasks:\n- {{name: here, local: true, command: [{NOTE}, here]}}\n"
+        f"- {{name: there, depends_on: [here], command: [{NOTE}, there]}}"),
+        ["here", "there"], 0,
+    ),
+    "cores of one task are not copies": (
+        ("resources: {two: {type: node, count: 1, with: [{type: slot, count: 1, with: [{type: core, count: 1}]}]}}\n"
+        f"tasks: [{{resources: two, command: [{NOTE}, once]}}]"),
+        ["once"], 0,
+    ),
+    "a group": (
+        f"groups: [{{name: g, tasks: [{{name: a, command: [{NOTE}, a]}}, {{command: [{NOTE}, b], depends_on: [a]}}]}}]",
+        ["a", "b"], 0,
+    ),
+    "a group between tasks": (
+        (f"tasks:\n- {{name: before, command: [{NOTE}, before]}}\n- {{name: g, group: inner, depends_on: [before]}}\n"
+        f"- {{name: after, depends_on: [g], command: [{NOTE}, after]}}\n"
+        f"groups: [{{name: inner, tasks: [{{command: [bash, -c, 'echo a; sleep 0.1; echo in >>notes']}}]}}]"),
+        ["before", "in", "after"], 0,
+    ),
+    "a group that fails": (
+        ("groups: [{name: g, tasks: [{command: 'false'}]}, "
+        f"{{name: h, depends_on: [g], tasks: [{{command: [{NOTE}, h]}}]}}]"),
+        [], 1,
+    ),
+    "alternatives": (
+        ("resources: {few: {type: slot, count: 1, with: [{type: core}]}, many: {type: slot, count: 1, with: [{type: core}]}}\n"
+        f"tasks: [{{resources: few|many, command: [{NOTE}, ran]}}]"),
+        ["ran"], 0,
+    ),
+    "nothing is pasted": ("tasks: [{name: 'a; touch X', command: [sh, -c, 'echo \"$0\" >>notes', '$(touch_X);{index}']}]", ["$(touch_X);{index}"], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_does_what_it_ought_to(queue: Queue, name: str) -> None:
+    text, wanted, code = EXAMPLES[name]
+    run(queue, f"version: 1\n{text}\n", code=code)
+    found = notes()
+    for line in wanted:
+        here, found = found[: len(line.split())], found[len(line.split()) :]
+        assert sorted(here) == sorted(line.split())
+    assert found == []
+    assert not list(Path().rglob("X"))
+
+
+def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Queue) -> None:
+    chance = random.Random(3)
+    count = 40 if queue.name == "gridengine" else 200
+    before = {
+        f"t{n}": [f"t{m}" for m in chance.sample(range(n), min(n, chance.randrange(4)))]
+        for n in range(count)
+    }
+    tasks: list[dict[str, Any]] = [
+        {"name": name, "command": ["sh", "-c", 'echo "$0" >>notes', name], "depends_on": waits}
+        for name, waits in before.items()
+    ]
+    run(queue, json.dumps({"version": 1, "tasks": tasks}), "-q")
+    place = {name: number for number, name in enumerate(notes())}
+    assert sorted(notes()) == sorted(before)
+    assert all(place[wait] < place[name] for name, waits in before.items() for wait in waits)
+
+
+# -- what is written for a queue -------------------------------------------------------------------
+
+SHAPES = """\
+version: 1
+resources:
+  plain: {type: slot, count: 1, with: [{type: core, count: 1}]}
+  spread: {type: slot, count: 3, with: [{type: core, count: 1}]}
+  nodes: {type: node, count: 2, with: [{type: slot, count: 1, with: [{type: core, count: 1}]}]}
+  whole: {type: node, count: 1}
+tasks:
+- {name: plain, command: "true", resources: plain, attributes: {duration: 90}}
+- {name: spread, command: [echo, "$(x) {index} 'y'"], resources: spread, attributes: {environment: {A: "b c;d"}}}
+- {name: nodes, command: "true", resources: nodes, attributes: {cwd: /tmp}}
+- {name: whole, command: "#!/bin/sh\\ntrue\\n", resources: whole}
+"""
+
+
+def test_what_is_written_is_accepted_by_the_queue(queue: Queue) -> None:
+    if queue.name not in ("flux", "slurm"):
+        pytest.skip("nothing is submitted by a text there")
+    Path("work.yaml").write_text(SHAPES)
+    done = subprocess.run(
+        [*MAIN, "jobspec", "convert", "work.yaml", "--to", queue.name, "-o", "out"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    files = sorted(Path("out").iterdir())
+    assert [file.stem for file in files] == ["nodes", "plain", "spread", "whole"]
+    for file in files:
+        words = ["sbatch", "--test-only", str(file)]
+        if queue.name == "flux":
+            words = ["flux", "job", "submit", str(file)]
+        done = subprocess.run(
+            words, env=queue.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (file.read_text(), done.stderr)
+        if queue.name == "flux":
+            words = ["flux", "job", "status", done.stdout.strip()]
+            done = subprocess.run(
+                words, env=queue.environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, (file.read_text(), done.stderr)
+
+
+def test_a_script_for_flux_submits_all_of_it_in_order(queue: Queue) -> None:
+    if queue.name != "flux":
+        pytest.skip("a script for Flux")
+    text, wanted, _ = EXAMPLES["a group between tasks"]
+    Path("work.yaml").write_text(f"version: 1\n{text}\n")
+    made = subprocess.run(
+        [*MAIN, "jobspec", "convert", "work.yaml", "--to", "flux-script"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    done = subprocess.run(
+        ["sh"],
+        input=made.stdout,
+        env=queue.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert notes() == wanted
+
+
+def test_a_batch_on_flux_has_its_own_nodes_and_its_failure_is_heeded(queue: Queue) -> None:
+    if queue.name != "flux":
+        pytest.skip("a batch on Flux")
+    run(queue, """\
+version: 1
+resources: {two: {type: node, count: 2, with: [{type: slot, count: 1, with: [{type: core, count: 1}]}]}}
+groups:
+- name: g
+  resources: two
+  tasks:
+  - {name: wide, resources: two, command: hostname}
+  - {name: sees, depends_on: [wide], command: [sh, -c, 'flux resource list -no {nnodes} -s all >notes']}
+""")  # fmt: skip
+    assert notes()[0] == "2"
+
+
+def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -> None:
+    if queue.name != "flux":
+        pytest.skip("files in a jobspec of Flux")
+    Path("stage").mkdir()
+    text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
+    text = text.replace("$OLDPWD", "$HERE").replace("basename $PWD", "basename $0")
+    steps = "  - {step: set, key: sharedfs, value: false}\n  - {step: stage, filename: hello.sh}\n"
+    text = text.replace(
+        "  - {step: submit, filename: hello.sh", steps + "  - {step: submit, filename: hello.sh"
+    )
+    run(queue, text)
+    assert notes() == ["hello.sh", "bye"]
+    options = Options(executor="flux", executors=frozenset({"flux"}))
+    (first, _) = convert(read(text), options).jobs
+    assert first["options"]["flux"]["attributes"]["system.files"]["hello.sh"]["mode"] == 0o100700
+
+
+def test_flux_is_really_there_where_it_should_be() -> None:
+    prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
+    assert prefix is None or shutil.which("flux", path=f"{prefix}/bin") is not None
