@@ -7,7 +7,6 @@ asked between two events of its engine; a kept one is read from its journal.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
-from ensemble_core.cli.asking import user
+from ensemble_core.cli.asking import asker
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
 
@@ -337,7 +336,7 @@ class EnsembleRun:
 
     def _request(self, action: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Ask the run for an action, wherever it is under way; what was decided."""
-        by = f"a program of {user()} on {socket.gethostname()}"
+        by = f"a program of {asker()}"
         if self._task is not None:
             decided = self._task.runtime.request(plain(action), by).result()
             return [decision.to_dict() for decision in decided]

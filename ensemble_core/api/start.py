@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.notebook import in_notebook
 from ensemble_core.api.source import Source, source_of
-from ensemble_core.cli.earlier_folders import folders_of, reused
 from ensemble_core.cli.executor_choice import (
-    build_executor,
     check_environment,
     choose_executor,
     read_options,
 )
+from ensemble_core.cli.new_run import new_run
 from ensemble_core.cli.or_resume import check_tag
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.run_store import find, fit, new_tag, state_folder
+from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.program import Program
 
@@ -124,44 +122,32 @@ def run(
     chosen = read_options(choice.record, (), options)
     ensemble = _checked(found, registry, choice.record, given)
     check_environment(ensemble)
-    if choice.record.members:
-        named = {group.executor or "" for group in ensemble.groups.values()}
-        chosen.setdefault("members", sorted(named))
-    built = build_executor(registry, choice.record, chosen)
-    tag = tag or new_tag(fit(ensemble.name))
-    used = folders_of(ensemble.begun("{run}", os.getcwd()))
-    ensemble = ensemble.begun(tag, os.getcwd())
-    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
-    place = Path(output).absolute() / tag if output else home / "runs" / tag / "output"
-    kept = None
-    if keep:
-        from ensemble_core.cli.run_control import ControlledRun
-
-        about = {
-            "tag": tag,
-            "name": ensemble.name,
-            "file": os.path.abspath(found.file) if found.file else "",
-            "executor": {"name": choice.name, "options": dict(chosen)},
-            "plugins": files,
-            "cwd": os.getcwd(),
-            "folders": list(used),
-            "output": str(place),
-            "shared": built.shared,
-            **({"program": found.program.described()} if found.program else {}),
-        }
-        kept = ControlledRun.new(home, about, registry, found.text, given, built, ensemble.attached)
-    else:
-        built.prepare(tag, None)
+    begun = new_run(
+        ensemble,
+        registry,
+        choice,
+        chosen,
+        file=found.file,
+        text=found.text,
+        overrides=given,
+        plugins=files,
+        state=home,
+        tag=tag,
+        output=output,
+        keep=keep,
+        more={"program": found.program.described()} if found.program else {},
+    )
+    kept = begun.kept
     try:
         from ensemble_core.api.task import Task
 
         task = Task(
-            ensemble,
+            begun.ensemble,
             registry,
-            built,
+            begun.executor,
             name=choice.name,
-            tag=tag,
-            output=place,
+            tag=begun.tag,
+            output=begun.output,
             program=found.program,
             kept=kept,
         )
@@ -171,7 +157,7 @@ def run(
             kept.__exit__()
         raise
     folder = None if kept is None else kept.folder
-    handle = EnsembleRun(tag, folder, task=task, program=found.program)
+    handle = EnsembleRun(begun.tag, folder, task=task, program=found.program)
     handle.begin(wait=wait, show=show is not False and in_notebook())
     return handle
 

@@ -1,24 +1,31 @@
-"""Requests that commands make of a run under way: submit, set, enable, disable.
+"""Requests that commands make of a run under way: submit, set, enable, disable, stop, cancel.
 
-The run is asked through its folder, as by ``ensemble cancel``: its controller may be on another
-machine.
+The run is asked through its folder: its controller may be on another machine.
 """
 
 from __future__ import annotations
 
 import getpass
 import socket
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.text_style import printable
-from ensemble_core.errors import Location, UsageError
+from ensemble_core.errors import EnsembleError, Location, UsageError
 
-__all__ = ["given_values", "request", "switch_rules", "user"]
+if TYPE_CHECKING:
+    from ensemble_core.journal.run_store import Lock
+
+__all__ = ["asker", "given_values", "leave_word", "request", "switch_rules", "wait_until_left"]
+
+#: Seconds between looks whether the controller has gone.
+_LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
@@ -28,7 +35,7 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
 
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
-        decided = ask(folder, action, f"{user()} on {socket.gethostname()}")
+        decided = ask(folder, action, asker())
     if as_json:
         click.echo(to_json({"tag": folder.name, "decided": decided}))
     else:
@@ -55,12 +62,36 @@ def _said(decision: Mapping[str, Any]) -> str:
     return str(decision.get("message") or kind)
 
 
-def user() -> str:
-    """The name of whoever runs this program."""
+def asker() -> str:
+    """Who runs this program, and where, as the run's controller tells it."""
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):
-        return "somebody"
+        user = "somebody"
+    return f"{user} on {socket.gethostname()}"
+
+
+def leave_word(folder: Path, *names: str) -> None:
+    """Ask the run's controller to end or leave the run, by files of these names in its folder.
+
+    Raises :class:`EnsembleError` where they cannot be written.
+    """
+    try:
+        for name in names:
+            (folder / name).write_text(f"{asker()}\n", encoding="utf-8")
+    except OSError as error:
+        raise EnsembleError(
+            f"run {folder.name} cannot be told to stop",
+            cause=error.strerror,
+            hint="send its controller SIGTERM: 'ensemble status' says where it is",
+            code="unwritable",
+        ) from error
+
+
+def wait_until_left(lock: Lock) -> None:
+    """Wait until no controller has the run."""
+    while lock.controller() is not None:
+        time.sleep(_LOOK)
 
 
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from ensemble_core import config
-from ensemble_core.cli.earlier_folders import folders_of, reused
-from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor, check_environment
+from ensemble_core.cli.executor_choice import ExecutorChoice, check_environment
+from ensemble_core.cli.new_run import new_run
 from ensemble_core.cli.options import Display
-from ensemble_core.cli.run_control import ControlledRun
 from ensemble_core.journal.run_store import fit, new_tag, state_folder
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.run_session import RunSession
-    from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.registry import Registry
 
 __all__ = ["resume_instead", "run_text"]
@@ -83,43 +79,25 @@ def run_text(
 
         begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
         return show(begun, choice, as_json=display.as_json, every=display.debug)
-    chosen = dict(choice.options)
-    if choice.record.members:
-        # An empty name where a group names none.
-        named = {group.executor or "" for group in ensemble.groups.values()}
-        chosen.setdefault("members", sorted(named))
-    built = build_executor(registry, choice.record, chosen)
-    tag = tag or new_tag(fit(ensemble.name))
-    used = folders_of(ensemble.begun("{run}", os.getcwd()))
-    ensemble = ensemble.begun(tag, os.getcwd())
-    home = state_folder(state)
-    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(home, used)))
-    output = Path(folder).absolute() / tag if folder else home / "runs" / tag / "output"
-    if not keep:
-        built.prepare(tag, None)
-        return _session(ensemble, choice, display).run(registry, built, output, tag, wall=wall)
-    about = {
-        "tag": tag,
-        "name": ensemble.name,
-        "file": os.path.abspath(file),
-        "executor": {"name": choice.name, "options": chosen},
-        "plugins": [os.path.abspath(plugin) for plugin in plugins],
-        "cwd": os.getcwd(),
-        "folders": list(used),
-        "output": str(output),
-        "shared": built.shared,
-        **({"made": True} if made else {}),
-    }
-    with ControlledRun.new(
-        home, about, registry, text, list(overrides), built, ensemble.attached
-    ) as kept:
-        return _session(ensemble, choice, display).run(
-            registry, built, output, tag, kept, wall=wall
-        )
-
-
-def _session(ensemble: Ensemble, choice: ExecutorChoice, display: Display) -> RunSession:
-    """The observers that show the run, loaded while the executor prepares itself."""
+    new = new_run(
+        ensemble,
+        registry,
+        choice,
+        choice.options,
+        file=file,
+        text=text,
+        overrides=overrides,
+        plugins=plugins,
+        state=state_folder(state),
+        tag=tag,
+        output=folder,
+        keep=keep,
+        more={"made": True} if made else {},
+    )
+    # The observers that show the run are loaded while the executor prepares itself.
     from ensemble_core.cli.run_session import RunSession
 
-    return RunSession(ensemble, choice, display)
+    with new.kept or nullcontext():
+        return RunSession(new.ensemble, choice, display).run(
+            registry, new.executor, new.output, new.tag, new.kept, wall=wall
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def test_a_file_that_cannot_be_written_is_told_and_an_older_one_is_kept(
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.usefixtures("permissions_hold")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_folder_without_permission_is_told(tmp_path: Path, ending: str) -> None:
     if ending == "parquet":

@@ -488,7 +488,7 @@ def test_a_pipe_is_refused_without_waiting_for_a_writer(registry: Registry, tmp_
     assert found == ["not-a-file"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+@pytest.mark.usefixtures("permissions_hold")
 def test_a_file_without_permission_is_refused(registry: Registry, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(JOBS + START)

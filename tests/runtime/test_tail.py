@@ -370,8 +370,9 @@ def test_what_is_no_regular_file_is_refused_once(watched: Watched, tmp_path: Pat
     assert all("not a regular file" in warning for warning in watched.warnings)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_warned_of_once(watched: Watched, tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_is_warned_of_once(
+    permissions_hold: None, watched: Watched, tmp_path: Path
+) -> None:
     path = tmp_path / "out.txt"
     path.write_text("1\n")
     path.chmod(0)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
-import time
-
 import click
 
+from ensemble_core.cli.asking import asker, leave_word, wait_until_left
 from ensemble_core.cli.commands.resume import take_up
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.cli.remains import remains
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
 
-__all__ = ["LOOK", "cancel", "user"]
-
-#: Seconds between looks whether the controller has gone.
-LOOK = 0.2
+__all__ = ["cancel"]
 
 
 @click.command(cls=CommandWithFlags)
@@ -57,7 +51,6 @@ def cancel(
         click.echo(to_json(told) if as_json else text)
 
     folder = find(state_folder(state), run)
-    who = f"{user()} on {socket.gethostname()}"
     lock = Lock(folder)
     if leave and lock.controller() is None:
         raise UsageError(
@@ -71,7 +64,7 @@ def cancel(
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
             say({"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
             return 0
-        stop = f"cancelled by {who}"
+        stop = f"cancelled by {asker()}"
         display = Display(as_json=as_json)
         try:
             take_up(str(folder), state, display, take_over=take_over, stop_first=stop)
@@ -82,22 +75,11 @@ def cancel(
             said = f"the jobs of run {folder.name} were ended without its journal: {error.what}"
             say({"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
-    try:
-        (folder / STOP).write_text(f"{who}\n", encoding="utf-8")
-        if leave:
-            (folder / LEAVE).touch()
-    except OSError as error:
-        raise EnsembleError(
-            f"run {folder.name} cannot be told to stop",
-            cause=error.strerror,
-            hint="send its controller SIGTERM: 'ensemble status' says where it is",
-            code="unwritable",
-        ) from error
+    leave_word(folder, *((STOP, LEAVE) if leave else (STOP,)))
     if not wait:
         say({"tag": folder.name, "state": "stopping"}, f"run {folder.name} was told to stop")
         return 0
-    while lock.controller() is not None:
-        time.sleep(LOOK)
+    wait_until_left(lock)
     info = look(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"
@@ -113,11 +95,3 @@ def cancel(
         )
     say({"tag": folder.name, "state": info.state, "exit_code": info.exit_code}, said)
     return 0 if leave or info.state == "ended" else 1
-
-
-def user() -> str:
-    """Name of the user who asks, as the run's controller tells it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import time
-
 import click
 
-from ensemble_core.cli.commands.cancel import LOOK, user
+from ensemble_core.cli.asking import leave_word, wait_until_left
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import json_option, run_argument, state_option
-from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.run_store import HALT, Lock, RunInfo, find, look, state_folder
 
 __all__ = ["stop"]
@@ -32,22 +28,12 @@ def stop(run: str, wait: bool, state: str | None, as_json: bool) -> int:
     lock = Lock(folder)
     held = lock.controller() is not None
     if held:
-        try:
-            who = f"{user()} on {socket.gethostname()}"
-            (folder / HALT).write_text(f"{who}\n", encoding="utf-8")
-        except OSError as error:
-            raise EnsembleError(
-                f"run {folder.name} cannot be told to stop",
-                cause=error.strerror,
-                hint="send its controller SIGTERM: 'ensemble status' says where it is",
-                code="unwritable",
-            ) from error
+        leave_word(folder, HALT)
     if held and not wait:
         told = {"tag": folder.name, "state": "stopping"}
         click.echo(to_json(told) if as_json else f"run {folder.name} was told to stop")
         return 0
-    while lock.controller() is not None:
-        time.sleep(LOOK)
+    wait_until_left(lock)
     info = look(folder)
     found = {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}
     click.echo(to_json(found) if as_json else _said(info, held))

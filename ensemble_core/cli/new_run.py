@@ -1,0 +1,90 @@
+"""A run that begins: its name, its executor, its folders, and its journal where it is kept.
+
+What ``ensemble run`` and ``ensemble_core.run`` have in common once the file is read and checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ensemble_core.cli.earlier_folders import folders_of, reused
+from ensemble_core.cli.executor_choice import ExecutorChoice, build_executor
+from ensemble_core.journal.run_store import fit, new_tag
+from ensemble_core.model.codec import NOTHING
+
+if TYPE_CHECKING:
+    from ensemble_core.cli.run_control import ControlledRun
+    from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.registry import Registry
+
+__all__ = ["NewRun", "new_run"]
+
+
+class NewRun(NamedTuple):
+    """All that a controller needs; ``kept`` is ``None`` for a run that keeps no record."""
+
+    ensemble: Ensemble
+    executor: Executor
+    tag: str
+    output: Path
+    kept: ControlledRun | None
+
+
+def new_run(
+    ensemble: Ensemble,
+    registry: Registry,
+    choice: ExecutorChoice,
+    options: Mapping[str, Any],
+    *,
+    file: str,
+    text: str,
+    overrides: Sequence[str],
+    plugins: Sequence[str],
+    state: Path,
+    tag: str | None,
+    output: str | os.PathLike[str] | None,
+    keep: bool,
+    more: Mapping[str, Any] = NOTHING,
+) -> NewRun:
+    """Build the executor, which prepares itself meanwhile, and begin to keep the run.
+
+    ``more`` goes to what the journal says about it. Raises :class:`EnsembleError`; then nothing is
+    left behind.
+    """
+    options = dict(options)
+    if choice.record.members:
+        # An empty name where a group names none.
+        named = {group.executor or "" for group in ensemble.groups.values()}
+        options.setdefault("members", sorted(named))
+    executor = build_executor(registry, choice.record, options)
+    tag = tag or new_tag(fit(ensemble.name))
+    used = folders_of(ensemble.begun("{run}", os.getcwd()))
+    ensemble = ensemble.begun(tag, os.getcwd())
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reused(state, used)))
+    place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
+    if not keep:
+        executor.prepare(tag, None)
+        return NewRun(ensemble, executor, tag, place, None)
+    about = {
+        "tag": tag,
+        "name": ensemble.name,
+        "file": os.path.abspath(file) if file else "",
+        "executor": {"name": choice.name, "options": options},
+        "plugins": [os.path.abspath(plugin) for plugin in plugins],
+        "cwd": os.getcwd(),
+        "folders": list(used),
+        "output": str(place),
+        "shared": executor.shared,
+        **more,
+    }
+    from ensemble_core.cli.run_control import ControlledRun
+
+    kept = ControlledRun.new(
+        state, about, registry, text, list(overrides), executor, ensemble.attached
+    )
+    return NewRun(ensemble, executor, tag, place, kept)
