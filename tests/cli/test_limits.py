@@ -43,3 +43,24 @@ def test_what_a_limit_held_is_handed_on_by_a_resume_with_a_larger_one(
     more = ensemble("resume", "t", "--accept-changes")
     assert more.exit_code == 0, more.output
     assert ensemble("replay", "t").exit_code == 0
+
+
+def test_a_resume_with_set_gives_a_run_more_room_and_later_ones_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stays as it is; a wrong name is refused and nothing happens."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    (tmp_path / "e.yaml").write_text(FILE)
+    assert ensemble("run", "e.yaml", "--executor", "local", "--tag", "t").exit_code == 4
+    wrong = ensemble("resume", "t", "--set", "limits.job=3")
+    assert wrong.exit_code == 2
+    assert "did you mean 'jobs'" in wrong.output
+    assert ensemble("resume", "t", "--set", "limits.jobs=3").exit_code == 4
+    assert ensemble("resume", "t").exit_code == 4, "the larger limit holds, and is used up"
+    assert ensemble("resume", "t", "--set", "limits.jobs=4").exit_code == 0
+    assert len(json.loads(ensemble("jobs", "t", "--json").output)) == 4
+    over = ensemble("resume", "t", "--set", "limits.jobs=5")
+    assert over.exit_code == 2, "it has ended, and that gives it nothing to do"
+    assert "has ended" in over.output
+    assert ensemble("replay", "t").exit_code == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from ensemble_core.cli.options import (
     Display,
     display_options,
     run_argument,
+    set_option,
     state_option,
     wall_option,
 )
@@ -49,6 +52,7 @@ __all__ = ["resume"]
     is_flag=True,
     help="Go on with the ensemble file as it is now, although it has changed.",
 )
+@set_option
 @click.option(
     "--take-over",
     is_flag=True,
@@ -60,6 +64,7 @@ __all__ = ["resume"]
 def resume(
     run: str,
     accept_changes: bool,
+    overrides: tuple[str, ...],
     take_over: bool,
     state: str | None,
     wall: float | None,
@@ -71,11 +76,20 @@ def resume(
     asked what became of each job that was not over; only what never arrived, and what the stop
     cancelled, is submitted. The exit code is the run's, as of 'ensemble run'.
 
+    --set changes the file that the run goes by, for all that comes: 'limits.core_hours=400'. A run
+    that has ended is opened again where a change gives it something to do.
+
     An executor is used as it was, unless one of its flags says otherwise: of a service that has
     moved, --host and --port.
     """
     return take_up(
-        run, state, display, accept_changes=accept_changes, take_over=take_over, wall=wall
+        run,
+        state,
+        display,
+        accept_changes=accept_changes,
+        overrides=overrides,
+        take_over=take_over,
+        wall=wall,
     )
 
 
@@ -85,6 +99,7 @@ def take_up(
     display: Display,
     *,
     accept_changes: bool = False,
+    overrides: Sequence[str] = (),
     take_over: bool = False,
     stop_first: str | None = None,
     wall: float | None = None,
@@ -110,7 +125,7 @@ def take_up(
             check_not_lost(folder)
         migrate(folder / NAME)
         with KeptRun(state, str(folder)) as past:
-            return _take_up(past, lock, display, accept_changes, stop_first, wall)
+            return _take_up(past, lock, display, accept_changes, overrides, stop_first, wall)
     finally:
         lock.release()
 
@@ -120,6 +135,7 @@ def _take_up(
     lock: Any,
     display: Display,
     accept_changes: bool,
+    overrides: Sequence[str],
     stop_first: str | None,
     wall: float | None,
 ) -> int:
@@ -136,10 +152,10 @@ def _take_up(
         f"run {past.tag} has ended, with exit code {(outcome or {}).get('exit_code')}",
         cause=str((outcome or {}).get("reason") or "") or None,
         hint="'ensemble run' starts it anew; a change of its file that gives it something to do "
-        "opens it again with --accept-changes; 'ensemble status' shows how it went",
+        "opens it again, with --accept-changes or --set; 'ensemble status' shows how it went",
         code="run-ended",
     )
-    if over and (stop_first is not None or not accept_changes):
+    if over and (stop_first is not None or not (accept_changes or overrides)):
         raise ended
     if not past.journal.texts():
         check_not_lost(past.folder)
@@ -159,7 +175,7 @@ def _take_up(
         past.journal.check_newest()
     about = past.journal.about
     _go_to(str(about.get("cwd", ".")), past.tag)
-    changed = None if stop_first is not None else _changed(past, accept_changes)
+    changed = None if stop_first is not None else _changed(past, accept_changes, overrides)
     if over and (changed is None or not _something_to_do(past, past.loading(changed))):
         raise ended
     record = past.registry.lookup("executor", str(past.executor["name"]))
@@ -234,12 +250,19 @@ def _go_to(folder: str, tag: str) -> None:
         ) from error
 
 
-def _changed(past: KeptRun, accept: bool) -> Text | None:
-    """The ensemble file as it is now, if it differs from what the run goes by.
-
-    Raises :class:`UsageError` with the differences where they are not accepted.
+def _changed(past: KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
+    """The ensemble file as it is now, with these overrides after its own, if it differs from what
+    the run goes by. Raises :class:`UsageError` with the differences where they are not accepted.
     """
     text = past.journal.texts()[-1]
+    changed = _changed_file(past, text, accept)
+    if not overrides:
+        return changed
+    now = changed or replace(text, seq=past.journal.last())
+    return replace(now, overrides=(*now.overrides, *overrides))
+
+
+def _changed_file(past: KeptRun, text: Text, accept: bool) -> Text | None:
     if not text.file or past.journal.about.get("made"):
         return None  # it was a mapping of a program, or made of another file
     try:
