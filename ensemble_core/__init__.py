@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.executor import start_folder as start_folder
     from ensemble_core.plugin.executor import wrong_command as wrong_command
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
+    from ensemble_core.plugin.hookspecs import AlgorithmPlugin as AlgorithmPlugin
+    from ensemble_core.plugin.hookspecs import AlgorithmView as AlgorithmView
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
     from ensemble_core.plugin.hookspecs import Fragment as Fragment
@@ -116,7 +118,8 @@ else:
             "Emit Executor Run VirtualExecutor check_new job_environment start_folder wrong_command"
         ),
         "plugin.hookspecs": (
-            "ActionPlugin CallContext ExecutorPlugin Fragment ObserverPlugin ResizerPlugin "
+            "ActionPlugin AlgorithmPlugin AlgorithmView CallContext ExecutorPlugin Fragment "
+            "ObserverPlugin ResizerPlugin "
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",

@@ -4,7 +4,7 @@ Each plan is pure: it looks at the firing and the checked options and returns de
 annotations in the option schemas (``x-ensemble``) are what the file's checker goes by; they are
 open to every plugin:
 
-``group``, ``rule``, ``function``, ``metric``
+``group``, ``rule``, ``instance``, ``function``, ``metric``
     The value must name one (or several, where it is a list).
 ``fields``
     Fields of a job group, checked for the group that the action's ``group`` property names.
@@ -130,6 +130,20 @@ def _rules(options: Mapping[str, Any]) -> list[str]:
     return [rules] if isinstance(rules, str) else list(rules)
 
 
+def _switch(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    def listed(key: str) -> list[str] | None:
+        given = options.get(key)
+        return [given] if isinstance(given, str) else given
+
+    return firing.switch(
+        listed("to") or (),
+        listed("from"),
+        keep=bool(options.get("keep", False)),
+        reset=bool(options.get("reset", False)),
+        cancel=bool(options.get("cancel", False)),
+    )
+
+
 def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -196,10 +210,20 @@ def _nodes(what: str, **more: Any) -> dict[str, Any]:
     )
 
 
+def _instances(description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "type": ["string", "array"],
+        "minItems": 1,
+        "items": {"description": "An instance's name.", "type": "string"},
+        "x-ensemble": "instance",
+    }
+
+
 _RULES = _options(
     ["rules"],
     rules={
-        "description": "The rule's id, or a list of ids.",
+        "description": "The rule's id or the name of an instance, or a list of them.",
         "type": ["string", "array"],
         "minItems": 1,
         "items": {"description": "A rule's id.", "type": "string"},
@@ -374,6 +398,32 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         summary="keep rules from firing",
         plan=lambda firing, options: [firing.disable(_rules(options))],
         options=_RULES,
+    )
+    yield ActionPlugin(
+        name="switch",
+        summary="go over from instances of algorithms to others",
+        plan=_switch,
+        options=_options(
+            ["to"],
+            to=_instances("The instance, or a list of them, that is to be on."),
+            **{"from": _instances("What is to be off. Absent: all that is on but 'to'.")},
+            keep={
+                "description": "Whether what functions return that the old ones called is heeded.",
+                "type": "boolean",
+                "default": False,
+            },
+            reset={
+                "description": "Whether the rules of the new ones count their firings anew.",
+                "type": "boolean",
+                "default": False,
+            },
+            cancel={
+                "description": "Whether jobs are cancelled that rules of the old ones submitted "
+                "and that wait.",
+                "type": "boolean",
+                "default": False,
+            },
+        ),
     )
     yield ActionPlugin(
         name="log",

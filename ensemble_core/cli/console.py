@@ -35,6 +35,7 @@ from ensemble_core.model.decisions import (
     Resize,
     SetGroup,
     Submit,
+    Switch,
     Terminate,
 )
 from ensemble_core.model.ensemble import Ensemble
@@ -142,6 +143,7 @@ class Narrator:
             AddRule: self._add_rule,
             EnableRule: self._switch,
             DisableRule: self._switch,
+            Switch: self._switch_instances,
             SetGroup: self._set_group,
             Call: self._call,
             Log: self._log,
@@ -319,6 +321,10 @@ class Narrator:
     def _switch(self, switched: EnableRule | DisableRule) -> Iterator[OutputLine]:
         word = "enable" if isinstance(switched, EnableRule) else "disable"
         yield self._action(f"{word} {', '.join(switched.rules)}")
+
+    def _switch_instances(self, switch: Switch) -> Iterator[OutputLine]:
+        away = f" from {', '.join(switch.off)}" if switch.off else ""
+        yield self._action(f"switch to {', '.join(switch.on)}{away}")
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         fields = ", ".join(f"{key}={value}" for key, value in change.fields.items())

@@ -42,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "test": "Test rules: what they decide on what happens.",
     "validate": "Check ensemble files without running anything.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
+    "algorithms": "List algorithms for 'use:', and show the rules that they make.",
     "plugins": "List and describe plugins and what they register.",
     "version": "Print the version.",
     "completion": "Print a shell completion script.",

@@ -19,7 +19,7 @@ from ensemble_core.cli.text_style import (
     printable,
     shorten,
 )
-from ensemble_core.engine.report import GroupReport, Progress, Report, RuleReport
+from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, Report, RuleReport
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
 
@@ -168,6 +168,19 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
     return lines
 
 
+def instance_cells(instance: InstanceReport) -> tuple[str, ...]:
+    """An instance under ``use:`` in a line: whether it is on, and what its rules have done."""
+    times = len(instance.switched)
+    switched = f"switched {format_times(times)}" if times else ""
+    return (
+        "on" if instance.on else "off",
+        printable(instance.name),
+        printable(instance.algorithm or "rules of the file"),
+        f"{count_of(instance.rules, 'rule')}, fired {format_times(instance.fired)}",
+        switched,
+    )
+
+
 def _state_now(rule: RuleReport) -> str:
     if rule.cut:
         return f"then switched off: {printable(rule.cut)}"
@@ -232,6 +245,10 @@ def report_lines(report: Report, look: TextStyle, width: int | None = None) -> l
         lines += [f" {cost}"] if cost else []
     if report.rules:
         lines += [look.paint(" rules", "bold"), *rule_lines(report.rules, look, width)]
+    if report.instances:
+        lines.append(look.paint(" instances", "bold"))
+        rows = [instance_cells(each) for each in report.instances]
+        lines += format_table(rows, indent=" ")
     if report.warnings:
         lines.append(look.paint(" warnings", "bold"))
         lines += [look.paint(f" {printable(text)}", "warning") for text in report.warnings]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core.config.loading import load, load_text
+from ensemble_core.config.loading import expanded, load, load_text
 from ensemble_core.config.schema import compose
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["load", "load_text", "schema"]
+__all__ = ["expanded", "load", "load_text", "schema"]
 
 
 def schema(registry: Registry) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-__all__ = ["Occasion", "OptionCheck", "bind_action", "not_asked_for"]
+__all__ = ["Occasion", "OptionCheck", "bind_action", "check_capabilities", "not_asked_for"]
 
 #: Keys of an action that are no options of it.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff"})
@@ -67,7 +67,7 @@ def bind_action(
     if not isinstance(name, str) or name not in context.registry.actions:
         return None
     record = context.registry.actions[name]
-    _check_capabilities(context, (*path, "name"), name, record)
+    check_capabilities(context, (*path, "name"), name, record)
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}
     check = OptionCheck(context, record.options, _with_rows(context, record, given, occasion))
     options = check.options(path, given)
@@ -122,7 +122,8 @@ def _merges(schema: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     return mark is True or (isinstance(mark, str) and mark in given)
 
 
-def _check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
+def check_capabilities(context: Context, path: Path, name: str, record: ActionPlugin) -> None:
+    """Report what the executor cannot do and this needs."""
     executor = context.executor
     if executor is None:
         return
@@ -337,8 +338,13 @@ class OptionCheck:
                 _check_message(context, path, name, self._occasion.knowing(scoped | of_job))
         elif kind == "rows":
             self._rows(path, name)
+        elif kind == "instance":
+            if name not in context.known.instances:
+                context.unknown(path, kind, name, context.known.instances)
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
+            if names is not None and kind == "rule":
+                names |= context.known.instances
             if names is not None and name not in names:
                 context.unknown(path, kind, name, names)
 

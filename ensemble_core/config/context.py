@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import Validators
@@ -17,6 +17,7 @@ from ensemble_core.errors import EnsembleError, Location, UsageError, raised_at
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
 from ensemble_core.model.durations import seconds
+from ensemble_core.model.ensemble import Instance
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
@@ -27,7 +28,7 @@ from ensemble_core.plugin.hookspecs import (
 )
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["Context", "Known", "cannot_be_built", "nearest"]
+__all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
 
 _MANY = 50
 
@@ -46,6 +47,8 @@ class Known:
     unfit: Mapping[str, EnsembleError] = field(default_factory=dict)
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
+    #: Names of what is under ``use:``.
+    instances: frozenset[str] = frozenset()
     here: str = "."
     #: Texts of the files that this one names, and whether further ones may be read.
     attached: dict[str, str] = field(default_factory=dict)
@@ -55,6 +58,16 @@ class Known:
     tables: dict[str, Table] = field(default_factory=dict)
     #: Job groups whose fields rules may change while the run is under way.
     changing: frozenset[str] = frozenset()
+
+
+class Use(NamedTuple):
+    """The options that an instance of an algorithm was given, at a path of the file, and their
+    schema."""
+
+    instance: str
+    path: Path
+    schema: Mapping[str, Any]
+    given: Mapping[str, Any]
 
 
 def cannot_be_built(what: str, error: Exception) -> EnsembleError:
@@ -94,6 +107,12 @@ class Context:
         #: Whose doing parts of the document are, where they are not the user's; of those within
         #: that are, nobody's.
         self.made: dict[Path, str] = {}
+        #: Instances of algorithms by name, their options, and their entries with all rules.
+        self.instances: dict[str, Instance] = {}
+        self.uses: list[Use] = []
+        self.spelt_out: list[dict[str, Any]] = []
+        #: The instance that a rule belongs to, by the rule's number.
+        self.of_instance: dict[int, str] = {}
         self._broken: set[Path] = set()  # with every path around them
         self._paths: dict[str, MetricPath | EnsembleError] = {}
 

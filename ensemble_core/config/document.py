@@ -112,6 +112,18 @@ class Document:
         self.spans, self.spelled = moved(self.spans), moved(self.spelled)
         self.overrides = moved(self.overrides)
 
+    def copy_places(self, origin: Path, copy: Path) -> None:
+        """Have what is at the path ``copy`` told where that of ``origin`` stands."""
+        if self.by_path:
+            where = self.at(origin)
+            if where is not None:
+                self.overrides[copy] = where
+            return
+        known: list[dict[Path, Any]] = [self.values, self.keys, self.spans, self.spelled]
+        for places in (*known, self.overrides):
+            for path in [each for each in places if each[: len(origin)] == origin]:
+                places[copy + path[len(origin) :]] = places[path]
+
     def written(self, path: Path, value: object) -> str:
         """A scalar as the file has it: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)

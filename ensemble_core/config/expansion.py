@@ -1,6 +1,7 @@
 """Expansion: entries of an ensemble file that stand for what a plugin makes of them.
 
-Called by the loader before anything else is checked. What an entry became is kept with the texts of
+Called by the loader before anything else is checked: here for entries of sources, in ``instances``
+for algorithms. What an entry became is kept with the texts of
 the files that the ensemble file names, as JSON: a resume and a replay go by that, whatever has
 become of the file or the plugin. Each part keeps a place, so that a later error in it is told where
 it comes from.
@@ -23,7 +24,7 @@ from ensemble_core.plugin.fragments import Fragment, SourceView
 from ensemble_core.plugin.known import known_provider
 from ensemble_core.plugin.registry import LoadedPlugin
 
-__all__ = ["expand"]
+__all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
 
 #: An expansion as the run keeps it: plain data.
 Kept = Mapping[str, Any]
@@ -33,18 +34,11 @@ class _Unread(Exception):
     """A file could not be read, which was reported."""
 
 
-def expand(context: Context) -> bool:
-    """Put what entries stand for in their place. ``False`` if one could not be expanded, which was
-    reported: names that the rest of the file speaks of may then be absent."""
-    before = len(context.errors)
-    _expand_sources(context)
-    return len(context.errors) == before
-
-
 # -- sources -----------------------------------------------------------------------------------
 
 
-def _expand_sources(context: Context) -> None:
+def expand_sources(context: Context) -> None:
+    """Put what entries of sources stand for in their place."""
     document = context.document
     entries = document.data.get("jobs")
     if not isinstance(entries, list):
@@ -71,7 +65,7 @@ def _expand_sources(context: Context) -> None:
     document.renumber("jobs", numbers)
     entries[:] = groups
     for index, first, kept in joined:
-        _join(context, kept, places[index], first)
+        join(context, kept, places[index], first)
 
 
 def _source_of(context: Context, index: int, entry: Mapping[str, Any]) -> str | None:
@@ -128,7 +122,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
         capabilities=None if context.executor is None else context.executor.capabilities,
     )
     build = lambda: record.expand(options, view)  # noqa: E731
-    return _kept(context, path, f"{spelled(path)} {record.name}", whose, owner, build)
+    return keep(context, path, f"{spelled(path)} {record.name}", whose, owner, build)
 
 
 def _read(context: Context, path: Path, file: str) -> str:
@@ -141,7 +135,7 @@ def _read(context: Context, path: Path, file: str) -> str:
 # -- what every expansion has ------------------------------------------------------------------
 
 
-def _kept(
+def keep(
     context: Context,
     path: Path,
     key: str,
@@ -155,7 +149,7 @@ def _kept(
     known = context.known.attached
     if key not in known:
         try:
-            data = _data(build(), whose)
+            data = data_of(build(), whose)
         except _Unread:
             return {}
         except FileErrors as errors:
@@ -172,7 +166,7 @@ def _kept(
     return found
 
 
-def _data(made: object, whose: str) -> dict[str, Any]:
+def data_of(made: object, whose: str) -> dict[str, Any]:
     """A fragment as plain data. Raises :class:`EnsembleError` for what is none."""
     if not isinstance(made, Fragment):
         raise _bad(f"{whose} returned {type(made).__name__}, expected a Fragment")
@@ -194,7 +188,7 @@ def _data(made: object, whose: str) -> dict[str, Any]:
     data["places"] = [
         [list(path), place.file, place.line, place.column]
         for path, place in made.places.items()
-        if place is not None
+        if place is not None and len(path) > 1
     ]
     return data
 
@@ -203,7 +197,7 @@ def _bad(what: str) -> EnsembleError:
     return EnsembleError(what, hint="tell the plugin's author", code="bad-fragment")
 
 
-def _join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
+def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
     """Add what an entry stands for to the file's data, with where each part comes from. Its job
     groups are there already, from ``first_group`` on."""
     if not kept:

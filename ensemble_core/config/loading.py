@@ -18,8 +18,9 @@ from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
-from ensemble_core.config.expansion import expand
+from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
+from ensemble_core.config.instances import check_uses, expand_uses, spelt_out
 from ensemble_core.config.limits import bind_limits
 from ensemble_core.config.loops import warn_of_loops
 from ensemble_core.config.outcomes import with_result, with_retry
@@ -29,6 +30,7 @@ from ensemble_core.config.reader import read_text
 from ensemble_core.config.rule_warnings import (
     actions_of,
     warn_of_counts,
+    warn_of_ends,
     warn_of_no_heartbeat,
     warn_of_submits,
 )
@@ -47,7 +49,7 @@ from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["load", "load_text"]
+__all__ = ["expanded", "load", "load_text"]
 
 _T = TypeVar("_T")
 
@@ -97,6 +99,41 @@ def load_text(
     beside it. Of a text that was made of a mapping ``file`` is empty, and ``here`` is the folder
     that stands for the file's. ``functions`` are there beside those of ``custom:``.
     """
+    context, whole = _opened(text, registry, file, executor, overrides, attached, here)
+    if whole:
+        check_shape(context)
+        ensemble = _Loader(context, file, frozenset(functions)).load()
+    _raise(context)
+    return ensemble
+
+
+def expanded(
+    text: str,
+    registry: Registry,
+    *,
+    file: str = "ensemble.yaml",
+    overrides: Sequence[str] = (),
+    attached: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The data of an ensemble file with everything spelt out that entries stand for: what sources
+    bring, and the rules of algorithms. It runs the same. Raises :class:`FileErrors`."""
+    context, _ = _opened(text, registry, file, None, overrides, attached, None)
+    _raise(context)
+    return spelt_out(context)
+
+
+def _opened(
+    text: str,
+    registry: Registry,
+    file: str,
+    executor: ExecutorPlugin | None,
+    overrides: Sequence[str],
+    attached: Mapping[str, str] | None,
+    here: str | None,
+) -> tuple[Context, bool]:
+    """The file's data with what entries stand for in their place, not checked yet; ``False`` beside
+    it where an entry could not be expanded, which was reported: names that the rest of the file
+    speaks of may then be absent."""
     document = read_text(text, file)
     document.by_path = not file
     if not isinstance(document.data, dict):
@@ -110,18 +147,21 @@ def load_text(
         reads=attached is None,
     )
     context = Context(document, Validators(registry), executor, known)
-    whole = expand(context)
+    expand_sources(context)
+    if not context.errors:
+        expand_uses(context)
+    whole = not context.errors
     for part, keys in _NAMING.items():
         _canonical(document.data.get(part), registry, keys)
     context.errors += apply(document, unset).values()  # of what has come in only now
     known.spoken = _spoken(document.data)
-    if whole:
-        check_shape(context)
-        ensemble = _Loader(context, file, frozenset(functions)).load()
+    return context, whole
+
+
+def _raise(context: Context) -> None:
     if context.errors:
         distinct = {(error.where, error.what): error for error in context.errors}
         raise FileErrors(distinct.values())
-    return ensemble
 
 
 #: Keys of a job group whose words are no speech of parameters: only their placeholders are.
@@ -201,6 +241,7 @@ class _Loader:
         if not context.errors:
             warn_of_submits(context, rules)
             warn_of_counts(context, rules)
+            warn_of_ends(context, rules)
             warn_of_loops(context, rules)
         if not context.errors:
             context.warnings += shared_files(groups.values(), context.registry.observers)
@@ -214,6 +255,7 @@ class _Loader:
             statistics=context.known.statistics,
             binder=_binder(context),
             tables=tables,
+            instances=context.instances,
             limits=limits,
             on_stop=data.get("on_stop") if context.intact(("on_stop",)) else None,
             heartbeat=heartbeat,
@@ -307,12 +349,15 @@ class _Loader:
                 self._twice(later, "rule", ids[-1], first)
             places.setdefault(ids[-1], path)
         context.known.rules = frozenset(ids)
-        bound = [
-            bind_rule(context, ("rules", index), spec, ids[index])
-            for index, spec in enumerate(entries)
-            if isinstance(spec, dict)
-        ]
-        return [rule for rule in bound if rule is not None]
+        wrong, bound = check_uses(context), list[BoundRule]()
+        for index, spec in enumerate(entries):
+            instance = context.of_instance.get(index)
+            if not isinstance(spec, dict) or instance in wrong:
+                continue
+            rule = bind_rule(context, ("rules", index), spec, ids[index])
+            if rule is not None:
+                bound.append(rule if instance is None else replace(rule, instance=instance))
+        return bound
 
     def _heartbeat(self, logging: Mapping[str, Any], rules: Sequence[BoundRule]) -> float:
         context = self._context

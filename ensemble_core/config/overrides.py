@@ -18,6 +18,10 @@ from ensemble_core.errors import EnsembleError, Location, UsageError
 __all__ = ["apply"]
 
 
+#: Parts of a file that are lists.
+_LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",))
+
+
 def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleError]:
     """Apply them in order, and return those that could not be, each with what was wrong."""
     errors: dict[str, EnsembleError] = {}
@@ -46,6 +50,8 @@ def _apply(document: Document, text: str) -> None:
             here[found] = value
         elif isinstance(here, dict):
             inner = here.get(step)
+            if inner is None and path in _LISTS:
+                raise _error(origin, f"the file has no {step!r}")
             if inner is None:
                 inner = here[step] = {}
                 document.overrides[path] = Location(origin)
@@ -71,6 +77,11 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
             if isinstance(entry, dict) and step in entry and "name" not in entry:
                 return number
         return _named(here, "name", step, origin, "job group")
+    if path == ("use",):
+        entries = (entry if isinstance(entry, dict) else {} for entry in here)
+        names = [entry.get("as", entry.get("algorithm")) for entry in entries]
+        if step in names:
+            return names.index(step)
     if path == ("rules",):
         for number, rule in enumerate(here, 1):
             if step == f"rule-{number}" and isinstance(rule, dict) and "id" not in rule:

@@ -12,7 +12,13 @@ from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
-__all__ = ["actions_of", "warn_of_counts", "warn_of_no_heartbeat", "warn_of_submits"]
+__all__ = [
+    "actions_of",
+    "warn_of_counts",
+    "warn_of_ends",
+    "warn_of_no_heartbeat",
+    "warn_of_submits",
+]
 
 
 def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
@@ -36,6 +42,22 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     for group in context.known.groups:
         if group not in submitted and None not in submitted:
             context.warnings.append(f"no rule submits the job group {group!r}")
+
+
+def warn_of_ends(context: Context, rules: Sequence[BoundRule]) -> None:
+    """Several instances that are on from the start and that may each end the run."""
+    ending = dict.fromkeys(
+        rule.instance
+        for rule in rules
+        if rule.instance is not None
+        and context.instances[rule.instance].enabled
+        and any(action.name == "terminate" for one in rule.actions for action in one.flat())
+    )
+    if len(ending) > 1:
+        context.warnings.append(
+            f"the instances {' and '.join(map(repr, ending))} may both end the run, whichever is "
+            "first; enabled: false and 'switch' let one follow the other"
+        )
 
 
 def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:

@@ -68,6 +68,7 @@ def compose(registry: Registry) -> dict[str, Any]:
             definitions,
         )
     _compose_sources(schema, registry)
+    _compose_algorithms(schema, registry)
     fields = {**job, "properties": {**job["properties"]}}
     del fields["required"], fields["properties"]["name"]
     for name in _OF_THE_GROUP:
@@ -102,9 +103,31 @@ def _compose_sources(schema: dict[str, Any], registry: Registry) -> None:
             "then": {"allOf": [_if_there(name, f"source-{name}") for name in names]},
             "else": {"$ref": "#/$defs/job"},
         }
-        schema["required"].remove("rules")
-        brought = {"properties": {"jobs": {"contains": sources}}}
-        schema |= {"if": brought, "else": {"required": ["rules"]}}
+        brought = {"properties": {"jobs": {"contains": sources}}, "required": ["jobs"]}
+        schema["if"]["anyOf"].append(brought)
+
+
+def _compose_algorithms(schema: dict[str, Any], registry: Registry) -> None:
+    definitions, use = schema["$defs"], schema["$defs"]["use"]
+    names = sorted(registry.algorithms)
+    use["properties"]["algorithm"]["examples"] = names
+    use["allOf"] = [True]
+    for name in names:
+        record = registry.algorithms[name]
+        key = f"algorithm-{name}"
+        _define_algorithm(definitions, key, record.summary, record.options)
+        own: dict[str, Any] = {"properties": {"with": {"$ref": f"#/$defs/{key}"}}}
+        if record.options.get("required"):
+            own["required"] = ["with"]
+        chosen = {"required": ["algorithm"], "properties": {"algorithm": {"enum": [name]}}}
+        use["allOf"].append({"if": chosen, "then": own})
+
+
+def _define_algorithm(
+    definitions: dict[str, Any], key: str, summary: str, options: Mapping[str, Any]
+) -> None:
+    own = {"description": summary, "type": ["object", "null"], "properties": {}}
+    definitions[key] = _with_options(own, options, key, definitions)
 
 
 def _if_there(key: str, definition: str) -> dict[str, Any]:
@@ -267,6 +290,10 @@ class Validators:
                 hint="remove the plugin that was added last, or tell its author",
                 code="bad-plugin-schema",
             ) from None
+
+    def define(self, part: str, summary: str, options: Mapping[str, Any]) -> None:
+        """Add an algorithm's options to ``$defs``, of one that only this file knows."""
+        _define_algorithm(self.schema["$defs"], part, summary, options)
 
     def node(self, path: Iterable[str | int]) -> Any:
         """The part of the schema at the path that a schema error gives."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ensemble_core.engine.occasion import Origin, Pending
+from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submission
 from ensemble_core.model.decisions import (
@@ -72,14 +74,18 @@ class Effects:
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
             for rule in decision.rules:
-                switched = state.rules.switch(rule, isinstance(decision, EnableRule))
-                if switched is not None:
-                    state.schedule(switched, state.now)
-                    state.look_at_once(switched)
+                on = isinstance(decision, EnableRule)
+                self.awaken(state.rules.switch(rule, on, state.now))
             return
         elif not isinstance(decision, Decision):
             raise TypeError(f"{decision!r} is no decision")
         state.out.append(decision)
+
+    def awaken(self, states: Iterable[RuleState]) -> None:
+        """Have rules that were switched on looked at."""
+        for rule_state in states:
+            self.state.schedule(rule_state, self.state.now)
+            self.state.look_at_once(rule_state)
 
     # -- the end -------------------------------------------------------------------------------
 

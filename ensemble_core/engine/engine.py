@@ -247,6 +247,7 @@ class Engine:
             firings=state.firings,
             errors=state.errors,
             warnings=tuple(state.warnings),
+            instances=state.rules.report_instances(),
             progress=progress_of(state),
             unhandled_failures=state.unhandled_failures,
         )

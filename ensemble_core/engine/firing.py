@@ -15,6 +15,7 @@ from ensemble_core.engine.occasion import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
+from ensemble_core.engine.switching import waiting_of
 from ensemble_core.engine.variation import varied
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
@@ -28,6 +29,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGroup,
     Submit,
+    Switch,
     Terminate,
     WhenBusy,
 )
@@ -182,6 +184,29 @@ class EngineFiring:
 
     def disable(self, rules: Sequence[str]) -> Decision:
         return DisableRule(**self.origin.mark, rules=tuple(rules))
+
+    def switch(
+        self,
+        to: Sequence[str],
+        away: Sequence[str] | None = None,
+        *,
+        keep: bool = False,
+        reset: bool = False,
+        cancel: bool = False,
+    ) -> Iterable[Decision]:
+        known = self._state.rules.instances
+        for name in (*to, *(away or ())):
+            if name not in known:
+                raise EnsembleError(f"there is no instance {name!r}", code="no-such-instance")
+        on = tuple(dict.fromkeys(name for name in to if not known[name].on))
+        if not on:
+            return
+        left = known if away is None else dict.fromkeys(away)
+        off = tuple(name for name in left if known[name].on and name not in to)
+        waiting = waiting_of(self._state, off) if cancel and off else ()
+        yield Switch(**self.origin.mark, off=off, on=on, keep=keep, reset=reset)
+        if waiting:
+            yield Cancel(**self.origin.mark, jobs=waiting)
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         return Log(**self.origin.mark, message=message, level=level)

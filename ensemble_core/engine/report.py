@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
 
-__all__ = ["GroupReport", "Progress", "Report", "RuleReport", "Standing"]
+__all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 
 #: Why a rule did not fire, or that it did.
 Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
@@ -38,12 +38,29 @@ class GroupReport(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReport(Record):
+    """One instance under ``use:``: whether its ``rules`` may fire, how often they ``fired`` all
+    together, and when it was switched (seconds since the epoch, and whether on), the last times.
+    ``first`` says whether it was on when the run began."""
+
+    name: str
+    algorithm: str = ""
+    version: str = ""
+    on: bool = True
+    first: bool = True
+    rules: int = 0
+    fired: int = 0
+    switched: tuple[tuple[float, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleReport(Record):
     """One rule: how often it was looked at and fired, and how often its trigger refused an event.
 
     ``last_value`` is the last value of its metric, ``last_seen`` what an event's condition last
     saw. ``passed_over`` counts looks at exhausted instances (``each``). ``state`` says why
-    it did not fire, or ``fired``; ``cut`` why it was switched off for good, if it was.
+    it did not fire, or ``fired``; ``cut`` why it was switched off for good, if it was. ``instance``
+    is the one of ``use:`` that it belongs to.
     """
 
     id: str
@@ -57,6 +74,7 @@ class RuleReport(Record):
     last_seen: str = ""
     when: str = ""
     enabled: bool = True
+    instance: str | None = None
     state: Standing = "never woken"
     cut: str = ""
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -94,10 +112,12 @@ class Report(Record):
     errors: int = 0
     unhandled_failures: int = 0
     warnings: tuple[str, ...] = ()
+    instances: tuple[InstanceReport, ...] = ()
     progress: Progress = field(default_factory=Progress)
 
     def to_dict(self) -> dict[str, Any]:
         data = {**Record.to_dict(self), "progress": self.progress.to_dict()}
-        if not self.warnings:
-            del data["warnings"]
+        for key in ("warnings", "instances"):
+            if not data[key]:
+                del data[key]
         return data

@@ -57,8 +57,9 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
             "the run has no job group", label, list(state.table.groups), "no-such-group"
         )
     for rule in (rules,) if isinstance(rules, str) else rules:
-        if rule not in state.rules.states:
-            return _no_such("the run has no rule", rule, list(state.rules.states), "no-such-rule")
+        known = [*state.rules.states, *state.rules.instances]
+        if rule not in known:
+            return _no_such("the run has no rule", rule, known, "no-such-rule")
     try:
         _check_given(state, action)
         state.ensemble.binder.action(_merged(state, action))

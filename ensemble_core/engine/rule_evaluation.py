@@ -18,9 +18,10 @@ from ensemble_core.engine.occasion import Occasion, Origin
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.state import State
+from ensemble_core.engine.switching import switched
 from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import AddRule, Fired
+from ensemble_core.model.decisions import AddRule, Fired, Switch
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundAction, BoundRule
 
@@ -351,13 +352,28 @@ class RuleEvaluation:
             for decision in EngineFiring(state, origin).perform(action):
                 if state.ended is not None:
                     return
-                self.effects.apply(origin, decision)
+                if isinstance(decision, Switch):
+                    self._switch(origin, decision)
+                else:
+                    self.effects.apply(origin, decision)
         except EnsembleError as error:
             about = f"rule {origin.rule!r}" + (f", job {origin.job}" if origin.job else "")
             told = f"{about}: {error}" if error.code == "no-value" else str(error)
             state.error(told, origin)
         except Exception as error:  # a plugin's plan: it must not take the run with it
             state.error(f"action {action.name} raised {error!r} ({raised_at(error)})", origin)
+
+    def _switch(self, origin: Origin, decision: Switch) -> None:
+        """Switch to other instances, and start them: what waits for a start fires now."""
+        state, event = self.state, origin.occasion.event
+        state.out.append(decision)
+        starting, dropped = switched(self.effects, decision)
+        link, state.link = state.link, origin.link
+        self.report_occasions(("start",), None)
+        self.consider_each(starting, Occasion(event))
+        state.link = link
+        for index in dropped:
+            self.endings.settle_index(index, event)
 
     def follow(self, origin: Origin, spec: Mapping[str, Any]) -> None:
         """Do what a function returned: an action, a rule to add, or values for a submit."""

@@ -18,7 +18,16 @@ from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["Asleep", "Instance", "RuleIndex", "RuleState", "Watch", "comparison", "in_order"]
+__all__ = [
+    "Asleep",
+    "InUse",
+    "Instance",
+    "RuleIndex",
+    "RuleState",
+    "Watch",
+    "comparison",
+    "in_order",
+]
 
 #: Why a rule is not even looked at: it was switched off for good, is disabled, or has fired as
 #: often as it may.
@@ -43,6 +52,28 @@ class Instance:
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class InUse:
+    """State of an instance of an algorithm (``use:``): whether its rules may fire, and since when
+    not or so, newest last, as far as is remembered."""
+
+    name: str
+    on: bool
+    switched: list[tuple[float, bool]] = field(default_factory=list)
+    times: int = 0
+
+    def turn(self, on: bool, now: float) -> None:
+        """Switch it, and write that down."""
+        self.on = on
+        self.times += 1
+        self.switched.append((now, on))
+        del self.switched[:-_SWITCHED]
+
+
+#: So many changes of an instance are remembered.
+_SWITCHED = 50
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class RuleState:
     """State of one rule: how often it fired, and what it waits for. Of one with ``each`` the
     instances, which are kept with their scopes, hold back and count for themselves.
@@ -55,6 +86,8 @@ class RuleState:
     rule: BoundRule
     order: int
     enabled: bool = field(init=False)
+    #: Whether the instance that it belongs to is on.
+    on: bool = True
     fired: int = 0
     skip: int = 0
     not_before: float = float("-inf")
@@ -100,7 +133,7 @@ class RuleState:
     @property
     def live(self) -> bool:
         """True if the rule may still fire; with ``each``, if an instance of it may."""
-        if not self.enabled or self.cut:
+        if not self.enabled or not self.on or self.cut:
             return False
         return self.fired < self.rule.repetitions or self.rule.each is not None
 
@@ -109,7 +142,7 @@ class RuleState:
         """Why a rule that is not live is not."""
         if self.cut:
             return "cut"
-        return "exhausted" if self.enabled else "disabled"
+        return "exhausted" if self.enabled and self.on else "disabled"
 
     @property
     def value(self) -> float | None:

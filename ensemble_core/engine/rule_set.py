@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine.report import RuleReport, Standing
-from ensemble_core.engine.rule_index import Instance, RuleIndex, RuleState
+from ensemble_core.engine.report import InstanceReport, RuleReport, Standing
+from ensemble_core.engine.rule_index import Instance, InUse, RuleIndex, RuleState
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore, parse_path
 from ensemble_core.model.ensemble import Ensemble
@@ -36,6 +36,10 @@ class RuleSet:
         self._keys = 0
         #: Whether a rule sees the whole queue, so that events of strangers' jobs matter.
         self.strangers = False
+        #: Instances of algorithms, by name.
+        self.instances = {
+            name: InUse(name, each.enabled) for name, each in ensemble.instances.items()
+        }
         for rule in ensemble.rules:
             self._add(RuleState(rule, len(self.states)))
 
@@ -55,6 +59,8 @@ class RuleSet:
                 self._metrics.keep(parsed)
         if rule.trigger.metric is not None and self.path(rule.trigger.metric) is None:
             raise EnsembleError(f"no metric {rule.trigger.metric!r}", code="no-such-metric")
+        if rule.instance in self.instances:
+            state.on = self.instances[rule.instance].on
         if state.key < 0:
             state.key, self._keys = self._keys, self._keys + 1
         self.states[rule.id] = state
@@ -107,6 +113,11 @@ class RuleSet:
         self.index = RuleIndex(self._metrics)
         self.states, self._paths, self._failure_rules = {}, {}, []
         self.strangers = False
+        before_now = self.instances
+        self.instances = {
+            name: before_now.get(name) or InUse(name, each.enabled)
+            for name, each in ensemble.instances.items()
+        }
         stayed: dict[int, RuleState] = {}
         dropped: list[str] = []
 
@@ -139,19 +150,47 @@ class RuleSet:
                 dropped.append(state.rule.id)  # it speaks of what the new file does not have
         return stayed, dropped
 
-    def switch(self, rule_id: str, enabled: bool) -> RuleState | None:
-        """Switch a rule on or off; the state if that made it live."""
-        state = self.states.get(rule_id)
+    def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
+        """Switch a rule or an instance on or off; the rules that this made live. One of an instance
+        that is off stays quiet."""
+        if name in self.instances:
+            return self._switch_instance(self.instances[name], enabled, now)
+        state = self.states.get(name)
         if state is None:
-            raise EnsembleError(f"there is no rule {rule_id!r}", code="no-such-rule")
+            raise EnsembleError(f"there is no rule {name!r}", code="no-such-rule")
         was_live = state.live
         state.enabled = enabled
+        return self._moved(state, was_live)
+
+    def _switch_instance(self, instance: InUse, on: bool, now: float) -> list[RuleState]:
+        if instance.on == on:
+            return []
+        instance.turn(on, now)
+        found: list[RuleState] = []
+        for state in self.members(instance.name):
+            was_live, state.on = state.live, on
+            found += self._moved(state, was_live)
+        return found
+
+    def _moved(self, state: RuleState, was_live: bool) -> list[RuleState]:
+        """Put the rule into the index, or take it out, as it is live now; itself if it came in."""
         if was_live and not state.live:
             self._leave(state)
         elif state.live and not was_live:
             self._enter(state)
-            return state
-        return None
+            return [state]
+        return []
+
+    def members(self, instance: str) -> list[RuleState]:
+        """The rules of an instance, in order."""
+        return [state for state in self.states.values() if state.rule.instance == instance]
+
+    def reset(self, state: RuleState) -> None:
+        """Let a rule that is not in the index count its firings anew, and with ``each`` its
+        instances; one that was cut stays so."""
+        state.fired = state.skip = state.holds = 0
+        state.not_before = float("-inf")
+        state.key, self._keys = self._keys, self._keys + 1
 
     def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
         """Count a firing of the rule, or of an instance of it, and begin the backoff."""
@@ -263,6 +302,25 @@ class RuleSet:
                 watch.last, watch.unread = watch.read(now), False
         return tuple(self._report(state) for state in self.states.values())
 
+    def report_instances(self) -> tuple[InstanceReport, ...]:
+        """Every instance of an algorithm."""
+        found = []
+        for name, one in self.instances.items():
+            made, members = self._ensemble.instances[name], self.members(name)
+            found.append(
+                InstanceReport(
+                    name=name,
+                    algorithm=made.algorithm,
+                    version=made.version,
+                    on=one.on,
+                    first=made.enabled,
+                    rules=len(members),
+                    fired=sum(each.fired for each in members),
+                    switched=tuple(one.switched),
+                )
+            )
+        return tuple(found)
+
     def _report(self, state: RuleState) -> RuleReport:
         rule = state.rule
         woken = state.looked_at
@@ -277,7 +335,8 @@ class RuleSet:
             last_value=state.value,
             last_seen=state.last_seen,
             when=rule.condition.text if rule.condition else "",
-            enabled=state.enabled,
+            enabled=state.enabled and state.on,
+            instance=rule.instance,
             state=self._standing(state, woken),
             cut=state.why_cut,
             spec=rule.spec,
@@ -289,7 +348,7 @@ class RuleSet:
             return "fired"
         if state.cut:
             return "cut"
-        if not state.enabled:
+        if not state.enabled or not state.on:
             return "disabled"
         return "condition false" if woken else "never woken"
 

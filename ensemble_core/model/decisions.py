@@ -27,6 +27,7 @@ __all__ = [
     "Retry",
     "SetGroup",
     "Submit",
+    "Switch",
     "Terminate",
     "WhenBusy",
 ]
@@ -139,6 +140,19 @@ class DisableRule(Decision):
 
     type: ClassVar[str] = "disable-rule"
     rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch(Decision):
+    """The rules of the instances ``off`` do not fire any more, those of ``on`` may; the latter
+    start. ``keep``: what functions that the old ones called return is heeded. ``reset``: the rules
+    of the new ones count their firings anew."""
+
+    type: ClassVar[str] = "switch"
+    off: tuple[str, ...]
+    on: tuple[str, ...]
+    keep: bool = False
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["Binder", "Ensemble", "Limits", "amount"]
+__all__ = ["Binder", "Ensemble", "Instance", "Limits", "amount"]
 
 
 def amount(number: float) -> str:
@@ -73,12 +73,28 @@ class Binder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One entry under ``use:``: rules that are switched on and off as one.
+
+    ``algorithm`` is what made them, empty where the file has them itself, and ``version`` the
+    distribution that it came from, with its version. ``enabled`` says that it is on when the run
+    begins.
+    """
+
+    name: str
+    algorithm: str = ""
+    version: str = ""
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble:
     """A checked ensemble file.
 
     ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
     ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
     ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``.
+    ``instances`` are those of ``use:``, by name; each of their rules names its own.
     ``on_stop`` is what a stop does with jobs: to leave them to the queue (``keep``), or to cancel
     them; ``None`` leaves that to the executor.
     """
@@ -89,6 +105,7 @@ class Ensemble:
     statistics: Mapping[str, StatisticSpec]
     binder: Binder
     tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
+    instances: Mapping[str, Instance] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
     heartbeat: float = 0.0
     debug: bool = False

@@ -282,6 +282,20 @@ class Firing(Protocol):
     def disable(self, rules: Sequence[str]) -> Decision:
         """Keep these rules from firing."""
 
+    def switch(
+        self,
+        to: Sequence[str],
+        away: Sequence[str] | None = None,
+        *,
+        keep: bool = False,
+        reset: bool = False,
+        cancel: bool = False,
+    ) -> Iterable[Decision]:
+        """Switch to these instances (``use:``) from those of ``away`` (``None``: from all others
+        that are on); nothing where they are on already. ``keep``: what functions that the old ones
+        called return is heeded; ``reset``: the new ones' rules count anew; ``cancel``: jobs that
+        the old ones' rules submitted and that wait are cancelled."""
+
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         """Tell the user something."""
 
@@ -396,7 +410,8 @@ class BoundRule:
     people know the rule; ``concerns_failure`` says that failed jobs of ``failure_group`` (any
     group where ``None``) are this rule's business: one that it matched, or whose like it still
     waits for, does not turn the exit code to 1.
-    ``spec`` is the rule as the file has it.
+    ``instance`` is the instance of an algorithm (``use:``) that it belongs to. ``spec`` is the rule
+    as the file has it.
     """
 
     id: str
@@ -421,6 +436,7 @@ class BoundRule:
     label: str = ""
     concerns_failure: bool = False
     failure_group: str | None = None
+    instance: str | None = None
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     location: Location | None = None
 

@@ -1,7 +1,8 @@
 """Fragments: parts of an ensemble file that a plugin makes of an entry in it.
 
-A source makes job groups and rules of what an entry under ``jobs:`` names. The config part expands
-such entries before anything is checked; the run's journal keeps what they became.
+A source makes job groups and rules of what an entry under ``jobs:`` names, an algorithm makes rules
+of the options that an entry under ``use:`` gives it. The config part expands such entries before
+anything is checked; the run's journal keeps what they became.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from ensemble_core.errors import Location
 
-__all__ = ["Fragment", "SourcePlugin", "SourceView"]
+__all__ = ["AlgorithmPlugin", "AlgorithmView", "Fragment", "SourcePlugin", "SourceView"]
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -76,3 +77,48 @@ class SourcePlugin:
     summary: str
     expand: Callable[[Mapping[str, Any], SourceView], Fragment]
     options: Schema = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmView:
+    """What an algorithm may look at.
+
+    ``instance`` is the name of the instance that is built. ``groups`` are the job groups by name,
+    as the file has them; ``statistics`` the names of those that there are. ``capabilities`` are the
+    executor's, ``None`` where it is not known yet.
+    """
+
+    instance: str
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
+    statistics: frozenset[str] = frozenset()
+    capabilities: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmPlugin:
+    """The record of an algorithm: rules under a name, with options.
+
+    ``objective`` says in one line what it is after. ``options`` is a JSON Schema of what may stand
+    under ``with``; its properties may be annotated as those of actions (``"x-ensemble": "group"``,
+    ``metric``, ``action`` …) and are checked so. ``build`` is given the checked options and an
+    :class:`AlgorithmView` and returns a :class:`Fragment`. It is pure and deterministic: no clock,
+    no chance but by a ``seed`` among the options, no file. It is called when a run begins or its
+    file is checked; a resume and a replay go by what it returned then.
+
+    Ids of the rules are their own within an instance: the file knows ``grow`` of the instance
+    ``demand`` as ``demand-grow``, and what the rules say of one another (``rules: grow``,
+    ``count.rule.grow``) and of the fragment's statistics is led there.
+
+    ``needs`` are capabilities that the executor must have, ``supports`` the executors that it works
+    with (empty: any). ``example`` is a whole ensemble file that uses it and ends on the executor
+    ``local`` within seconds.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Mapping[str, Any], AlgorithmView], Fragment]
+    objective: str = ""
+    options: Schema = field(default_factory=lambda: _NOTHING)
+    needs: frozenset[str] = frozenset()
+    supports: frozenset[str] = frozenset()
+    example: str = ""

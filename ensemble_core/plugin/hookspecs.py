@@ -37,7 +37,13 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from ensemble_core.plugin.fragments import Fragment, SourcePlugin, SourceView
+from ensemble_core.plugin.fragments import (
+    AlgorithmPlugin,
+    AlgorithmView,
+    Fragment,
+    SourcePlugin,
+    SourceView,
+)
 from ensemble_core.plugin.records import (
     ActionPlugin,
     CallContext,
@@ -51,6 +57,8 @@ from ensemble_core.plugin.records import (
 __all__ = [
     "PROJECT",
     "ActionPlugin",
+    "AlgorithmPlugin",
+    "AlgorithmView",
     "CallContext",
     "ExecutorPlugin",
     "Fragment",
@@ -507,6 +515,72 @@ def ensemble_sources() -> Iterable[SourcePlugin]:  # type: ignore[empty-body]
                             "type": "string",
                             "default": "",
                         },
+                    },
+                },
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-body]
+    """Algorithms: rules under a name, with options.
+
+    An entry under ``use:`` names one. It becomes rules that are checked and behave like those of
+    the file, and come after them; ``ensemble algorithms show NAME`` prints which. ``trigger:
+    start`` means the start of the instance: when the run begins, or when it is switched to. With
+    this one, ``use: [{algorithm: until-enough, with: {group: sim, enough: 20}}]`` keeps four jobs
+    of ``sim`` under way until 20 have succeeded.
+
+    ```python
+    from ensemble_core import AlgorithmPlugin, Fragment, hookimpl
+
+
+    def build(options, view):
+        group, at_once = options["group"], options["at_once"]
+        another = {"name": "submit", "label": group}
+        return Fragment(
+            rules=[
+                {"id": "begin", "trigger": "start", "action": [another] * at_once},
+                {
+                    "id": "next",
+                    "trigger": "job-finish",
+                    "name": group,
+                    "repetitions": "unlimited",
+                    "action": another,
+                },
+                {
+                    "id": "enough",
+                    "trigger": "metric",
+                    "name": f"count.{group}.success",
+                    "when": options["enough"],
+                    "action": {"name": "terminate"},
+                },
+            ]
+        )
+
+
+    @hookimpl
+    def ensemble_algorithms():
+        number = {"type": "integer", "minimum": 1}
+        return [
+            AlgorithmPlugin(
+                name="until-enough",
+                summary="submit a group again until enough of its jobs have succeeded",
+                objective="so many successes, in the shortest time",
+                build=build,
+                options={
+                    "type": "object",
+                    "required": ["group", "enough"],
+                    "properties": {
+                        "group": {
+                            "description": "The job group.",
+                            "type": "string",
+                            "x-ensemble": "group",
+                        },
+                        "enough": {"description": "So many successes end the run.", **number},
+                        "at_once": {"description": "Jobs at a time.", "default": 4, **number},
                     },
                 },
             )

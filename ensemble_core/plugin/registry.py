@@ -22,7 +22,7 @@ from ensemble_core.errors import PluginError
 from ensemble_core.plugin.entry_points import normalize
 
 if TYPE_CHECKING:
-    from ensemble_core.plugin.fragments import SourcePlugin
+    from ensemble_core.plugin.fragments import AlgorithmPlugin, SourcePlugin
     from ensemble_core.plugin.records import (
         ActionPlugin,
         ExecutorPlugin,
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "Records", "Registry"]
 
-Kind = Literal["executor", "trigger", "action", "statistic", "observer", "resizer", "source"]
+Kind = Literal[
+    "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm"
+]
 
 
 class Named(Protocol):
@@ -50,7 +52,7 @@ _R = TypeVar("_R", bound=Named)
 BUILTIN = "ensemble-core"
 #: The kinds of records, in the order in which they are shown.
 KINDS: tuple[Kind, ...] = (
-    "executor", "trigger", "action", "statistic", "observer", "resizer", "source",
+    "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm",
 )  # fmt: skip
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -211,6 +213,7 @@ class Registry:
         self.observers: Records[ObserverPlugin] = self._records["observer"]
         self.resizers: Records[ResizerPlugin] = self._records["resizer"]
         self.sources: Records[SourcePlugin] = self._records["source"]
+        self.algorithms: Records[AlgorithmPlugin] = self._records["algorithm"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [

@@ -18,6 +18,7 @@ from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.jobs import RFC21_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
+    AlgorithmPlugin,
     ExecutorPlugin,
     ObserverPlugin,
     ResizerPlugin,
@@ -44,8 +45,8 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 #: What a property of an option schema may say of its value: what it names, or how it is read.
 ANNOTATIONS = frozenset(
     {
-        "action", "duration", "expression", "fields", "function", "group", "message", "metric",
-        "parameters", "rows", "rule",
+        "action", "duration", "expression", "fields", "function", "group", "instance", "message",
+        "metric", "parameters", "rows", "rule",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.
@@ -57,6 +58,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_observers": ("observer", ObserverPlugin),
     "ensemble_resizers": ("resizer", ResizerPlugin),
     "ensemble_sources": ("source", SourcePlugin),
+    "ensemble_algorithms": ("algorithm", AlgorithmPlugin),
 }
 
 #: The functions of each kind of record, with what each is called with.
@@ -68,6 +70,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "observer": {"build": ("job", "options"), "variables": ("options",), "unasked": ("options",)},
     "resizer": {"build": ("options",)},
     "source": {"expand": ("options", "view")},
+    "algorithm": {"build": ("options", "view")},
 }
 
 #: What the core itself reports. Plugins' own events have the names of the triggers they wake.
@@ -168,6 +171,9 @@ def check_record(record: Any) -> None:
         lacks: object = record.lacks
         if not isinstance(lacks, Mapping):
             raise PluginError(f"{shown}: lacks: {_spoken(lacks)}, expected names with hints")
+    elif isinstance(record, AlgorithmPlugin):
+        _check_capabilities(record.needs, f"{shown}: needs")
+        _check_names(record.supports, f"{shown}: supports")
     elif isinstance(record, SourcePlugin):
         if record.name in {each.name for each in fields(JobGroup)}:
             raise PluginError(f"{shown}: a job group has a key of this name; choose another")

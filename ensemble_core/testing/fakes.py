@@ -23,6 +23,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGroup,
     Submit,
+    Switch,
     Terminate,
     WhenBusy,
 )
@@ -208,6 +209,20 @@ class FakeFiring:
 
     def disable(self, rules: Sequence[str]) -> Decision:
         return self._decide(DisableRule(rule=self._rule, firing=1, rules=tuple(rules)))
+
+    def switch(
+        self,
+        to: Sequence[str],
+        away: Sequence[str] | None = None,
+        *,
+        keep: bool = False,
+        reset: bool = False,
+        cancel: bool = False,
+    ) -> Sequence[Decision]:
+        """As if all of ``to`` were off, all of ``away`` on, and no job waited."""
+        off, on = tuple(away or ()), tuple(to)
+        switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)
+        return [self._decide(switched)]
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
         return self._decide(Log(rule=self._rule, firing=1, message=message, level=level))

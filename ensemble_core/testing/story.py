@@ -25,7 +25,7 @@ from typing import Any
 
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Terminate
+from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Switch, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
 from ensemble_core.plugin.discovery import discover
@@ -176,6 +176,11 @@ class Story:
             )
             if isinstance(decision, Terminate):
                 self._terminated = True
+            if isinstance(decision, Switch) and decision.reset:
+                members = map(self.engine.state.rules.members, decision.on)
+                anew = {each.rule.id for some in members for each in some}
+                for key in [key for key in self._fired if key[0] in anew]:
+                    del self._fired[key]
             if isinstance(decision, Fired):
                 self._count_firing(decision)
             if isinstance(decision, Cancel):

@@ -45,6 +45,7 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "set": {"label": "sim", "with": {"nodes": 2}},
     "enable": {"rules": ["rule-1"]},
     "disable": {"rules": ["rule-1"]},
+    "switch": {"to": ["later"], "from": "sooner", "cancel": True},
     "log": {"message": "job {job} ended"},
     "submit-next": {"groups": ["sim"], "count": 2, "order": "random", "seed": 3},
 }

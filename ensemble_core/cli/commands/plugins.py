@@ -20,7 +20,7 @@ from ensemble_core.errors import UsageError
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.plugin.validation import plain
 
-__all__ = ["plugins"]
+__all__ = ["option_lines", "plugins"]
 
 
 @click.group()
@@ -83,7 +83,7 @@ def _wrapped(texts: list[str]) -> list[str]:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(words: tuple[str, ...], plugins: tuple[str, ...], as_json: bool) -> None:
-    """Describe an executor, trigger, action, statistic, observer or source, with its options.
+    """Describe what a plugin registers (an executor, trigger, action …), with its options.
 
     Where several kinds have the NAME, all are shown; KIND (for example "action") picks one.
     """
@@ -184,10 +184,11 @@ def _lines(document: dict[str, Any], look: Any) -> Iterator[str]:
             "metric": "a metric's path",
         }
         yield f"  name: {means.get(document['name_means'], document['name_means'])}"
-    yield from _option_lines(document["options"], look)
+    yield from option_lines(document["options"], look)
 
 
-def _option_lines(schema: Any, look: Any) -> Iterator[str]:
+def option_lines(schema: Any, look: Any) -> Iterator[str]:
+    """The options of a schema, as people read them."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not properties:
         yield "  no options"

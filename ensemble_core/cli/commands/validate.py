@@ -21,12 +21,18 @@ __all__ = ["validate"]
 @executor_option
 @plugin_option
 @set_option
+@click.option(
+    "--expanded",
+    is_flag=True,
+    help="Print the one FILE with everything spelt out: it runs the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def validate(
     files: tuple[str, ...],
     executor: str | None,
     plugins: tuple[str, ...],
     overrides: tuple[str, ...],
+    expanded: bool,
     as_json: bool,
 ) -> int:
     """Check ensemble files without running anything.
@@ -39,6 +45,8 @@ def validate(
 
     registry = load_plugins(plugins)
     record = registry.lookup("executor", executor) if executor is not None else None
+    if expanded:
+        return _print_expanded(files, registry, record, overrides, as_json)
     look, warned = style_of(sys.stdout), style_of(sys.stderr)
     documents: list[dict[str, Any]] = []
     wrong = 0
@@ -84,3 +92,28 @@ def validate(
         bad = sum(not document["valid"] for document in documents)
         click.echo(f"{count_of(wrong, 'error')} in {count_of(bad, 'file')}", err=True)
     return 2 if wrong else 0
+
+
+def _print_expanded(
+    files: tuple[str, ...], registry: Any, record: Any, overrides: tuple[str, ...], as_json: bool
+) -> int:
+    """Print a file with what sources bring and the rules of its instances. Raises
+    :class:`EnsembleError` for one that is wrong."""
+    from ensemble_core import config
+    from ensemble_core.config.source import read
+    from ensemble_core.config.writer import write_yaml
+
+    if len(files) > 1:
+        raise click.UsageError("--expanded prints one file, and several are named")
+    (file,) = files
+    text = read(file)
+    ensemble = config.load_text(
+        text, registry, file=file, executor=record, overrides=list(overrides)
+    )
+    for warning in ensemble.warnings:
+        click.echo(style_of(sys.stderr).warning(printable(warning)), err=True)
+    data = config.expanded(
+        text, registry, file=file, overrides=list(overrides), attached=ensemble.attached
+    )
+    click.echo(json.dumps(data, indent=2) if as_json else write_yaml(data), nl=as_json)
+    return 0

@@ -25,6 +25,7 @@ from ensemble_core.cli.text_style import (
     terminal_width,
 )
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
+from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.replay import Difference, Replay
@@ -60,11 +61,16 @@ def why(
     """Say why a rule fired, or did not.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'; RULE is the
-    rule's id. All events of the run are worked in anew, and of each time that the rule was
-    considered it is said what came of it. Times at which the same came of it are one line. Without
-    RULE: the run's rules, how often each fired, and why it never did.
+    rule's id, or the name of an instance under 'use:'. All events of the run are worked in anew,
+    and of each time that the rule was considered it is said what came of it. Times at which the
+    same came of it are one line. Of an instance: its rules, and when it was on. Without RULE: the
+    run's rules, how often each fired, and why it never did.
     """
     about = _About.read(job, each)
+    if rule is not None and not about:
+        instance = _instance_of(kept, rule)
+        if instance is not None:
+            return _tell_of_instance(kept, instance, as_json)
     if rule is not None:
         return _Answer(kept, rule, everything, about).tell(as_json)
     if about:
@@ -84,6 +90,45 @@ def _list_rules(kept: KeptRun, as_json: bool) -> int:
     for line in rule_lines(rules, style_of(sys.stdout), terminal_width(sys.stdout)):
         print_line(line)
     return 0
+
+
+def _instance_of(kept: KeptRun, name: str) -> str | None:
+    """The name, if it is that of an instance under ``use:``."""
+    texts = kept.journal.texts()
+    return name if texts and name in kept.loading(texts[-1]).instances else None
+
+
+def _tell_of_instance(kept: KeptRun, name: str, as_json: bool) -> int:
+    """An instance's rules, and when it was on."""
+    engine = kept.recover(compare=False).engine
+    report = engine.report()
+    (instance,) = [each for each in report.instances if each.name == name]
+    rules = [rule for rule in report.rules if rule.instance == name]
+    began = next((row.event().timestamp for row in kept.journal.rows()), 0.0)
+    if as_json:
+        about = {"instance": instance.to_dict(), "rules": [asdict(rule) for rule in rules]}
+        print_line(to_json({"run": kept.tag, **about}))
+        return 0
+    look, width = style_of(sys.stdout), terminal_width(sys.stdout)
+    made = instance.algorithm or "rules of the file"
+    version = f" ({instance.version})" if instance.version else ""
+    print_line(look.paint(printable(f"{name}: {made}{version}"), "bold"))
+    print_line(printable(f" {_when_on(instance, began, look)}"))
+    for line in rule_lines(rules, look, width):
+        print_line(line)
+    return 0
+
+
+def _when_on(instance: InstanceReport, began: float, look: TextStyle) -> str:
+    """The times at which an instance was on, from the beginning of the run."""
+    told = ["on from the start"] if instance.first else ["off at the start"]
+    told += [
+        f"{'on' if on else 'off'} at {max(0.0, time - began):.3f} s"
+        for time, on in instance.switched
+    ]
+    if len(told) > 13:
+        told = [*told[:6], look.ellipsis, *told[-6:]]
+    return ", ".join(told)
 
 
 class _About(NamedTuple):

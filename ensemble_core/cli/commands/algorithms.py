@@ -1,0 +1,142 @@
+"""``ensemble algorithms``: algorithms for ``use:``, their options, and the rules they make."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from ensemble_core.cli.commands.plugins import option_lines
+from ensemble_core.cli.error_format import print_warning
+from ensemble_core.cli.options import load_plugins, plugin_option
+from ensemble_core.cli.text_style import format_table, printable, style_of
+from ensemble_core.plugin.validation import plain
+
+__all__ = ["algorithms"]
+
+
+@click.group()
+def algorithms() -> None:
+    """List algorithms for 'use:', and show the rules that they make."""
+
+
+@algorithms.command("list")
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_algorithms(plugins: tuple[str, ...], as_json: bool) -> None:
+    """List every algorithm, with one line of what it does."""
+    registry = load_plugins(plugins)
+    found = [(name, registry.algorithms[name]) for name in registry.algorithms.names]
+    if as_json:
+        described = [_described(registry, name, record) for name, record in found]
+        click.echo(json.dumps({"algorithms": described}, indent=2))
+        return
+    rows = [("algorithm", "what it does")]
+    rows += [(name, printable(record.summary)) for name, record in found]
+    lines, look = format_table(rows), style_of(sys.stdout)
+    click.echo(look.paint(lines[0], "bold"), color=look.color)
+    for line in lines[1:]:
+        click.echo(line)
+
+
+def _described(registry: Any, name: str, record: Any) -> dict[str, Any]:
+    owner = registry.owner(record)
+    return {
+        "name": name,
+        "summary": record.summary,
+        "objective": record.objective,
+        "needs": sorted(record.needs),
+        "supports": sorted(record.supports),
+        "distribution": owner.distribution if owner else None,
+        "version": owner.version if owner else None,
+        "options": plain(record.options),
+        "example": record.example,
+    }
+
+
+@algorithms.command("show")
+@click.argument("name")
+@click.option(
+    "--with",
+    "given",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Give it an option and print the rules that it makes; may be repeated.",
+)
+@click.option("--as", "instance", metavar="NAME", help="The instance's name. Default: NAME.")
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(
+    name: str,
+    given: tuple[str, ...],
+    instance: str | None,
+    plugins: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Describe an algorithm, or print the rules that it makes of options.
+
+    With --with the rules are printed as an entry under 'use:' that may stand in a file, to be read,
+    or to be copied and changed.
+    """
+    registry = load_plugins(plugins)
+    if given or instance is not None:
+        data = _made(registry, name, given, instance)
+        if as_json:
+            click.echo(json.dumps(data, indent=2))
+            return
+        from ensemble_core.config.writer import write_yaml
+
+        click.echo(write_yaml(data), nl=False)
+        return
+    record = registry.lookup("algorithm", name)
+    document = _described(registry, name, record)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    look = style_of(sys.stdout)
+    for line in _lines(document, look):
+        click.echo(line, color=look.color)
+
+
+def _lines(document: Mapping[str, Any], look: Any) -> Iterator[str]:
+    yield look.paint(f"algorithm {document['name']}", "bold")
+    yield f"  {printable(document['summary'])}"
+    if document["objective"]:
+        yield f"  objective: {printable(document['objective'])}"
+    yield f"  from {document['distribution']} {document['version']}".rstrip()
+    if document["needs"]:
+        yield f"  needs an executor that can: {', '.join(document['needs'])}"
+    if document["supports"]:
+        yield f"  works with: {', '.join(document['supports'])}"
+    yield from option_lines(document["options"], look)
+    if document["example"]:
+        yield "  example:"
+        yield from (f"    {printable(line)}" for line in document["example"].splitlines())
+
+
+def _made(registry: Any, name: str, given: tuple[str, ...], instance: str | None) -> dict[str, Any]:
+    """The entry under ``use:`` with all rules, of groups that are as the options name them."""
+    from ensemble_core import config
+    from ensemble_core.cli.asking import given_values
+    from ensemble_core.config.writer import write_yaml
+
+    options = given_values(given, "group=sim", "--with")
+    record = registry.algorithms.get(name)
+    properties: Mapping[str, Any] = {} if record is None else record.options.get("properties", {})
+    groups: dict[str, None] = {}
+    for key, schema in properties.items():
+        if isinstance(schema, Mapping) and schema.get("x-ensemble") == "group" and key in options:
+            value = options[key]
+            groups.update(dict.fromkeys(value if isinstance(value, list) else [value]))
+    jobs = [{"name": str(each), "command": "true"} for each in groups or {"sim": None}]
+    entry = {"algorithm": name, "with": options}
+    if instance is not None:
+        entry["as"] = instance
+    text = write_yaml({"jobs": jobs, "use": [entry]})
+    data = config.expanded(text, registry, file="")
+    for warning in registry.warnings:
+        print_warning(warning)
+    return {key: data[key] for key in ("logging", "use") if key in data}

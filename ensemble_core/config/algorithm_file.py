@@ -1,0 +1,162 @@
+"""Algorithms in YAML files: rules with options, packaged without Python.
+
+``algorithm: ./demand.yaml`` names a file with ``summary``, ``options`` (a JSON Schema), ``rules``
+and perhaps ``statistics``. A value in these that is ``${NAME}`` and nothing else stands for an
+option, with its type; ``${instance}`` for the instance's name. Called by ``instances``.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core.config.attachments import attached, beside
+from ensemble_core.config.context import Context, nearest
+from ensemble_core.config.document import Document, Path
+from ensemble_core.config.reader import read_text
+from ensemble_core.errors import FileErrors, Location, PluginError, UsageError
+from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
+from ensemble_core.plugin.validation import check_record
+
+__all__ = ["is_file", "read_algorithm"]
+
+_WHOLE = re.compile(r"\$\{([^{}]*)\}")
+_KEYS: Mapping[str, Any] = {
+    "summary": str, "objective": str, "needs": list, "supports": list, "options": dict,
+    "rules": list, "statistics": dict, "heartbeat": object, "example": str,
+}  # fmt: skip
+_FILLED = ("rules", "statistics", "heartbeat")
+_TYPES: Mapping[Any, str] = {str: "text", list: "a list", dict: "a mapping"}
+
+
+def is_file(name: str) -> bool:
+    """True if a name of an algorithm is that of a file."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
+    """The algorithm in the file of this name; ``None`` where it is wrong, which is reported."""
+    text = attached(context, path, name)
+    if text is None:
+        return None
+    errors: list[Any] = []
+    try:
+        document = read_text(text, beside(context, name))
+        errors = _wrong_keys(document)
+    except FileErrors as found:
+        errors = list(found.errors)
+    if errors:
+        context.errors += errors
+        return None
+    data = document.data
+    record = AlgorithmPlugin(
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789") or "file",
+        summary=data["summary"],
+        objective=data.get("objective", ""),
+        options=data.get("options") or {},
+        needs=frozenset(data.get("needs", ())),
+        supports=frozenset(data.get("supports", ())),
+        build=lambda options, view: _filled(document, options, view),
+    )
+    try:
+        check_record(record)
+    except PluginError as error:
+        context.errors.append(
+            UsageError(error.what, where=document.at(("options",)), code="bad-algorithm")
+        )
+        return None
+    return record
+
+
+def _wrong_keys(document: Document) -> list[UsageError]:
+    data = document.data
+    if not isinstance(data, dict):
+        return [_wrong("an algorithm's file is a mapping", document.at(()))]
+    found: list[UsageError] = []
+    for key, value in data.items():
+        if key not in _KEYS:
+            near = nearest(key, list(_KEYS))
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(_KEYS)}"
+            what = f"unknown key {key!r} in an algorithm's file"
+            found.append(
+                UsageError(what, where=document.at_key((key,)), hint=hint, code="unknown-key")
+            )
+        elif not isinstance(value, _KEYS[key]):
+            what = f"{key!r} is not {_TYPES[_KEYS[key]]}"
+            found.append(_wrong(what, document.at((key,))))
+    for key in ("summary", "rules"):
+        if not data.get(key):
+            what = f"an algorithm's file has no {key!r}"
+            found.append(UsageError(what, where=document.at(()), code="missing-key"))
+    return found
+
+
+def _wrong(what: str, where: Location | None) -> UsageError:
+    return UsageError(what, where=where, code="wrong-type")
+
+
+def _filled(document: Document, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    """The fragment, with options in place of their names, and the places of all of it."""
+    errors: list[UsageError] = []
+    given = {**options, "instance": view.instance}
+    parts = {key: _fill(document, (key,), document.data.get(key), given, errors) for key in _FILLED}
+    if errors:
+        raise FileErrors(errors)
+    places = {path: document.at(path) for path in document.values if path[:1] == ("rules",)}
+    return Fragment(
+        rules=parts["rules"],
+        statistics=parts["statistics"] or {},
+        heartbeat=parts["heartbeat"],
+        places=places,
+    )
+
+
+def _fill(
+    document: Document,
+    path: Path,
+    value: Any,
+    given: Mapping[str, Any],
+    errors: list[UsageError],
+) -> Any:
+    if isinstance(value, dict):
+        filled = {k: _fill(document, (*path, k), v, given, errors) for k, v in value.items()}
+        return {key: item for key, item in filled.items() if item is not _ABSENT}
+    if isinstance(value, list):
+        items = [_fill(document, (*path, i), v, given, errors) for i, v in enumerate(value)]
+        return [item for item in items if item is not _ABSENT]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    whole = _WHOLE.fullmatch(value)
+    if whole is None:
+        errors.append(
+            UsageError(
+                f"{value!r} has an option within a text",
+                where=document.at(path),
+                hint="an option stands for a whole value: give the whole text as an option",
+                code="bad-placeholder",
+            )
+        )
+        return value
+    name = whole[1]
+    if name in given:
+        return copy.deepcopy(given[name])
+    known = [*(document.data.get("options") or {}).get("properties", {}), "instance"]
+    if name in known:
+        return _ABSENT  # an option that was not given and has no default: the key is left out
+    near = nearest(name, known)
+    hint = f"did you mean ${{{near}}}?" if near else f"its options are {', '.join(known)}"
+    errors.append(
+        UsageError(
+            f"there is no option {name!r}", where=document.at(path), hint=hint, code="no-such-key"
+        )
+    )
+    return value
+
+
+class _Absent:
+    pass
+
+
+_ABSENT = _Absent()

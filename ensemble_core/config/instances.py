@@ -1,0 +1,388 @@
+"""Instances of algorithms, ``use:``: each becomes rules that come after the file's own.
+
+Called by the loader once sources are expanded, before anything else is checked. A mistake in what
+an algorithm made is told as its distribution's fault, at the entry; one in the options that it was
+given where they stand.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from ensemble_core.config.actions import Occasion, OptionCheck, check_capabilities
+from ensemble_core.config.algorithm_file import is_file, read_algorithm
+from ensemble_core.config.context import Context, Use
+from ensemble_core.config.document import Path, spelled
+from ensemble_core.config.expansion import Kept, join, keep
+from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema_check import check_shape
+from ensemble_core.errors import Location
+from ensemble_core.model.ensemble import Instance
+from ensemble_core.plugin.hookspecs import ActionPlugin, AlgorithmPlugin, AlgorithmView
+
+__all__ = ["check_uses", "expand_uses", "spelt_out"]
+
+
+def expand_uses(context: Context) -> None:
+    """Put the rules of instances behind the file's own. They are named in ``known.instances``."""
+    document = context.document
+    entries = document.data.pop("use", None)
+    if entries is None:
+        return
+    if not isinstance(entries, list) or not entries:
+        document.data["use"] = entries
+        check_shape(context)
+        del document.data["use"]
+        return
+    places: dict[str, Path] = {}
+    made: list[tuple[Path, str, Kept]] = []
+    for index, entry in enumerate(entries):
+        path: Path = ("use", index)
+        name = _name_of(context, path, entry)
+        if name is None:
+            continue
+        if name in places:
+            first = document.at(places[name])
+            context.report(
+                _named_at(path, entry),
+                f"there are two instances {name!r}; the first is at {first}",
+                hint="give one of them another name: as: NAME",
+                code="duplicate-name",
+            )
+            continue
+        places[name] = _named_at(path, entry)
+        context.known.instances |= {name}
+        kept = _made(context, path, name, entry)
+        if kept:
+            made.append((path, name, kept))
+    _check_ids(context, places)
+    for path, name, kept in made:
+        _enter(context, path, name, kept, entries[path[1]])  # type: ignore[index]
+
+
+def _name_of(context: Context, path: Path, entry: Any) -> str | None:
+    """The instance's name; ``None`` where the entry is wrong, which is reported."""
+    before = len(context.errors)
+    context.document.data["use"] = {path[1]: entry}  # where the check looks for it
+    check_shape(context, "use", path)
+    del context.document.data["use"]
+    if len(context.errors) > before:
+        return None
+    own = "rules" in entry
+    if own == ("algorithm" in entry):
+        what = "says 'algorithm' and 'rules'" if own else "has neither 'algorithm' nor 'rules'"
+        code = "bad-value" if own else "missing-key"
+        hint = "algorithm: workload-demand, or rules: of its own with as: NAME"
+        context.report(path, f"the entry of 'use' {what}", hint=hint, code=code)
+    for key in ("with",) if own else ("statistics", "heartbeat"):
+        if key in entry:
+            whose = "rules of its own" if own else "an algorithm"
+            context.report(
+                (*path, key),
+                f"{key!r} cannot stand beside {whose}",
+                hint="remove the key",
+                code="unknown-key",
+                where=context.document.at_key((*path, key)),
+            )
+    name = entry.get("as")
+    if name is None and own:
+        what = "the entry of 'use' with rules of its own has no name"
+        context.report(path, what, hint="write as: NAME", code="missing-key")
+    if len(context.errors) > before:
+        return None
+    if name is None:
+        name = re.sub(r"\.ya?ml\Z", "", entry["algorithm"].rpartition("/")[2]).rpartition(":")[2]
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
+            what = f"{name!r} cannot be the name of an instance"
+            hint = "write as: NAME, with letters, digits, - and _"
+            context.report((*path, "algorithm"), what, hint=hint, code="bad-name")
+            return None
+    return str(name)
+
+
+def _named_at(path: Path, entry: Mapping[str, Any]) -> Path:
+    return (*path, "as" if "as" in entry else "algorithm")
+
+
+def _check_ids(context: Context, instances: Mapping[str, Path]) -> None:
+    """A rule of the file that has an instance's name: ``enable`` could mean either."""
+    rules = context.document.data.get("rules")
+    for rule in rules if isinstance(rules, list) else ():
+        name = rule.get("id") if isinstance(rule, dict) else None
+        if isinstance(name, str) and name in instances:
+            context.report(
+                instances[name],
+                f"the instance {name!r} has the name of a rule",
+                hint="give it another: as: NAME",
+                code="duplicate-name",
+            )
+
+
+# -- what an instance is made of ---------------------------------------------------------------
+
+
+def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> Kept:
+    """What the entry becomes; empty where that failed, which was reported."""
+    if "rules" in entry:
+        return {
+            "jobs": [],
+            "rules": copy.deepcopy(entry["rules"]),
+            "statistics": copy.deepcopy(entry.get("statistics") or {}),
+            "heartbeat": entry.get("heartbeat"),
+            "warnings": [],
+            "places": [],
+            "whose": "",
+            "version": "",
+        }
+    record = _record(context, path, entry["algorithm"])
+    if record is None:
+        return {}
+    part = f"algorithm-{entry['algorithm']}"
+    if is_file(entry["algorithm"]):
+        part = f"algorithm-of-{path[1]}"
+        context.validators.define(part, record.summary, record.options)
+    before = len(context.errors)
+    context.document.data["use"] = {path[1]: {"with": entry.get("with") or {}}}
+    check_shape(context, part, (*path, "with"))
+    del context.document.data["use"]
+    given = entry.get("with") or {}
+    options = defaults(record.options, given)
+    _check_groups(context, (*path, "with"), record, given)
+    _check_executor(context, (*path, "algorithm"), record)
+    if len(context.errors) > before:
+        return {}
+    context.uses.append(Use(name, (*path, "with"), record.options, given))
+    owner = context.registry.owner(record)
+    whose = f"the algorithm {record.name!r}" + (f" ({owner})" if owner else "")
+    jobs = context.document.data.get("jobs")
+    view = AlgorithmView(
+        instance=name,
+        groups={
+            each["name"]: copy.deepcopy(each)
+            for each in (jobs if isinstance(jobs, list) else ())
+            if isinstance(each, dict) and isinstance(each.get("name"), str)
+        },
+        statistics=frozenset(context.document.data.get("statistics") or ()),
+        capabilities=None if context.executor is None else context.executor.capabilities,
+    )
+    key = f"{spelled(path)} {record.name}"
+    return keep(context, path, key, whose, owner, partial(record.build, options, view))
+
+
+def _record(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
+    """The algorithm of this name, or in the file of this name."""
+    place: Path = (*path, "algorithm")
+    if is_file(name):
+        return read_algorithm(context, place, name)
+    algorithms = context.registry.algorithms
+    if name not in algorithms:
+        context.report(
+            place,
+            f"there is no algorithm {name!r}",
+            hint=context.registry.explain_missing("algorithm", name),
+            code="no-such-algorithm",
+        )
+        return None
+    return algorithms[name]
+
+
+def _check_groups(
+    context: Context, path: Path, record: AlgorithmPlugin, given: Mapping[str, Any]
+) -> None:
+    """Job groups that options name. (All other names are checked when the file's rules are.)"""
+    jobs = context.document.data.get("jobs")
+    entries = jobs if isinstance(jobs, list) else []
+    known = [each.get("name") for each in entries if isinstance(each, dict)]
+    names = [name for name in known if isinstance(name, str)]
+    for key, schema in record.options.get("properties", {}).items():
+        if not isinstance(schema, Mapping) or schema.get("x-ensemble") != "group":
+            continue
+        value = given.get(key)
+        places = [((*path, key), value)]
+        if isinstance(value, list):
+            places = [((*path, key, index), item) for index, item in enumerate(value)]
+        for place, name in places:
+            if isinstance(name, str) and name not in names:
+                context.unknown(place, "job group", name, names)
+
+
+def _check_executor(context: Context, path: Path, record: AlgorithmPlugin) -> None:
+    needs = ActionPlugin(name=record.name, summary=record.summary, needs=record.needs)
+    check_capabilities(context, path, record.name, needs)
+    executor = context.executor
+    if executor is not None and record.supports and executor.name not in record.supports:
+        able = " or ".join(repr(name) for name in sorted(record.supports))
+        context.report(
+            path,
+            f"the algorithm {record.name!r} works with {able}, not with {executor.name!r}",
+            hint="run it there: --executor NAME",
+            code="other-executor",
+        )
+
+
+# -- into the file -----------------------------------------------------------------------------
+
+
+def _enter(context: Context, path: Path, name: str, kept: Kept, entry: Mapping[str, Any]) -> None:
+    document = context.document
+    context.spelt_out.append(_spelt_out(name, kept, entry))
+    own = "rules" in entry
+    where = None if own else document.at((*path, "algorithm"))
+    rules = document.data.get("rules")
+    first = len(rules) if isinstance(rules, list) else 0
+    jobs = document.data.get("jobs")
+    groups = len(jobs) if isinstance(jobs, list) else 0
+    if kept["jobs"] and isinstance(jobs, list):
+        jobs += copy.deepcopy(kept["jobs"])
+    apart = _named_apart(context, name, kept)
+    join(context, apart, where, groups)
+    for index, rule in enumerate(apart["rules"]):
+        place: Path = ("rules", first + index)
+        context.of_instance[first + index] = name
+        if own:
+            document.copy_places((*path, "rules", index), place)
+        elif isinstance(rule, dict):
+            said = f"{kept['whose']}, instance {name!r}, rule {rule.get('id')!r},"
+            context.made[place] = said
+    context.instances[name] = Instance(
+        name=name,
+        algorithm=str(entry.get("algorithm", "")),
+        version=kept["version"],
+        enabled=entry.get("enabled") is not False,
+    )
+
+
+def _named_apart(context: Context, instance: str, kept: Kept) -> Kept:
+    """The expansion with ids and statistics that no other instance has, and what its rules say of
+    them led there."""
+    ids: dict[str, str] = {}
+    rules = copy.deepcopy(kept["rules"])
+    for number, rule in enumerate(rules, 1):
+        if isinstance(rule, dict):
+            given = rule.get("id")
+            own = given if isinstance(given, str) else str(number)
+            rule["id"] = ids[own] = f"{instance}-{own}"
+    word = re.sub(r"\W", "_", instance)
+    statistics = {name: f"{word}_{name}" for name in kept["statistics"]}
+    led = partial(_led, _pattern("count\\.rule\\.", ids), _pattern("", statistics))
+    return {
+        **kept,
+        "rules": [
+            _walk(context, rule, ids, partial(led, ids=ids, statistics=statistics))
+            for rule in rules
+        ],
+        "statistics": {statistics[name]: spec for name, spec in kept["statistics"].items()},
+    }
+
+
+def _pattern(before: str, names: Mapping[str, str]) -> re.Pattern[str] | None:
+    """Any of these names in a metric's path: behind ``before`` where there is that, else before a
+    dot."""
+    if not names:
+        return None
+    either = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    after = r"(?![\w-])" if before else r"(?=\.[A-Za-z_])"
+    return re.compile(rf"(?<![\w.-])({before})({either}){after}")
+
+
+def _led(
+    rules: re.Pattern[str] | None,
+    stats: re.Pattern[str] | None,
+    text: str,
+    *,
+    ids: Mapping[str, str],
+    statistics: Mapping[str, str],
+) -> str:
+    if rules is not None:
+        text = rules.sub(lambda found: found[1] + ids[found[2]], text)
+    if stats is not None:
+        text = stats.sub(lambda found: statistics[found[2]], text)
+    return text
+
+
+def _walk(context: Context, value: Any, ids: Mapping[str, str], led: Any) -> Any:
+    if isinstance(value, str):
+        return led(value)
+    if isinstance(value, list):
+        return [_walk(context, item, ids, led) for item in value]
+    if not isinstance(value, dict):
+        return value
+    of_rules = set(_options_of_rules(context, value.get("name")))
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if key == "id":
+            found[key] = item
+        elif key in of_rules and isinstance(item, str):
+            found[key] = ids.get(item, item)
+        elif key in of_rules and isinstance(item, list):
+            found[key] = [ids.get(one, one) if isinstance(one, str) else one for one in item]
+        else:
+            found[key] = _walk(context, item, ids, led)
+    return found
+
+
+def _options_of_rules(context: Context, action: object) -> Iterator[str]:
+    """The options of an action that name rules."""
+    actions = context.registry.actions
+    if isinstance(action, str) and action in actions:
+        for key, schema in actions[action].options.get("properties", {}).items():
+            if isinstance(schema, Mapping) and schema.get("x-ensemble") == "rule":
+                yield key
+
+
+def _spelt_out(name: str, kept: Kept, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry with its rules, as a file may have it."""
+    found: dict[str, Any] = {"as": name}
+    if entry.get("enabled") is False:
+        found["enabled"] = False
+    for key in ("heartbeat", "statistics", "rules"):
+        if kept[key]:
+            found[key] = kept[key]
+    return found
+
+
+def spelt_out(context: Context) -> dict[str, Any]:
+    """The file's data with everything that entries stand for, as it runs the same."""
+    data: dict[str, Any] = copy.deepcopy(context.document.data)
+    rules = data.get("rules", [])
+    data["rules"] = [rule for index, rule in enumerate(rules) if index not in context.of_instance]
+    if not data["rules"]:
+        del data["rules"]
+    if context.spelt_out:
+        data["use"] = copy.deepcopy(context.spelt_out)
+        own = {name for entry in context.spelt_out for name in _statistics_of(entry)}
+        for name in own & {*(data.get("statistics") or {})}:
+            del data["statistics"][name]
+        if not data.get("statistics"):
+            data.pop("statistics", None)
+    return data
+
+
+def _statistics_of(entry: Mapping[str, Any]) -> Iterator[str]:
+    word = re.sub(r"\W", "_", entry["as"])
+    yield from (f"{word}_{name}" for name in entry.get("statistics", {}))
+
+
+# -- checks that need the whole file -----------------------------------------------------------
+
+
+def check_uses(context: Context) -> frozenset[str]:
+    """Check names in the options of instances, of metrics, rules and actions: the instances whose
+    options are wrong, which was reported; their rules need no check."""
+    wrong: set[str] = set()
+    for use in context.uses:
+        before = len(context.errors)
+        check = OptionCheck(context, use.schema, Occasion(names=None))
+        check.options(use.path, copy.deepcopy(dict(use.given)))
+        if len(context.errors) > before:
+            wrong.add(use.instance)
+    return frozenset(wrong)
+
+
+def place_of(context: Context, instance: str) -> Location | None:
+    """Where the entry of an instance stands, as far as it has options."""
+    return next((context.document.at(u.path) for u in context.uses if u.instance == instance), None)

@@ -1,0 +1,43 @@
+"""YAML writer: data of an ensemble file as text that reads the same.
+
+For files with everything spelt out, and for rules that an algorithm makes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ensemble_core.config.reader import read_value
+
+__all__ = ["write_yaml"]
+
+
+def write_yaml(data: Any) -> str:
+    """The data as YAML, which the reader takes for the same data."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Keys in their order, no aliases, and quotes wherever our reader needs them."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        plain = dumper.represent_scalar("tag:yaml.org,2002:str", value)
+        if "\n" not in value and isinstance(_read(value), str):
+            return plain
+        style = "|" if "\n" in value else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    dumped: str = yaml.dump(
+        data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+    )
+    return dumped
+
+
+def _read(value: str) -> Any:
+    try:
+        return read_value(value, "")[0]
+    except Exception:  # no plain scalar: it is quoted anyway
+        return value

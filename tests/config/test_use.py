@@ -1,0 +1,330 @@
+"""``use:``: algorithms and named rules of the file's own become rules that are checked like it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ensemble_core import AlgorithmPlugin, ExecutorPlugin, Fragment
+from ensemble_core.config import expanded, load, load_text
+from ensemble_core.config.reader import read_text
+from ensemble_core.config.writer import write_yaml
+from ensemble_core.errors import FileErrors
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
+from ensemble_core.testing import Story
+
+HEAD = "jobs:\n  - {name: sim, command: 'true'}\n  - {name: post, command: 'true'}\n"
+GROUP = {"type": "string", "x-ensemble": "group"}
+OPTIONS = {
+    "type": "object",
+    "required": ["group"],
+    "properties": {
+        "group": GROUP,
+        "most": {"type": "integer", "minimum": 1, "default": 3},
+        "unless": {"type": "string", "x-ensemble": "metric"},
+        "then": {"x-ensemble": "action"},
+    },
+}
+
+
+def build(options: Any, view: Any) -> Fragment:
+    """Submits a group, and another for each that ends, with what the options say at the end."""
+    group = options["group"]
+    rules: list[dict[str, Any]] = [
+        {"id": "begin", "trigger": "start", "action": {"name": "submit", "label": group}},
+        {
+            "id": "next",
+            "trigger": "job-success",
+            "name": group,
+            "repetitions": options["most"],
+            "when": "metric('count.rule.next') < 100",
+            "action": [{"name": "submit", "label": group}, {"name": "disable", "rules": "begin"}],
+        },
+    ]
+    if "then" in options:
+        many = {"id": "many", "trigger": "metric", "name": f"recent.{group}-duration"}
+        rules.append({**many, "when": "> 0", "action": options["then"]})
+    return Fragment(
+        rules=rules, statistics={"recent": {"statistic": "mean", "window": 3}}, heartbeat=20
+    )
+
+
+def registry(make: Any = build, **more: Any) -> Registry:
+    record = AlgorithmPlugin(
+        name="again", summary="again and again", build=make, options=OPTIONS, **more
+    )
+    plugin = LoadedPlugin(
+        name="a", distribution="ensemble-a", version="2.0", module="a",
+        records={"algorithm": (record,)},
+    )  # fmt: skip
+    return Registry([*discover().plugins, plugin])
+
+
+def errors(text: str, make: Any = build, **given: Any) -> list[str]:
+    with pytest.raises(FileErrors) as caught:
+        load_text(text, registry(make), file="e.yaml", **given)
+    return [f"{each.where}: {each.what} [{each.code}]" for each in caught.value.errors]
+
+
+def use(entry: str) -> str:
+    return f"{HEAD}use:\n  - {entry}\n"
+
+
+def test_an_instance_becomes_rules_behind_the_files_own() -> None:
+    text = use("{algorithm: again, as: one, with: {group: sim}}") + (
+        "rules: [{trigger: job-success, name: sim, action: {name: submit, label: post}}]\n"
+    )
+    ensemble = load_text(text, registry(), file="e.yaml")
+    assert [rule.id for rule in ensemble.rules] == ["rule-1", "one-begin", "one-next"]
+    assert [rule.instance for rule in ensemble.rules] == [None, "one", "one"]
+    assert ensemble.instances["one"].algorithm == "again"
+    assert ensemble.instances["one"].version == "ensemble-a 2.0"
+    assert ensemble.heartbeat == 20
+
+
+def test_a_file_may_have_no_rules_of_its_own() -> None:
+    story = Story(load_text(use("{algorithm: again, with: {group: sim}}"), registry()))
+    story.start()
+    story.play("sim.0")
+    assert story.submitted() == ["sim.0", "sim.1"]
+
+
+def test_rules_of_an_instance_speak_of_one_another_by_their_own_names() -> None:
+    text = f"{HEAD}use:\n" + "".join(
+        f"  - {{algorithm: again, as: {name}, with: {{group: {group}, "
+        f"then: {{name: log, message: m}}}}}}\n"
+        for name, group in (("one", "sim"), ("two-b", "post"))
+    )
+    ensemble = load_text(text, registry())
+    rules = {rule.id: rule for rule in ensemble.rules}
+    assert rules["one-next"].spec["action"][1]["rules"] == "one-begin"
+    assert "count.rule.two-b-next" in rules["two-b-next"].spec["when"]
+    assert rules["two-b-many"].trigger.metric == "two_b_recent.post-duration"
+    assert {"one_recent", "two_b_recent"} <= set(ensemble.statistics)
+
+
+def test_options_are_checked_where_they_stand() -> None:
+    told = {
+        "{algorithm: again, with: {group: sim, mots: 3}}": (
+            "e.yaml:5:43: unknown key 'mots' in 'with' [unknown-key]"
+        ),
+        "{algorithm: again, with: {group: sim, most: 0}}": (
+            "e.yaml:5:49: 'most' is 0, it must be at least 1 [out-of-range]"
+        ),
+        "{algorithm: again, with: {group: smi}}": (
+            "e.yaml:5:38: there is no job group 'smi' [no-such-group]"
+        ),
+        "{algorithm: again, with: {group: sim, unless: count.smi.success}}": "no metric",
+        "{algorithm: again, with: {group: sim, then: {name: submit, label: past}}}": (
+            "e.yaml:5:71: there is no job group 'past' [no-such-group]"
+        ),
+        "{algorithm: agian, with: {group: sim}}": (
+            "e.yaml:5:17: there is no algorithm 'agian' [no-such-algorithm]"
+        ),
+        "{algorithm: again}": "has no 'with' [missing-key]",
+        "{as: x}": "e.yaml:5:5: the entry of 'use' has neither 'algorithm' nor 'rules' [missing-key]",
+        "{algorithm: again, wiht: {}}": "e.yaml:5:24: unknown key 'wiht'",
+        "{rules: [{trigger: start, action: {name: submit}}]}": "has no name [missing-key]",
+    }
+    for entry, expected in told.items():
+        found = errors(use(entry))
+        assert any(expected in text for text in found), (entry, found)
+        assert not any("made what is wrong" in text for text in found), (entry, found)
+
+
+def test_a_mistake_of_the_algorithm_names_who_made_it_and_where_it_is_used() -> None:
+    def wrong(options: Any, view: Any) -> Fragment:
+        submit = {"name": "submit", "label": "smi"}
+        return Fragment(rules=[{"id": "begin", "trigger": "start", "action": submit}])
+
+    (told,) = errors(use("{algorithm: again, as: one, with: {group: sim}}"), wrong)
+    assert told == (
+        "e.yaml:5:17: the algorithm 'again' (plugin 'a' of ensemble-a 2.0), instance 'one', rule "
+        "'one-begin', made what is wrong: there is no job group 'smi' [no-such-group]"
+    )
+
+
+def test_an_algorithm_that_raises_is_told_with_its_place() -> None:
+    def broken(options: Any, view: Any) -> Fragment:
+        raise KeyError("x")
+
+    (told,) = errors(use("{algorithm: again, with: {group: sim}}"), broken)
+    assert "the algorithm 'again' (plugin 'a' of ensemble-a 2.0) cannot be built" in told
+
+
+def test_instances_have_names_of_their_own() -> None:
+    twice = use(
+        "{algorithm: again, with: {group: sim}}\n  - {algorithm: again, with: {group: post}}"
+    )
+    assert errors(twice) == [
+        "e.yaml:6:17: there are two instances 'again'; the first is at e.yaml:5:17 [duplicate-name]"
+    ]
+    text = use("{algorithm: again, as: a, with: {group: sim}}") + (
+        "rules: [{id: a, trigger: start, action: {name: submit}}]\n"
+    )
+    assert errors(text) == ["e.yaml:5:28: the instance 'a' has the name of a rule [duplicate-name]"]
+
+
+def test_what_an_executor_cannot_do_is_told_when_the_file_is_checked() -> None:
+    text = use("{algorithm: again, with: {group: sim}}")
+    local = ExecutorPlugin(name="local", summary="fixed", build=lambda options: None)
+    with pytest.raises(FileErrors, match="needs an executor that can resize"):
+        load_text(text, registry(needs=frozenset({"resize"})), executor=local)
+    with pytest.raises(FileErrors, match="works with 'remote', not with 'local'"):
+        load_text(text, registry(supports=frozenset({"remote"})), executor=local)
+
+
+def test_switch_names_instances_that_there_are() -> None:
+    text = use("{algorithm: again, as: one, with: {group: sim}}") + (
+        "rules: [{trigger: job-fail, name: sim, action: {name: switch, to: oen}}]\n"
+    )
+    assert errors(text) == ["e.yaml:6:67: there is no instance 'oen' [no-such-instance]"]
+
+
+def test_a_run_goes_by_what_the_algorithm_made_when_it_began() -> None:
+    text = use("{algorithm: again, as: one, with: {group: sim}}")
+    before = load_text(text, registry())
+
+    def changed(options: Any, view: Any) -> Fragment:
+        raise AssertionError("asked again")
+
+    again = load_text(text, registry(changed), attached=dict(before.attached))
+    assert [rule.spec for rule in again.rules] == [rule.spec for rule in before.rules]
+    assert again.instances == before.instances
+    (kept,) = before.attached.values()
+    assert json.loads(kept)["version"] == "ensemble-a 2.0"
+
+
+def test_set_changes_options_and_rules_of_an_instance() -> None:
+    ensemble = load_text(
+        use("{algorithm: again, as: one, with: {group: sim}}"),
+        registry(),
+        overrides=["use.one.with.most=7", "rules.one-begin.enabled=false"],
+    )
+    assert [(rule.repetitions, rule.enabled) for rule in ensemble.rules] == [(1, False), (7, True)]
+
+
+def test_the_expanded_file_runs_the_same() -> None:
+    text = use(
+        "{algorithm: again, as: one, enabled: false, with: {group: sim, "
+        "then: {name: log, message: m}}}\n"
+        "  - {as: own, rules: [{id: go, trigger: start, action: {name: switch, to: one}}]}"
+    )
+    written = write_yaml(expanded(text, registry(), file="e.yaml"))
+    assert "algorithm" not in written
+    decided = []
+    for each in (text, written):
+        story = Story(load_text(each, registry()))
+        story.start()
+        for number in range(4):
+            story.play(f"sim.{number}", duration=2)
+        decided.append(story.decisions)
+    assert decided[0] == decided[1]
+    assert len(decided[0]) > 10
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1e3", "yes", "", "010", "a: b", "x # y", "two\nlines\n", "{T}", "= 3", "~", "é", 'q"'],
+)
+def test_written_yaml_reads_the_same(value: str) -> None:
+    data = {"k": value, "l": [value, {"m": value}], "n": 1.5, "o": None, "p": True}
+    assert read_text(write_yaml(data), "f").data == data
+
+
+DEMAND = """\
+summary: submits a group, and says when it is done
+options:
+  required: [group, often]
+  properties:
+    group: {type: string, x-ensemble: group}
+    done: {type: string}
+    often: {type: integer, minimum: 1}
+    seen: {type: string}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: "${group}", with: {count: "${often}"}}}
+  - id: done
+    trigger: metric
+    name: "${done}"
+    when: "${often}"
+    action: [{name: disable, rules: begin}, {name: log, message: "${instance}", level: "${seen}"}]
+"""
+
+
+def in_folder(folder: Path, demand: str, entry: str) -> Path:
+    (folder / "demand.yaml").write_text(demand, encoding="utf-8")
+    file = folder / "e.yaml"
+    file.write_text(use(entry), encoding="utf-8")
+    return file
+
+
+USED = "{algorithm: ./demand.yaml, with: {group: sim, often: 2, done: count.sim.success}}"
+
+
+def test_a_file_is_an_algorithm_with_typed_options(tmp_path: Path) -> None:
+    story = Story(load(in_folder(tmp_path, DEMAND, USED), registry()))
+    story.start()
+    story.play("sim.0")
+    story.play("sim.1")
+    assert story.submitted() == ["sim.0", "sim.1"]
+    assert "demand-done" in story.ensemble.rules[1].id
+    (said,) = [each for each in story.decisions if each.type == "log"]
+    assert (said.message, said.level) == ("demand", "info")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "entry", "told"),
+    [
+        (("${often}", "${oftn}"), USED, "demand.yaml:10:89: there is no option 'oftn'"),
+        (
+            ("${done}", "x ${done}"),
+            USED,
+            "demand.yaml:13:11: 'x ${done}' has an option within a text",
+        ),
+        (("label: ", "lable: "), USED, "demand.yaml:10:63: unknown key 'lable'"),
+        (("summary", "sumary"), USED, "demand.yaml:1:1: unknown key 'sumary'"),
+        (("x-ensemble: group", "x-ensemble: grop"), USED, "demand.yaml:3:3: algorithm "),
+        (("a", "a"), USED.replace("often: 2", "often: two"), "e.yaml:5:58: 'often' is the string"),
+        (("a", "a"), USED.replace("demand", "demnd"), "e.yaml:5:17: there is no file"),
+        (
+            ("a", "a"),
+            USED.replace("count.sim.success", "count.sim.succes"),
+            "demand.yaml:13:11: no metric",
+        ),
+    ],
+)
+def test_a_mistake_in_an_algorithms_file_is_told_where_it_stands(
+    change: tuple[str, str], entry: str, told: str, tmp_path: Path
+) -> None:
+    file = in_folder(tmp_path, DEMAND.replace(*change), entry)
+    with pytest.raises(FileErrors) as caught:
+        load(file, registry())
+    found = [f"{each.where}: {each.what}" for each in caught.value.errors]
+    found = [text.replace(f"{tmp_path}/", "").replace("./demand", "demand") for text in found]
+    assert any(text.startswith(told) for text in found), found
+
+
+def test_two_instances_that_both_end_the_run_are_warned_of() -> None:
+    end = {"name": "terminate"}
+
+    def ending(options: Any, view: Any) -> Fragment:
+        group = options["group"]
+        return Fragment(
+            rules=[
+                {"trigger": "start", "action": {"name": "submit", "label": group}},
+                {"trigger": "job-success", "name": group, "action": end},
+            ]
+        )
+
+    both = use(
+        "{algorithm: again, as: a, with: {group: sim}}\n"
+        "  - {algorithm: again, as: b, with: {group: post}}"
+    )
+    (warning,) = load_text(both, registry(ending)).warnings
+    assert "'a' and 'b' may both end the run" in warning
+    switched = both.replace("as: b", "as: b, enabled: false")
+    assert load_text(switched, registry(ending)).warnings == ()
