@@ -36,9 +36,10 @@ COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
 @dataclass(frozen=True)
 class Done:
-    """An attempt that succeeded: its group, parameters and rows."""
+    """An attempt that succeeded: its group, index, parameters and rows."""
 
     group: str
+    index: int
     parameters: Mapping[str, Any]
     rows: Sequence[Mapping[str, float]]
 
@@ -79,7 +80,7 @@ class Ran:
             if line.get("name") == "finish" and line["context"]["status"] == 0
         }
         return [
-            Done(job["group"], job["parameters"], rows[job["id"]])
+            Done(job["group"], job["index"], job["parameters"], rows[job["id"]])
             for job in self.submitted
             if job["id"] in good
         ]

@@ -17,7 +17,7 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("ams", "branches", "parameters", "retrain")
+FOLDERS = ("ams", "branches", "parameters", "retrain", "shape")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
 
 
@@ -59,6 +59,18 @@ def test_a_use_case_has_the_figures_of_its_page_and_so_it_has_when_it_is_killed_
 @pytest.mark.timeout(900)
 def test_a_surrogate_that_may_be_less_sure_needs_less_physics(tmp_path: Path) -> None:
     words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "ams/unsure"]
+    (found,) = read_rounds(words)
+    assert found["good"], found
+
+
+@pytest.mark.checkout
+@pytest.mark.skipif(
+    importlib.util.find_spec("ensemble_minicluster") is None,
+    reason="no plugin: pip install ensemble-minicluster to test this example",
+)
+@pytest.mark.timeout(900)
+def test_more_nodes_are_asked_of_a_minicluster_as_well(tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAM), "--base", str(tmp_path), "--rounds", "0", "shape/mock"]
     (found,) = read_rounds(words)
     assert found["good"], found
 

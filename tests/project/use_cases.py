@@ -120,6 +120,27 @@ def online(ran: Ran, short: bool) -> None:
     assert max(last) > 1.5, "it was not only cautious"
 
 
+def shape(ran: Ran, short: bool) -> None:
+    jobs = sorted(ran.of("sim"), key=lambda job: job.index)
+    assert [job["cores"] for job in jobs] == [1, 2, 4, 2, 2, 2, 2, 2]
+    assert fired(ran) == {"rule-1": 1, "too-long": 2, "too-wide": 1, "next": 7}
+    done = {job["cores"]: job["speedup"] / 1.2 / job["cores"] for job in jobs}
+    assert max(done, key=lambda cores: done[cores]) == 2, "most completions for a core-second"
+    assert {cores: round(rate, 2) for cores, rate in done.items()} == {1: 0.83, 2: 0.92, 4: 0.48}
+
+
+def rate(ran: Ran, short: bool) -> None:
+    told = [line for line in ran.lines if line["type"] == "resize-outcome" and "outcome" in line]
+    assert [line["outcome"] for line in told] == ["granted", "denied"]
+    assert [line["size"] for line in told] == [4, 4]
+    nodes = {job["parameters"]["case"]: job["nodes"] for job in ran.submitted}
+    assert sorted(nodes) == [*range(1, 41)], "each case once"
+    ordered = [nodes[case] for case in sorted(nodes)]
+    assert ordered == sorted(ordered, reverse=True), "narrower from the denial on"
+    assert set(ordered) == {1, 2}
+    assert all(job["cores"] == nodes[job["case"]] for job in ran.of("sim"))
+
+
 def failures(ran: Ran, **parameters: Any) -> list[bool]:
     """Which simulations failed, of those with these parameters, in the order of their indices."""
     exits = {
@@ -134,7 +155,14 @@ def failures(ran: Ran, **parameters: Any) -> list[bool]:
 
 #: What ``ams`` calls unsure.
 UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.parameters.sure=0.2"]
+SLOTS = ["--slots", "2", "--max-slots", "4"]
+MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
 USE_CASES: Mapping[str, Study] = {
+    "shape/shape": Study(shape, file="shape/shape.yaml", options=["--slots", "4"], kills=1),
+    "shape/rate": Study(
+        rate, file="shape/rate.yaml", options=SLOTS, timed=frozenset({"cores"}), kills=1
+    ),
+    "shape/mock": Study(rate, file="shape/rate.yaml", options=MOCK, kills=1),
     "ams": Study(ams, file="ams/ensemble.yaml", kills=1),
     "ams/unsure": Study(ams_unsure, file="ams/ensemble.yaml", options=UNSURE, kills=1),
     "retrain": Study(
