@@ -1,7 +1,9 @@
 """Cache of what watches told of Ensembles and their children, and of what we wrote since.
 
-An answer to a write is newer than what watches have told: it counts until they have told of it,
-else a look that follows would do the same again.
+An answer to a write may be newer than what watches have told: it counts until they have told of
+it, else a look that follows would do the same again. It may be older as well, for an answer and a
+watch are two connections: so whatever comes, of one object the newest version is kept, and what is
+gone stays gone.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ __all__ = ["Cache", "Key"]
 Key = tuple[str, str]
 _Child = tuple[str, str]
 
+#: Uids that are kept of what is gone: as many as could be told of late.
+_MOST_GONE = 10_000
 #: Kinds of which only the metadata is looked at.
 _BARE = (
     "ConfigMap", "Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy",
@@ -31,8 +35,8 @@ class Cache:
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}
         self._children: dict[Key, dict[_Child, Object]] = {}
-        #: What was deleted by us, by its uid, until watches have told.
-        self._deleted: dict[str, Key] = {}
+        #: Uids of what is gone, by our doing or as watches told: the latest of them.
+        self._gone: dict[str, None] = {}
 
     def children(self, key: Key) -> dict[_Child, Object]:
         """What there is of an Ensemble, but its pods."""
@@ -47,28 +51,39 @@ class Cache:
         """Take what a watch told of an object; the Ensemble that it belongs to, if to any."""
         metadata = found["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata["name"]
-        if kind == KIND:
-            key = (namespace, name)
-            if gone:
-                self.ensembles.pop(key, None)
-            elif not _older(found, self.ensembles.get(key)):
-                self.ensembles[key] = _without_managers(found)
-            return key
-        owner = (metadata.get("labels") or {}).get(LABEL)
+        owner = name if kind == KIND else (metadata.get("labels") or {}).get(LABEL)
         if not owner:
             return None
         key = (namespace, owner)
-        mine = self._children.setdefault(key, {})
         if gone:
-            old = mine.get((kind, name))
-            if old is not None and old["metadata"].get("uid") == metadata.get("uid"):
-                del mine[(kind, name)]
-            self._deleted.pop(metadata.get("uid", ""), None)
-            if not mine:
-                del self._children[key]
-        elif metadata.get("uid") not in self._deleted and not _older(found, mine.get((kind, name))):
-            mine[(kind, name)] = _kept(kind, found)
+            self._drop(key, kind, name, metadata.get("uid", ""))
+        else:
+            self._take(key, kind, found)
         return key
+
+    def _take(self, key: Key, kind: str, found: Mapping[str, Any]) -> None:
+        """Keep an object, unless it is known newer or gone."""
+        metadata = found["metadata"]
+        if metadata.get("uid") in self._gone or _older(found, self._known(key, kind, metadata)):
+            return
+        if kind == KIND:
+            self.ensembles[key] = _without_managers(found)
+        else:
+            self._children.setdefault(key, {})[(kind, metadata["name"])] = _kept(kind, found)
+
+    def _drop(self, key: Key, kind: str, name: str, uid: str) -> None:
+        """Let go of this very object, for good."""
+        if uid:
+            self._gone[uid] = None
+            while len(self._gone) > _MOST_GONE:
+                del self._gone[next(iter(self._gone))]
+        known = self._known(key, kind, {"name": name})
+        if known is None or known["metadata"].get("uid", "") != uid:
+            return
+        if kind == KIND:
+            del self.ensembles[key]
+        else:
+            self.forget(key, kind, name)
 
     def listed(
         self, kind: str, items: Iterable[Mapping[str, Any]], version: str, namespace: str = ""
@@ -80,25 +95,25 @@ class Cache:
         for found in items:
             metadata = found["metadata"]
             there.add((metadata.get("namespace", ""), metadata["name"], metadata.get("uid")))
-            known = self._of(kind, metadata)
+            owner = (metadata.get("labels") or {}).get(LABEL, "")
+            key = (metadata.get("namespace", ""), metadata["name"] if kind == KIND else owner)
+            known = self._known(key, kind, metadata)
             same = (known or {}).get("metadata", {}).get("resourceVersion")
             if same != metadata.get("resourceVersion") and not _older(found, known):
-                key = self.told(kind, found)
-                changed |= {key} if key is not None else set()
+                told = self.told(kind, found)
+                changed |= {told} if told is not None else set()
         for found in self._all(kind, namespace):
             metadata = found["metadata"]
             mark = (metadata.get("namespace", ""), metadata["name"], metadata.get("uid"))
             if mark not in there and not _later(metadata, version):
-                key = self.told(kind, found, gone=True)
-                changed |= {key} if key is not None else set()
+                told = self.told(kind, found, gone=True)
+                changed |= {told} if told is not None else set()
         return changed
 
-    def _of(self, kind: str, metadata: Mapping[str, Any]) -> Object | None:
-        namespace, name = metadata.get("namespace", ""), metadata["name"]
+    def _known(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> Object | None:
         if kind == KIND:
-            return self.ensembles.get((namespace, name))
-        owner = (metadata.get("labels") or {}).get(LABEL, "")
-        return self._children.get((namespace, owner), {}).get((kind, name))
+            return self.ensembles.get(key)
+        return self._children.get(key, {}).get((kind, metadata["name"]))
 
     def _all(self, kind: str, namespace: str) -> list[Object]:
         if kind == KIND:
@@ -111,23 +126,19 @@ class Cache:
 
     def wrote(self, key: Key, kind: str, found: Object) -> None:
         """Take the answer to a write of ours, or to a look at somebody's object."""
-        if kind == KIND:
-            if key in self.ensembles:
-                self.ensembles[key] = _without_managers(found)
-            return
-        name = found["metadata"]["name"]
-        self._children.setdefault(key, {})[(kind, name)] = _kept(kind, found)
+        if kind != KIND or key in self.ensembles:
+            self._take(key, kind, found)
 
     def deleted(self, key: Key, kind: str, name: str, uid: str) -> None:
         """Take that an object is gone, by our doing."""
-        mine = self._children.get(key, {})
-        if (kind, name) in mine and mine[(kind, name)]["metadata"].get("uid") == uid:
-            del mine[(kind, name)]
-            self._deleted[uid] = key
+        self._drop(key, kind, name, uid)
 
     def forget(self, key: Key, kind: str, name: str) -> None:
         """Take that an object is not there."""
-        self._children.get(key, {}).pop((kind, name), None)
+        mine = self._children.get(key, {})
+        mine.pop((kind, name), None)
+        if not mine:
+            self._children.pop(key, None)
 
 
 def _labelled(kind: str, found: Mapping[str, Any]) -> bool:
@@ -142,8 +153,9 @@ def _later(metadata: Mapping[str, Any], version: str) -> bool:
 
 
 def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
-    """Whether this very object is known newer already."""
-    if known is None or known["metadata"].get("uid") != new["metadata"].get("uid"):
+    """Whether something newer of that name is known already, be it another object: watches tell of
+    each object in order, and not of two."""
+    if known is None:
         return False
     versions = [str(each["metadata"].get("resourceVersion", "")) for each in (new, known)]
     return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])

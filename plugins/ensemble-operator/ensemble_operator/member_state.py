@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["PodState", "first_pod", "lost_before", "pod_state", "trouble_of"]
+__all__ = [
+    "PodState",
+    "first_pods",
+    "job_of",
+    "lost_before",
+    "newest",
+    "pod_state",
+    "trouble_of",
+]
 
 Object = Mapping[str, Any]
 
@@ -32,35 +40,51 @@ class PodState:
     started: str = ""
 
 
-def _first_pods(pods: Iterable[Object], job: str) -> list[Object]:
-    """All pods of index 0 of a Job."""
-    return [
+def job_of(main: Object, job: Object | None) -> Object | None:
+    """The Job of a MiniCluster, or the Job that ``main`` is itself; none that one of its name
+    before it has left behind."""
+    if main["kind"] == "Job":
+        return main
+    return job if job is not None and _owned(job, main["metadata"].get("uid")) else None
+
+
+def first_pods(pods: Iterable[Object], main: Object, job: Object | None) -> list[Object]:
+    """The pods of index 0 of a MiniCluster or Job, and none of one of its name before it; ``job``
+    is what is known of the Job of that name.
+
+    An older Flux Operator gives its Job no labels of ours, so that nothing is known of it. Then
+    pods as young as the MiniCluster are taken.
+    """
+    name = main["metadata"]["name"]
+    found = [
         pod
         for pod in pods
-        if (pod["metadata"].get("labels") or {}).get("job-name") == job
+        if (pod["metadata"].get("labels") or {}).get("job-name") == name
         and (pod["metadata"].get("labels") or {}).get(_INDEX, "0") == "0"
     ]
+    if job is None and main["kind"] != "Job":
+        made = main["metadata"].get("creationTimestamp", "")
+        return [pod for pod in found if pod["metadata"].get("creationTimestamp", "") >= made]
+    own = job_of(main, job)
+    return [pod for pod in found if own is not None and _owned(pod, own["metadata"].get("uid"))]
 
 
-def lost_before(
-    pods: Iterable[Object], name: str, job: Object | None, container: str
-) -> PodState | None:
-    """The pod of index 0 in which a run of this Job was lost, if there is one: the Job may have
-    made another by now, which began the run from its beginning."""
-    own = None if job is None else job["metadata"].get("uid")
-    for pod in _first_pods(pods, name):
-        owners = pod["metadata"].get("ownerReferences") or ()
-        if own is not None and any(each.get("uid") == own for each in owners):
-            state = pod_state(pod, container)
-            if state.phase == "lost":
-                return state
-    return None
+def _owned(found: Object, uid: object) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return uid is not None and any(each.get("uid") == uid for each in owners)
 
 
-def first_pod(pods: Iterable[Object], job: str) -> Object | None:
-    """The newest pod of index 0 of a Job; one that is being deleted only if there is no other."""
+def lost_before(pods: Iterable[Object], container: str) -> PodState | None:
+    """The first of these pods in which a run was lost, if there is one: the Job may have made
+    another by now, which began the run from its beginning."""
+    states = (pod_state(pod, container) for pod in pods)
+    return next((state for state in states if state.phase == "lost"), None)
+
+
+def newest(pods: Iterable[Object]) -> Object | None:
+    """The newest of these pods; one that is being deleted only if there is no other."""
     return max(
-        _first_pods(pods, job),
+        pods,
         key=lambda pod: (
             "deletionTimestamp" not in pod["metadata"],
             pod["metadata"].get("creationTimestamp", ""),

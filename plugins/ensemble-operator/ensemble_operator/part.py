@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .changes import Change, Create, Delete, Figures, Note, Observed
-from .member_state import PodState, first_pod, lost_before, pod_state
+from .member_state import PodState, first_pods, job_of, lost_before, newest, pod_state
 from .names import FILE, RUN, TEMPLATE, Object, is_mine
 from .resource import Ensemble
 from .times import said
@@ -170,7 +170,9 @@ def _present(
         if before.get("size") not in (None, plan.entry["size"]) and before.get("run"):
             size = f"{before['size']} → {plan.entry['size']} nodes"
             plan.notes.append(Note("Resized", f"{name}: {size}"))
-    state = pod_state(first_pod(observed.pods, name), part.container)
+    job = observed.children.get(("Job", name))
+    pods = first_pods(observed.pods, found, job)
+    state = pod_state(newest(pods), part.container)
     if part.runs and state.phase == "over":
         good = state.exit_code == 0
         _finish(part, before, plan, state.exit_code, "Succeeded" if good else "Failed",
@@ -181,15 +183,12 @@ def _present(
         plan.changes.append(_delete(found, stopped))
         plan.waits = ("Suspended", "")
         return
-    if part.runs and _job_failed(observed.children.get(("Job", name))):
+    if part.runs and _job_failed(job_of(found, job)):
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)
         return
     if part.runs and ensemble.restart_policy == "Fail":
-        job = observed.children.get(("Job", name))
-        lost = lost_before(observed.pods, name, job, part.container)
-        if lost is None and state.phase == "lost":
-            lost = state
+        lost = lost_before(pods, part.container)
         if lost is not None:
             _finish(part, before, plan, lost.exit_code, "Lost", lost.message, now)
             return
@@ -216,7 +215,7 @@ def _outdated(part: Part, noted: Mapping[str, str], name: str) -> str:
     return ""
 
 
-def _job_failed(job: Object | None) -> bool:
+def _job_failed(job: Mapping[str, Any] | None) -> bool:
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Failed" and each.get("status") == "True" for each in conditions)
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -27,8 +28,9 @@ from .settings import Settings
 
 __all__ = ["Operator"]
 
-#: Seconds between looks whether watches still tell everything.
-_CHECK = 300.0
+#: Seconds between comparisons of what watches told with what there is, and before one that failed
+#: is tried again; and without any, after which the process is to be begun anew.
+_CHECK, _AGAIN, _UNKNOWN = 300.0, 10.0, 900.0
 #: Seconds that kopf is given to end, and between that and its next beginning.
 _ENDING, _PAUSE = 10.0, 1.0
 _FLUX = "/apis/flux-framework.org/v1alpha2"
@@ -59,6 +61,10 @@ class Operator:
         self._flux = True
         #: Whether watches have missed something, twice in a row; and once.
         self._stale = self._doubt = False
+        #: When what they told was last compared, or this began, and when it is to be compared
+        #: next; by the monotonic clock.
+        self._compared = time.monotonic()
+        self._due = self._compared + _CHECK
         self.api = Api(login, self._count)
         self.loop = Loop(self.api, self.cache, settings, self._asking, flux=lambda: self._flux)
 
@@ -76,7 +82,9 @@ class Operator:
                 lease = Lease(self.api, self._lease_space, identity)
                 await lease.acquire()
                 tasks.append(asyncio.ensure_future(lease.hold()))
-            await self._look_for_flux()
+            self._flux = await self._flux_is_there()
+            if not self._flux:
+                _log.warning("MiniClusters are not known here: install the Flux Operator")
             tasks += map(asyncio.ensure_future, (self.loop.run(), self._check()))
             if stop is not None:
                 tasks.append(asyncio.ensure_future(stop.wait()))
@@ -119,6 +127,7 @@ class Operator:
             why = next((str(each) for each in errors if each is not None), "kopf has ended")
             _log.warning("watching ended (%s); it begins anew", why)
             self.loop.counts["watch restarts"] += 1
+            self._due = 0.0  # what happened meanwhile is told by nothing else
             await asyncio.sleep(_PAUSE)
             with contextlib.suppress(ApiError):
                 await self._compare()
@@ -132,8 +141,10 @@ class Operator:
 
         @kopf.on.probe(registry=registry, id="watches")
         def watches(**_: Any) -> str:
-            if self._stale:
-                raise RuntimeError("watches have told nothing for a while")
+            silent = time.monotonic() - self._compared > _UNKNOWN
+            if self._stale or silent:
+                why = "whether watches tell everything has not been known for a while"
+                raise kopf.PermanentError(why)
             return "alive"
 
         for kind, about in KINDS.items():
@@ -161,27 +172,27 @@ class Operator:
 
     # -- what is looked at beside ------------------------------------------------------------------
 
-    async def _look_for_flux(self) -> None:
+    async def _flux_is_there(self) -> bool:
         try:
             await self.api("GET", _FLUX)
         except ApiError as error:
             if error.status != 404:
                 raise
-            self._flux = False
-            _log.warning("MiniClusters are not known here: install the Flux Operator")
+            return False
+        return True
 
     async def _check(self) -> None:
         """Compare what watches told with what there is: a relist tells of no deletion. And whether
         the Flux Operator has been installed, for which the process is begun anew."""
         while True:
-            await asyncio.sleep(_CHECK if self._flux else 10.0)
+            await asyncio.sleep(_AGAIN)
             with contextlib.suppress(ApiError):
-                if not self._flux:
-                    await self.api("GET", _FLUX)
+                if not self._flux and await self._flux_is_there():
                     _log.warning("MiniClusters are known now: starting again")
                     return
-                missed = await self._compare()
-                self._stale, self._doubt = missed and self._doubt, missed
+                if time.monotonic() >= self._due:
+                    missed = await self._compare()
+                    self._stale, self._doubt = missed and self._doubt, missed
 
     async def _compare(self) -> bool:
         """Put right what watches have missed; whether there was something."""
@@ -197,6 +208,8 @@ class Operator:
                 for key in self.cache.listed(kind, found["items"], version, namespace):
                     missed = True
                     self.loop.look(key)
+        self._compared = time.monotonic()
+        self._due = self._compared + _CHECK
         return missed
 
 

@@ -84,9 +84,6 @@ def test_suspended_and_again(stand: Stand) -> None:
     stand.until(lambda: stand.ready("study"))
 
 
-@pytest.mark.xfail(
-    strict=False, reason="a known fault: now and then the end of a killed pod is not heard of"
-)
 def test_a_pod_that_is_killed_is_the_end_without_a_claim_and_resumed_with_one(stand: Stand) -> None:
     stand.start()
     stand.apply(ensemble(name="short"))

@@ -343,12 +343,58 @@ def test_a_lost_pod_is_resumed_where_there_is_a_claim() -> None:
     assert world.condition("Ready")[0] == "True"
     world.children[("Job", "study-0")] = {
         "kind": "Job",
-        "metadata": {"name": "study-0", "uid": "j", "ownerReferences": []},
+        "metadata": {
+            "name": "study-0",
+            "uid": "j",
+            "ownerReferences": [
+                {"uid": world.children["MiniCluster", "study-0"]["metadata"]["uid"]}
+            ],
+        },
         "status": {"conditions": [{"type": "Failed", "status": "True"}]},
     }
     world.killed("study-0")
     world.settle()
     assert world.condition("Finished") == ("True", "Lost")
+
+
+def job_of(world: World, *owners: str) -> dict[str, Any]:
+    return {
+        "kind": "Job",
+        "metadata": {
+            "name": "study-0",
+            "uid": "job",
+            "ownerReferences": [{"uid": each} for each in owners],
+        },
+    }
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_lost_pod_is_the_end_though_its_job_has_made_another(known: bool) -> None:
+    """Whether or not the Job has labels, by which it would be known."""
+    world = running()
+    owner = world.children["MiniCluster", "study-0"]["metadata"]["uid"]
+    if known:
+        world.children["Job", "study-0"] = job_of(world, owner)
+    world.killed("study-0")
+    world.pods["killed"] = world.pods["study-0-0"]
+    world.runs("study-0")
+    world.settle()
+    assert world.condition("Finished") == ("True", "Lost")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_pods_of_a_minicluster_before_this_one_are_no_end_of_its_run(known: bool) -> None:
+    """A MiniCluster that was made anew has the name of the old one, whose pods take their time."""
+    world = running()
+    if known:
+        world.children["Job", "study-0"] = job_of(world, "of the one before")
+    else:
+        made = "2027-01-15T09:00:00Z"
+        world.children["MiniCluster", "study-0"]["metadata"]["creationTimestamp"] = made
+    world.killed("study-0")
+    world.pods["study-0-0"]["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
+    world.settle()
+    assert world.condition("Finished") == ("False", "Running")
 
 
 @pytest.mark.parametrize(("state", "ends"), [({}, True), ({"claim": "c"}, False)])

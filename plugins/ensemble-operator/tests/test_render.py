@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 from ensemble_minicluster.testing import definition, job_of, pod_errors
 from ensemble_minicluster.testing.kinds import of_definition
-from ensemble_minicluster.testing.schema import complete, errors
+from ensemble_minicluster.testing.schema import complete, errors, unknown
 from ensemble_operator.main import main
 from ensemble_service.commands.member import member as member_command
 from ensemble_service.commands.server import main as server_command
@@ -41,6 +41,8 @@ def test_a_minicluster_is_accepted_and_its_pods_can_be_created(file: Path) -> No
     for found in of_kind(rendered(file), "MiniCluster"):
         whole = complete(found, dict(kind.schema))
         assert errors({**whole, "metadata": {}}, dict(kind.schema)) == []
+        bare = {key: each for key, each in found.items() if key != "metadata"}
+        assert unknown(bare, dict(kind.schema)) == [], "it would be left out without a word"
         job = job_of({**found, **whole, "metadata": found["metadata"]})
         assert pod_errors(job["spec"]["template"]["spec"]) == []
 

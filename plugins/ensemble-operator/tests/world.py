@@ -201,11 +201,13 @@ class World:
     def pod(self, job: str, state: Object, phase: str = "Running", container: str = "") -> None:
         """Pod 0 of a MiniCluster, with its container in this state."""
         named = container or ("run" if ("MiniCluster", job) not in self.children else job)
+        owner = self.children.get(("Job", job), {"metadata": {"uid": "unknown"}})["metadata"]["uid"]
         self.pods[f"{job}-0"] = {
             "metadata": {
                 "name": f"{job}-0-x",
                 "uid": self.uid(),
                 "labels": {"job-name": job, "batch.kubernetes.io/job-completion-index": "0"},
+                "ownerReferences": [{"kind": "Job", "name": job, "uid": owner}],
             },
             "status": {
                 "phase": phase,

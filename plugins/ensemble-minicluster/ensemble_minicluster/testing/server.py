@@ -43,6 +43,9 @@ class Cluster:
         self.trouble: Trouble = lambda method, path: None
         #: Called after a request was let in and before it is carried out: for conflicts.
         self.meanwhile: Callable[[str, str], None] = lambda method, path: None
+        #: Called after a request was carried out and before it is answered: for answers that are
+        #: late.
+        self.afterwards: Callable[[str, str], None] = lambda method, path: None
         #: Every request, with the path.
         self.log: list[tuple[str, str]] = []
         self.token = self.access.token(ADMIN)
@@ -193,7 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(at, query)
             return None
         cluster.meanwhile(self.command, path)
-        return cluster.requests.answer(self.command, at, query, body, content_type)
+        answer = cluster.requests.answer(self.command, at, query, body, content_type)
+        cluster.afterwards(self.command, path)
+        return answer
 
     def _send(self, status: int, text: bytes, content_type: str) -> None:
         self.send_response(status)
