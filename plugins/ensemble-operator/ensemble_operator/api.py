@@ -31,16 +31,13 @@ _log = logging.getLogger("ensemble.operator")
 
 
 class ApiError(Exception):
-    """A request that was not carried out, or whose answer was lost (``status`` 0)."""
+    """A request that was not carried out, or whose answer was lost (``status`` 0). ``path`` is
+    what it was about."""
 
     def __init__(self, status: int, message: str, reason: str = "", after: float = 0.0) -> None:
         super().__init__(f"{status} {message}" if status else message)
         self.status, self.message, self.reason, self.after = status, message, reason, after
-
-    @property
-    def transient(self) -> bool:
-        """Whether the same may be carried out later."""
-        return self.status in (0, 401, 403, 408, 410, 429) or self.status >= 500
+        self.path = ""
 
 
 def log_in() -> kopf.ConnectionInfo:
@@ -82,13 +79,17 @@ class Api:
     ) -> Any:
         """The body of the answer. Raises :class:`ApiError`."""
         try:
+            try:
+                return await self._ask(method, path, body, content_type, query)
+            except ApiError as error:
+                if error.status != 401:
+                    raise
+            # Tokens of service accounts are replaced now and then.
+            await self.close()
             return await self._ask(method, path, body, content_type, query)
         except ApiError as error:
-            if error.status != 401:
-                raise
-        # Tokens of service accounts are replaced now and then.
-        await self.close()
-        return await self._ask(method, path, body, content_type, query)
+            error.path = path
+            raise
 
     async def close(self) -> None:
         """Give the connections back."""

@@ -38,6 +38,9 @@ __all__ = ["Loop"]
 
 #: Seconds of backoff, at first and at most; and between two looks that a conflict asks for.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
+#: Troubles that ended a look are of the request that failed: a look makes several, and one that
+#: fails at another than the one before has come further.
+_LOOK = "look"
 _log = logging.getLogger("ensemble.operator")
 
 Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
@@ -144,18 +147,24 @@ class Loop:
             self._busy.add(key)
             try:
                 await self._reconcile(key)
-                if key in self._known:
-                    self._known[key].troubles.pop((KIND, ""), None)
+                self._looked(key)
             except ApiError as error:
                 _log.warning("%s/%s: %s", *key, error)
-                self._trouble(key, (KIND, ""), error)
+                self._trouble(key, (_LOOK, error.path), error)
             except Exception:
                 _log.exception("%s/%s could not be looked at", *key)
-                self._trouble(key, (KIND, ""), ApiError(0, ""))
+                self._trouble(key, (_LOOK, ""), ApiError(0, ""))
             finally:
                 self._busy.discard(key)
                 if key in self._queued:
                     self._waiting.put_nowait(key)
+
+    def _looked(self, key: Key) -> None:
+        """A look has come to its end: what kept others from that is over."""
+        if key in self._known:
+            troubles = self._known[key].troubles
+            for what in [each for each in troubles if each[0] == _LOOK]:
+                del troubles[what]
 
     # -- one look ----------------------------------------------------------------------------------
 

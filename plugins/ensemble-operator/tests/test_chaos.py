@@ -18,10 +18,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stand and world
 
+from ensemble_operator.names import KINDS
 from stand import Running, Stand
 from world import ensemble, member
 
 from ensemble_core.testing import wait_until
+
+PLURALS = {each.plural for each in KINDS.values()}
 
 
 @pytest.fixture
@@ -54,9 +57,17 @@ class Trouble:
             if not self.left or self._chance.randrange(self._every):
                 return None
             self.left -= 1
-            # 410 is told to who lists or watches, and to nobody else.
             code = self._chance.choice(
-                [409, 429, 500, 503, 0] if method != "GET" else [429, 500, 503, 410, 0]
+                [409, 429, 500, 503, 0]
+                if method != "GET"
+                else [
+                    # 410 is told to who lists or watches, and to nobody else.
+                    410 if path.rpartition("/")[2] in PLURALS else 503,
+                    429,
+                    500,
+                    503,
+                    0,
+                ]
             )
             self.seen[f"{method} {code}"] += 1
             if not code:
@@ -85,6 +96,28 @@ def test_an_api_server_in_trouble_delays_and_breaks_nothing(stand: Stand, seed: 
     stand.until(lambda: all(stand.condition(n, "Finished") == ("True", "Failed") for n in names))
     assert set(made(stand, "MiniCluster").values()) == {1}
     assert {stand.status(name)["exit"] for name in names} == {"0,3"}
+
+
+def test_a_look_that_comes_further_each_time_is_not_put_off_longer_and_longer(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look asks for each Secret; each is refused three times. Were these counted as one, it would
+    be the ninth pause that comes to more than a minute."""
+    monkeypatch.setattr("ensemble_operator.loop._FIRST", 0.2)
+    seen: Counter[str] = Counter()
+
+    def busy(method: str, path: str) -> tuple[int, str] | None:
+        if method != "GET" or "/secrets/" not in path:
+            return None
+        seen[path] += 1
+        return (503, "busy") if seen[path] <= 3 else None
+
+    stand.cluster.trouble = busy
+    stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+    assert len(seen) == 3
+    assert min(seen.values()) >= 4
 
 
 def test_watches_that_are_too_old_begin_anew(stand: Stand) -> None:
