@@ -82,11 +82,13 @@ def lost_before(pods: Iterable[Object], container: str) -> PodState | None:
 
 
 def newest(pods: Iterable[Object]) -> Object | None:
-    """The newest of these pods; one that is being deleted only if there is no other."""
+    """The newest of these pods; one that is being deleted only if there is no other. Times of
+    creation are in whole seconds, and a Job makes another pod once one has failed."""
     return max(
         pods,
         key=lambda pod: (
             "deletionTimestamp" not in pod["metadata"],
+            (pod.get("status") or {}).get("phase") != "Failed",
             pod["metadata"].get("creationTimestamp", ""),
             pod["metadata"].get("uid", ""),
         ),

@@ -382,6 +382,23 @@ def test_a_lost_pod_is_the_end_though_its_job_has_made_another(known: bool) -> N
     assert world.condition("Finished") == ("True", "Lost")
 
 
+@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
+def test_the_pod_that_was_made_after_one_that_failed_counts(uids: tuple[str, str]) -> None:
+    """Both may be of the same second."""
+    world = running(ensemble(state={"claim": "c"}))
+    world.killed("study-0")
+    world.pods["killed"] = world.pods["study-0-0"]
+    world.runs("study-0")
+    for name, uid in zip(("killed", "study-0-0"), uids, strict=True):
+        world.pods[name]["metadata"]["uid"] = uid
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
+    world.ends("study-0", 1)
+    world.pods["study-0-0"]["metadata"]["uid"] = uids[1]
+    world.settle()
+    assert world.condition("Finished") == ("True", "Failed")
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_pods_of_a_minicluster_before_this_one_are_no_end_of_its_run(known: bool) -> None:
     """A MiniCluster that was made anew has the name of the old one, whose pods take their time."""
