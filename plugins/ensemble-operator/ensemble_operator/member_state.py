@@ -15,7 +15,7 @@ __all__ = [
     "PodState",
     "first_pods",
     "job_of",
-    "lost_before",
+    "lost_pod",
     "newest",
     "pod_state",
     "trouble_of",
@@ -74,11 +74,14 @@ def _owned(found: Object, uid: object) -> bool:
     return uid is not None and any(each.get("uid") == uid for each in owners)
 
 
-def lost_before(pods: Iterable[Object], container: str) -> PodState | None:
-    """The first of these pods in which a run was lost, if there is one: the Job may have made
-    another by now, which began the run from its beginning."""
-    states = (pod_state(pod, container) for pod in pods)
-    return next((state for state in states if state.phase == "lost"), None)
+def lost_pod(pods: Iterable[Object], container: str) -> Object | None:
+    """The newest of these pods in which a run was lost: its Job may have made another by now."""
+    lost = [pod for pod in pods if pod_state(pod, container).phase == "lost"]
+    return max(lost, key=_age, default=None)
+
+
+def _age(pod: Object) -> tuple[str, str]:
+    return pod["metadata"].get("creationTimestamp", ""), pod["metadata"]["name"]
 
 
 def newest(pods: Iterable[Object]) -> Object | None:
@@ -89,8 +92,7 @@ def newest(pods: Iterable[Object]) -> Object | None:
         key=lambda pod: (
             "deletionTimestamp" not in pod["metadata"],
             (pod.get("status") or {}).get("phase") != "Failed",
-            pod["metadata"].get("creationTimestamp", ""),
-            pod["metadata"].get("uid", ""),
+            *_age(pod),
         ),
         default=None,
     )

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .changes import Change, Create, Delete, Figures, Note, Observed
-from .member_state import PodState, first_pods, job_of, lost_before, newest, pod_state
+from .member_state import (
+    PodState,
+    first_pods,
+    job_of,
+    lost_pod,
+    newest,
+    pod_state,
+)
 from .names import FILE, RUN, TEMPLATE, Object, is_mine
 from .resource import Ensemble
 from .times import said
@@ -187,11 +194,12 @@ def _present(
         why = state.message or "its pods failed too often"
         _finish(part, before, plan, state.exit_code, "Lost", why, now)
         return
-    if part.runs and ensemble.restart_policy == "Fail":
-        lost = lost_before(pods, part.container)
-        if lost is not None:
-            _finish(part, before, plan, lost.exit_code, "Lost", lost.message, now)
-            return
+    lost = lost_pod(pods, part.container)
+    if part.runs and ensemble.restart_policy == "Fail" and lost is not None:
+        # Another that its Job has made by now begins the run from its beginning.
+        gone = pod_state(lost, part.container)
+        _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
+        return
     plan.outdated = _outdated(part, noted, name)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; it is made anew")
@@ -201,9 +209,25 @@ def _present(
         plan.entry["startedAt"] = before.get("startedAt") or state.started
     if state.message:
         plan.entry["message"] = state.message
-    if state.phase == "lost" and before.get("message") != state.message:
-        plan.notes.append(Note("MemberLost", f"{name}: {state.message}", warning=True))
+    _lost(before, plan, lost, part.container, name)
     _beats(part, before, plan, state, figures, name, now)
+
+
+def _lost(
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    pod: Mapping[str, Any] | None,
+    container: str,
+    name: str,
+) -> None:
+    """Tell of the pod that was lost last, once: its Job may have made another already."""
+    known = before.get("lostPod", "")
+    lost = pod["metadata"]["name"] if pod is not None else known
+    if lost:
+        plan.entry["lostPod"] = lost
+    if lost != known:
+        words = f"{name}: pod {lost}: {pod_state(pod, container).message}"
+        plan.notes.append(Note("MemberLost", words, warning=True))
 
 
 def _outdated(part: Part, noted: Mapping[str, str], name: str) -> str:

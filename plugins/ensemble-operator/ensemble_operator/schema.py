@@ -280,6 +280,7 @@ _STATUS: Schema = _object(
                     "queue": _COUNTS,
                     "groups": _list("", _kept("Counts of a job group."), 50),
                     "exitCode": {"type": "integer"},
+                    "lostPod": {"type": "string"},
                     "result": _choice("Once it is over.", "Succeeded", "Failed", "Lost"),
                     "startedAt": {"type": "string", "format": "date-time"},
                     "finishedAt": {"type": "string", "format": "date-time"},

@@ -382,19 +382,20 @@ def test_a_lost_pod_is_the_end_though_its_job_has_made_another(known: bool) -> N
     assert world.condition("Finished") == ("True", "Lost")
 
 
-@pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
-def test_the_pod_that_was_made_after_one_that_failed_counts(uids: tuple[str, str]) -> None:
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_the_pod_that_was_made_after_one_that_failed_counts(names: tuple[str, str]) -> None:
     """Both may be of the same second."""
     world = running(ensemble(state={"claim": "c"}))
     world.killed("study-0")
     world.pods["killed"] = world.pods["study-0-0"]
     world.runs("study-0")
-    for name, uid in zip(("killed", "study-0-0"), uids, strict=True):
-        world.pods[name]["metadata"]["uid"] = uid
+    for name, own in zip(("killed", "study-0-0"), names, strict=True):
+        world.pods[name]["metadata"]["name"] = own
     world.settle()
     assert world.condition("Ready")[0] == "True"
+    assert told(world).count("MemberLost") == 1, "though it was not seen before there was another"
     world.ends("study-0", 1)
-    world.pods["study-0-0"]["metadata"]["uid"] = uids[1]
+    world.pods["study-0-0"]["metadata"]["name"] = names[1]
     world.settle()
     assert world.condition("Finished") == ("True", "Failed")
 
