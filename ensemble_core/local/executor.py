@@ -26,6 +26,9 @@ A plugin, loaded by the entry point ``local``. What a user can count on:
   later: all of it, also what it put into the background, into another session, or cleared of its
   environment. The same happens to what a job leaves running when it ends: as in a queue, nothing
   outlives its job.
+- Runs with the same ``pool`` (a file) share their slots and GPUs: what one holds, the others do not
+  have. The run that has waited longest is next, so that those that wait take turns, and a run
+  alone has all of them.
 - ``grow`` and ``shrink`` change the slots between ``min_slots`` and ``max_slots``. Shrinking ends
   no job: free slots go first, the others as jobs end.
 
@@ -101,6 +104,12 @@ OPTIONS: Mapping[str, Any] = {
             "minimum": 0,
             "description": "Seconds between SIGTERM and SIGKILL; default 5.",
         },
+        "pool": {
+            "type": "string",
+            "x-ensemble-member": "file",
+            "description": "File through which runs share their slots, so that together they have "
+            "no more than one; the runs of a member always do.",
+        },
     },
 }
 
@@ -126,6 +135,7 @@ class LocalExecutor(Executor):
         max_slots: int | None = None,
         gpus: int | None = None,
         grace: float = 5.0,
+        pool: str | None = None,
     ) -> None:
         if slots is None:
             # Bounds alone move the default into them: `--max-slots 1` on eight cores is one slot.
@@ -144,6 +154,7 @@ class LocalExecutor(Executor):
         self._sizes = (size, smallest, largest)
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
+        self._pool = None if pool is None else os.path.abspath(pool)
         self._client: SupervisorClient | None = None
         self._started: StartedSupervisor | None = None
 
@@ -173,6 +184,7 @@ class LocalExecutor(Executor):
             "slots": list(self._sizes),
             "gpus": list(self._gpus),
             "grace": self._grace,
+            "pool": self._pool,
         }
         client = SupervisorClient(run, emit, hello)
         started, self._started = self._started, None

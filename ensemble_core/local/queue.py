@@ -76,6 +76,25 @@ class Queue:
             line = self._lines[shape] = deque()
         line.append(entry)
 
+    def _heads(self, slots: Slots) -> list[tuple[int, int, _Shape]]:
+        """The first jobs of the lines, the next of all first; without those that wait for slots to
+        grow."""
+        heads: list[tuple[int, int, _Shape]] = []
+        for shape, line in list(self._lines.items()):
+            while line and line[0].over:
+                line.popleft()
+            if line and shape[1] <= slots.size:
+                heads.append((shape[0], line[0].number, shape))
+            elif not line:
+                del self._lines[shape]
+        heads.sort()
+        return heads
+
+    def head(self, slots: Slots) -> Job | None:
+        """The job that is to start next, if one waits."""
+        heads = self._heads(slots)
+        return self._lines[heads[0][2]][0].job if heads else None
+
     def choose(
         self, slots: Slots, running: Iterable[Holder], now: float, grace: float
     ) -> Waiting | None:
@@ -83,17 +102,9 @@ class Queue:
         lines = self._lines
         if not lines or slots.used >= slots.size:
             return None
-        heads: list[tuple[int, int, _Shape]] = []
-        for shape, line in list(lines.items()):
-            while line and line[0].over:
-                line.popleft()
-            if line and shape[1] <= slots.size:
-                heads.append((shape[0], line[0].number, shape))
-            elif not line:
-                del lines[shape]
+        heads = self._heads(slots)
         if not heads:
             return None
-        heads.sort()
         head_shape = heads[0][2]
         head = lines[head_shape][0]
         if slots.fits(head_shape[1], head_shape[2]):

@@ -6,8 +6,9 @@ the job is left. No locks: one thread owns it.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ensemble_core.errors import UsageError
@@ -96,6 +97,9 @@ def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str
     return tuple(listed[:count])
 
 
+_ALONE = contextlib.nullcontext()
+
+
 class Slots:
     """Cores and GPUs, and what is free of them.
 
@@ -108,13 +112,28 @@ class Slots:
         self.smallest = smallest
         self.largest = largest
         self.used = 0
+        #: Cores that other runs held at the last look, where slots are shared.
+        self.others = 0
+        #: True while this run waits for what others hold, and what can be read when it is free.
+        self.waiting = False
+        self.bell = -1
         self.gpus = tuple(gpus)
         self.free_gpus = list(gpus)
 
     @property
     def free(self) -> int:
         """Cores that no job holds."""
-        return max(0, self.size - self.used)
+        return max(0, self.size - self.used - self.others)
+
+    def choosing(
+        self, next_job: Callable[[], Job | None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """While jobs are chosen, of which ``next_job`` says the next that waits: no other run with
+        these slots chooses."""
+        return _ALONE
+
+    def rung(self) -> None:
+        """Another run has given something back."""
 
     def fits(self, cores: int, gpus: int) -> bool:
         """True if a job of this shape could start now."""
@@ -174,7 +193,7 @@ class Slots:
 
     def occupied(self) -> tuple[int, int, int]:
         """All that :meth:`gauges` depends on, cheaper to compare."""
-        return self.size, self.used, len(self.free_gpus)
+        return self.size, self.used + self.others, len(self.free_gpus)
 
     def gauges(self) -> dict[str, float]:
         """The machine as metrics: one node, which is free while a core is."""

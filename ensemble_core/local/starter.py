@@ -20,12 +20,17 @@ from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.terminator import Terminator, Token
+from ensemble_core.model.jobs import Job
 
 __all__ = ["Starter", "uptime"]
 
 #: Seconds between tries to start a process while the system refuses: first, longest, and the time
 #: after which the job fails.
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
+
+
+#: Seconds until slots that others hold are looked at again by itself.
+_LOOK = 1.0
 
 
 def uptime() -> float:
@@ -60,6 +65,9 @@ class Starter:
         self._stalled: JobRecord | None = None
         #: Jobs that hold slots and are to be spawned once the ledger says so.
         self._ready: deque[JobRecord] = deque()
+        self._looking = False
+        if slots.bell >= 0:
+            poller.on_ready(slots.bell, slots.rung)
 
     def turn(self) -> None:
         """Start every job that may start."""
@@ -67,13 +75,23 @@ class Starter:
         if self._stalled is not None or (log.failing and not log.flush()):
             return
         while self._stalled is None:
-            self._choose()
+            with self._slots.choosing(self._next_job):
+                self._choose()
+            if self._slots.waiting and not self._looking:
+                self._looking = True
+                self._poller.at(time.monotonic() + _LOOK, self._look_again)
             if not self._ready or not log.flush():
                 return
             while self._ready and self._stalled is None:
                 record = self._ready.popleft()
                 if not record.over and record.phase is Phase.NONE:
                     self._launch(record)
+
+    def _next_job(self) -> Job | None:
+        return self._queue.head(self._slots)
+
+    def _look_again(self) -> None:
+        self._looking = False  # the turn itself does
 
     def _choose(self) -> None:
         running = self._active.running

@@ -116,7 +116,7 @@ class Supervisor:
         self._told_to_end = False
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
-        slots = Slots(self._size, smallest, largest, hello["gpus"])
+        slots = _slots(hello.get("pool"), self._size, smallest, largest, hello["gpus"])
         self._ledger = None if self._state is None else Ledger(self._state, self._tag, run.clock())
         self._loop = SupervisorLoop(
             run,
@@ -327,6 +327,22 @@ class Supervisor:
         if not self._loop.busy and not self._loop.log.failing and not self._guests:
             self._shut()  # before the controller hears of it: the next one starts a supervisor
         self._part()
+
+
+def _slots(pool: str | None, *sizes_and_gpus: Any) -> Slots:
+    if pool is None:
+        return Slots(*sizes_and_gpus)
+    from ensemble_core.local.shared_slots import SharedSlots
+
+    try:
+        return SharedSlots(pool, *sizes_and_gpus)
+    except OSError as error:
+        raise ExecutorError(
+            f"slots cannot be shared through {pool}",
+            cause=error.strerror or str(error),
+            hint="name a file that can be written, on a filesystem with locks: -o pool=FILE",
+            code="no-pool",
+        ) from None
 
 
 def _run(hello: Mapping[str, Any]) -> Run:

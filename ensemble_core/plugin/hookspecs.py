@@ -95,7 +95,9 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
     description), ``commands`` (of ``run``, ``resume`` and ``cancel``; else only ``run``), ``path``
     (it names a file, which is made absolute) and ``instead_of`` (options that a resume is to forget
     where this flag is given). A flag that several executors have goes to the one that is chosen,
-    and a flag of the command itself keeps its name; ``-o KEY=VALUE`` gives any option.
+    and a flag of the command itself keeps its name; ``-o KEY=VALUE`` gives any option. One that is
+    marked with ``"x-ensemble-member": "file"`` names a file that runs share; a member gives all of
+    its runs the same.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl

@@ -336,3 +336,30 @@ def test_the_example_is_steered_across_two_members(world: World) -> None:
         if line["type"] == "job" and line["name"] == "start":
             side = "right" if "right" in line["job"] else "left"
             assert f"/members/default/{side}/" in line["context"]["at_member"]["stdout"]
+
+
+def test_two_runs_on_one_member_have_its_slots_and_no_more(world: World) -> None:
+    world.server()
+    world.agent("left", "-o", "slots=2")
+    world.connected("left")
+    log = world.folder / "at-once"
+    text = f"""
+jobs:
+  - name: work
+    command: sh -c 'echo + >> {log}; sleep 0.2; echo - >> {log}'
+    count: 10
+rules:
+  - {{trigger: start, action: {{name: submit, label: work}}}}
+"""
+    file = world.folder / "shared.yaml"
+    file.write_text(text)
+    world.run(file, name="run-1")
+    world.run(file, name="run-2")
+    for name in ("run-1", "run-2"):
+        assert world.finish(name)[0] == 0, world.logs()
+    running = most = 0
+    for sign in log.read_text().split():
+        running += 1 if sign == "+" else -1
+        most = max(most, running)
+    assert (running, most) == (0, 2)
+    assert log.read_text().split().count("+") == 20

@@ -89,7 +89,12 @@ def start(
         raise UsageError(
             f"executor {choice.name!r} steers members and cannot be one", code="bad-option"
         )
+    folder = state_folder(state) / "members" / full
     chosen = read_options(choice.record, options, {})
+    for option, schema in choice.record.options.get("properties", {}).items():
+        # Runs of this member share what they would each have for themselves.
+        if schema.get("x-ensemble-member") == "file" and chosen.get(option) is None:
+            chosen = {**chosen, option: str(folder / option)}
 
     def built() -> Executor:
         return build_executor(registry, choice.record, chosen)
@@ -115,7 +120,7 @@ def start(
     agent = Agent(
         full,
         built,
-        state_folder(state) / "members" / full,
+        folder,
         channel,
         address(host, port),
         executor=choice.name,
