@@ -57,7 +57,8 @@ def alive(pid: int) -> bool:
 
 
 def pids(folder: Path, *names: str) -> list[int]:
-    wait_until(lambda: all((folder / name).exists() for name in names))
+    files = [folder / name for name in names]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files))
     return [int((folder / name).read_text()) for name in names]
 
 
