@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
             "executor_fields",
             "executor_knobs",
             "executor_leaving",
+            "faults",
             "observer",
             "options",
             "session",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.decisions import DecisionSuite
     from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
     from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
+    from ensemble_core.testing.faults import FaultSuite
     from ensemble_core.testing.observer import ObserverContract
     from ensemble_core.testing.session import Session, wait_until
     from ensemble_core.testing.statistic import StatisticContract
@@ -61,6 +63,7 @@ else:
         "ExecutorSuite": "executor",
         "FakeExecutor": "fakes",
         "FakeFiring": "fakes",
+        "FaultSuite": "faults",
         "ObserverContract": "observer",
         "Session": "session",
         "StatisticContract": "statistic",
@@ -85,6 +88,7 @@ __all__ = [
     "ExecutorSuite",
     "FakeExecutor",
     "FakeFiring",
+    "FaultSuite",
     "ObserverContract",
     "Session",
     "StatisticContract",

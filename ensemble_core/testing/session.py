@@ -35,7 +35,8 @@ class Session:
     ``timeout`` (seconds) is how long each wait, and each call of the executor, may last before the
     test fails with what did come. With ``tidy``, jobs that are not over are cancelled before the
     executor is closed: where jobs outlive it, a test would leave them running. With ``kept`` false
-    the run has no state folder, as with ``--no-journal``.
+    the run has no state folder, as with ``--no-journal``. The run's clock is ``clock_off`` seconds
+    ahead of this machine's.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Session:
         *,
         tidy: bool = False,
         kept: bool = True,
+        clock_off: float = 0.0,
     ) -> None:
         self.executor = executor
         self.folder = folder
         self.timeout = timeout
         self.tidy = tidy
         self.kept = kept
+        self.clock_off = clock_off
         self.tag = f"contract-{uuid.uuid4().hex[:12]}"
         self.events: list[Event] = []
         self.batches: list[int] = []
@@ -60,8 +63,9 @@ class Session:
         self._last = 0.0
         self._submitted: dict[str, None] = {}
 
-    def _clock(self) -> float:
-        self._last = max(self._last, time.time())
+    def now(self) -> float:
+        """The run's clock: seconds since the epoch, never going back."""
+        self._last = max(self._last, time.time() + self.clock_off)
         return self._last
 
     def _emit(self, events: Sequence[Event]) -> None:
@@ -72,7 +76,7 @@ class Session:
 
     def __enter__(self) -> Session:
         state = self.folder / "state" / self.tag if self.kept else None
-        self.executor.open(Run(self.tag, self.folder, self._clock, state), self._emit)
+        self.executor.open(Run(self.tag, self.folder, self.now, state), self._emit)
         return self
 
     def __exit__(

@@ -54,13 +54,15 @@ class Inquiry:
         except ExecutorError as error:
             with polled.lock:
                 polled.outlet.trouble(
-                    f"{hooks.name} does not take a cancel: it is asked again\n  {error}"
+                    "cancel",
+                    f"{hooks.name} does not take a cancel: it is asked again until it does"
+                    f"\n  {error}",
                 )
                 again = time.monotonic() + pace.SOON_AGAIN
                 polled.cancels.update(dict.fromkeys(ids, again))
             return
         with polled.lock:
-            polled.outlet.answered()
+            polled.outlet.answered("cancel")
             running = {life.queue_id for life in polled.lives.values() if life.cancelled}
             for id_ in ids:
                 del polled.cancels[id_]
@@ -88,12 +90,14 @@ class Inquiry:
         except ExecutorError as error:
             with polled.lock:
                 polled.outlet.trouble(
-                    f"{hooks.name} does not say how jobs stand: it is asked again\n  {error}"
+                    "ask",
+                    f"{hooks.name} does not say how jobs stand: it is asked again until it does; "
+                    f"jobs go on meanwhile\n  {error}",
                 )
                 polled.ask_at = time.monotonic() + min(hooks.poll, pace.AWAY)
             return
         with polled.lock:
-            polled.outlet.answered()
+            polled.outlet.answered("ask")
             polled.read()  # what was written before the queue called them over
             for id_, life in lives.items():
                 if not life.over:

@@ -17,8 +17,8 @@ __all__ = ["Outlet"]
 
 class Outlet:
     """What is to be told, in order. ``name`` is what the queue is called in messages, ``folder``
-    where its executor keeps records. ``trouble_now`` says what the queue does not do, ``unwritten``
-    whether the disk does not take what is written."""
+    where its executor keeps records. ``unwritten`` is true while the disk does not take
+    what is written."""
 
     def __init__(self, name: str, clock: Callable[[], float], emit: Emit, folder: str) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class Outlet:
         self._emit = emit
         self._folder = folder
         self._events: list[Event] = []
-        self.trouble_now = ""
+        self._troubles: dict[str, str] = {}
         self.unwritten = False
 
     def add(self, events: Iterable[Event]) -> None:
@@ -49,16 +49,21 @@ class Outlet:
         if changed:
             self._events.append(Resources(self._clock(), changed))
 
-    def trouble(self, message: str) -> None:
-        """The queue does not do what it is asked: said once, until it does again."""
-        if not self.trouble_now:
-            self.trouble_now = message
-            self.warn(message)
+    @property
+    def trouble_now(self) -> str:
+        """What the queue does not do; empty if it does all."""
+        return "; ".join(self._troubles.values())
 
-    def answered(self) -> None:
-        """The queue does what it is asked."""
-        if self.trouble_now:
-            self.trouble_now = ""
+    def trouble(self, what: str, message: str) -> None:
+        """The queue does not do ``what`` it is asked (a word for it): said once for all of that,
+        until it does everything again."""
+        if not self._troubles:
+            self.warn(message)
+        self._troubles[what] = message
+
+    def answered(self, what: str) -> None:
+        """The queue does ``what`` it is asked."""
+        if self._troubles.pop(what, None) is not None and not self._troubles:
             self.warn(f"{self._name} does again what it is asked: the run goes on")
 
     def write(self, what: Callable[[], None]) -> bool:

@@ -139,7 +139,6 @@ class Submission:
                 self._not_handed_in(going, error)
             return
         with polled.lock:
-            polled.outlet.answered()
             self._accept(going, ids)
 
     def _not_handed_in(self, going: _Going, error: ExecutorError) -> None:
@@ -152,14 +151,16 @@ class Submission:
                 batches.pop(going.sent.key, None)
             self._at = time.monotonic() + pace.FULL
             polled.outlet.trouble(
-                f"{name} takes no more jobs for now: {len(self._orders)} wait here\n  {error}"
+                "submit",
+                f"{name} takes no more jobs for now: {len(self._orders)} wait here and are tried "
+                f"again\n  {error}",
             )
         elif error.transient:
             going.since = time.monotonic()
             going.due = going.since + pace.SOON_AGAIN
             self._unsure.append(going)
             polled.outlet.trouble(
-                f"{name} does not answer: it is asked again until it does\n  {error}"
+                "submit", f"{name} does not answer: it is asked again until it does\n  {error}"
             )
         else:
             for _, _, life in self._lives(going):
@@ -167,6 +168,7 @@ class Submission:
 
     def _accept(self, going: _Going, ids: Sequence[str]) -> None:
         polled, sent = self._polled, going.sent
+        polled.outlet.answered("submit")
         sent.ids = list(ids)
         polled.outlet.write(lambda: polled.records.accept(sent.key, ids))
         now = polled.now()
@@ -188,18 +190,16 @@ class Submission:
                 ids = polled.call(partial(hooks.find_batch, name, len(going.orders)))
                 if ids is not None:
                     with polled.lock:
-                        polled.outlet.answered()
                         self._accept(going, ids)
                     return
-        except ExecutorError as error:
+        except ExecutorError:  # that it does not answer was told
             with polled.lock:
-                polled.outlet.trouble(f"{hooks.name} does not answer: it is asked again\n  {error}")
                 going.due = time.monotonic() + pace.AWAY
                 self._unsure.append(going)
             return
         with polled.lock:
-            polled.outlet.answered()
             if all(life.queue_id for _, _, life in self._lives(going)):
+                polled.outlet.answered("submit")
                 return  # each has spoken for itself
             if time.monotonic() - going.since < pace.SETTLE:
                 going.due = time.monotonic() + pace.SOON_AGAIN

@@ -208,12 +208,13 @@ class SlurmLoop:
         """Something that the user must hear of."""
         self._outlet.warn(message)
 
-    def trouble(self, what: str | None, hint: str | None = None) -> None:
-        """slurmctld does not do what it is asked; ``None``: it does again. Said once."""
+    def trouble(self, of: str, what: str | None, hint: str | None = None) -> None:
+        """slurmctld does not do what it is asked, of submits, asks or cancels; ``None``: it does
+        again. Said once."""
         if what is None:
-            self._outlet.answered()
+            self._outlet.answered(of)
         else:
-            self._outlet.trouble(what if hint is None else f"{what}\n  hint: {hint}")
+            self._outlet.trouble(of, what if hint is None else f"{what}\n  hint: {hint}")
 
     def _broken(self, trace: str) -> None:
         self._outlet.warn(f"the Slurm executor made a mistake: {trace}", "error")
@@ -328,12 +329,15 @@ class SlurmLoop:
         if not done.good:
             if done.code is None or refusal(done.err) is Refusal.BUSY:
                 self.trouble(
+                    "cancel",
                     f"slurmctld does not take a cancel ({words(done.err)})",
                     "it is asked again until it does",
                 )
                 self.after(_CANCEL_AGAIN, lambda: self._scancel(ids))
             elif not any(word in done.err.lower() for word in ("already", "invalid job id")):
                 self.warn(f"jobs could not be cancelled: {words(done.err)}")
+        else:
+            self.trouble("cancel", None)
         self._poller.soon()
 
     # -- what wrappers and the site say --------------------------------------------------------

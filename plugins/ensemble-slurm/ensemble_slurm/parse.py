@@ -26,6 +26,7 @@ __all__ = [
     "read_nodes",
     "read_sacct",
     "read_squeue",
+    "unreadable",
 ]
 
 SEPARATOR = "\x1f"
@@ -86,6 +87,16 @@ def _task(text: str) -> tuple[str, int | None] | None:
     if match is None:
         return None  # a step, a part of a heterogeneous job, tasks that wait in one line
     return match[1], None if match[2] is None else int(match[2])
+
+
+def unreadable(text: str) -> str | None:
+    """What of this ``squeue`` never printed, or not to its end; ``None`` where all of it did."""
+    lines = [line.rstrip(" ") for line in text.split("\n") if line.strip()]
+    # Names of jobs may have line ends, so that not each line is whole.
+    whole = any(line.count(SEPARATOR) >= len(_JOB) for line in lines)
+    if not lines or (whole and lines[-1].endswith(SEPARATOR)):
+        return None
+    return repr(lines[-1][-60:])
 
 
 def read_squeue(text: str) -> Iterator[Row]:

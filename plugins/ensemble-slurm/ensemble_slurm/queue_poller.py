@@ -23,6 +23,7 @@ from ensemble_slurm.parse import (
     Site,
     read_sacct,
     read_squeue,
+    unreadable,
 )
 from ensemble_slurm.refusals import words
 from ensemble_slurm.states import STUCK, is_over
@@ -54,7 +55,7 @@ class Owner(Protocol):
 
     def publish(self) -> None: ...
 
-    def trouble(self, what: str | None, hint: str | None = None) -> None: ...
+    def trouble(self, of: str, what: str | None, hint: str | None = None) -> None: ...
 
     def warn(self, message: str) -> None: ...
 
@@ -122,12 +123,21 @@ class QueuePoller:
         def answered(done: CommandResult) -> None:
             if not done.good:
                 self._owner.trouble(
+                    "ask",
                     f"slurmctld does not say how jobs stand ({words(done.err)})",
                     "it is asked again until it does; jobs go on meanwhile",
                 )
                 then(None)
                 return
-            self._owner.trouble(None)
+            if (part := unreadable(done.out)) is not None:
+                self._owner.trouble(
+                    "ask",
+                    f"squeue printed what cannot be read ({part})",
+                    "it is asked again until it can; jobs go on meanwhile",
+                )
+                then(None)
+                return
+            self._owner.trouble("ask", None)
             then(list(read_squeue(done.out)))
 
         self._owner.ask(command, _DEADLINE, answered)

@@ -65,7 +65,7 @@ class Owner(Protocol):
 
     def refused(self, jobs: Sequence[str], kind: str, note: str) -> None: ...
 
-    def trouble(self, what: str | None, hint: str | None = None) -> None: ...
+    def trouble(self, of: str, what: str | None, hint: str | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -168,6 +168,11 @@ class Submitter:
             self._full(going, done.err)
         else:
             going.since, going.why = self._owner.now(), done.err
+            self._owner.trouble(
+                "submit",
+                f"it is not known whether Slurm has {len(going.orders)} jobs ({words(done.err)})",
+                "they are looked for, and submitted again where they are not there",
+            )
             self._look(going)
 
     def _accept(self, going: _Going, queue_id: str) -> None:
@@ -176,7 +181,7 @@ class Submitter:
             self._room *= 2
             if self._room >= self._site.largest_array:
                 self._room = None
-        self._owner.trouble(None)
+        self._owner.trouble("submit", None)
         self._owner.accepted(going.batch, queue_id)
         self._later(0.0)
 
@@ -203,6 +208,7 @@ class Submitter:
         self._held = True
         count = len(self._waiting)
         self._owner.trouble(
+            "submit",
             f"Slurm takes no more jobs for now ({words(said)}): {count} of this run wait here",
             "they are submitted as others end; nothing is lost",
         )

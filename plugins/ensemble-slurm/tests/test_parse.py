@@ -12,6 +12,7 @@ from ensemble_slurm.parse import (
     read_nodes,
     read_sacct,
     read_squeue,
+    unreadable,
 )
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.states import STUCK, base_state, ending, wait_status
@@ -173,3 +174,12 @@ def test_what_slurm_says_when_it_refuses(said: str, kind: Refusal, hint: str | N
     found = hint_for(said)
     assert found is None if hint is None else hint in (found or "")
     assert "sbatch: error" not in words(said)
+
+
+def test_what_squeue_never_printed_is_no_answer() -> None:
+    whole = recorded("squeue-22.05.txt")
+    assert unreadable(whole) is None
+    assert unreadable("") is None
+    assert unreadable("x\n" + whole) is None  # a job's name may have a line end
+    assert unreadable(whole[: len(whole) - 40]) is not None
+    assert unreadable("slurm is in maintenance\n") == "'slurm is in maintenance'"

@@ -97,7 +97,7 @@ class Slurm:
     def refused(self, jobs: Sequence[str], kind: str, note: str) -> None:
         self.failed.update(dict.fromkeys(jobs, note))
 
-    def trouble(self, what: str | None, hint: str | None = None) -> None:
+    def trouble(self, of: str, what: str | None, hint: str | None = None) -> None:
         self.troubles.append(what)
 
     def run(self, seconds: float = 600.0) -> None:

@@ -1,0 +1,32 @@
+"""A Slurm that is away, slow, garbled or forgetful: a real one behind commands that are not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from ensemble_slurm.executor import SlurmExecutor
+
+from ensemble_core import Executor
+from ensemble_core.testing import FaultSuite
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+
+@pytest.mark.timeout(300)
+class TestSlurm(FaultSuite):
+    commands: ClassVar = {
+        "connect": "scontrol",
+        "submit": "sbatch",
+        "ask": "squeue",
+        "cancel": "scancel",
+    }
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    nothing = ""
+
+    @pytest.fixture
+    def queue(self, cluster: Cluster) -> None: ...
+
+    def make_executor(self) -> Executor:
+        return SlurmExecutor(look=1.0, rate=50)
