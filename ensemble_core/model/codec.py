@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["NOTHING", "Record", "dumps", "layout"]
+__all__ = ["NOTHING", "Record", "dumps", "layout", "quick_to_make"]
 
 #: The default of fields that are mappings.
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -186,3 +186,21 @@ def dumps(value: object) -> str:
         return _encode(value)
     except Exception:  # whatever a plugin put into an event: what was decided is to be on record
         return _encode(_tame(value))
+
+
+def quick_to_make(cls: type[Any]) -> None:
+    """Have a frozen dataclass set its fields by their slots: twice as fast as by their names, which
+    is what ``__init__`` of such a class does."""
+    defaults, setters, parts, lines = {}, {}, ["self"], []
+    for item in fields(cls):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        parts.append(item.name if default is MISSING else f"{item.name}=_default_{item.name}")
+        defaults[f"_default_{item.name}"] = default
+        home = next(base for base in cls.__mro__ if item.name in base.__dict__)
+        setters[f"_set_{item.name}"] = home.__dict__[item.name].__set__
+        lines.append(f"    _set_{item.name}(self, {item.name})")
+    source = f"def __init__({', '.join(parts)}):\n" + "\n".join(lines)
+    made: dict[str, Any] = {}
+    exec(source, {**defaults, **setters}, made)  # noqa: S102  (names of the class's own fields)
+    made["__init__"].__annotations__ = dict(cls.__init__.__annotations__)
+    cls.__init__ = made["__init__"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from ensemble_core.model.codec import NOTHING, Record
+from ensemble_core.model.codec import NOTHING, Record, quick_to_make
 
 __all__ = [
     "CallFailed",
@@ -86,6 +86,10 @@ class JobEvent(Event):
     name: str
     context: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     ours: bool = True
+
+
+#: Of no other class are so many made.
+quick_to_make(JobEvent)
 
 
 @dataclass(frozen=True, slots=True)

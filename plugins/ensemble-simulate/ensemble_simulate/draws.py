@@ -10,36 +10,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from random import Random
 from typing import Any
 
 from ensemble_core import EnsembleError, Expression, expression
 from ensemble_core.cli.toolkit import parse_duration
+from ensemble_simulate.chance import Randomness
 
 __all__ = ["Chance", "Draw", "formula", "parse"]
 
 #: What makes a job's own source of chance; it is asked for only where something is drawn.
-Chance = Callable[[], Random]
+Chance = Callable[[], Randomness]
 
 _FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
 
 
-def _normal(random: Random, mean: float, deviation: float) -> float:
+def _normal(random: Randomness, mean: float, deviation: float) -> float:
     return random.gauss(mean, deviation)
 
 
-def _lognormal(random: Random, median: float, sigma: float) -> float:
+def _lognormal(random: Randomness, median: float, sigma: float) -> float:
     return median * math.exp(random.gauss(0.0, sigma))
 
 
-def _exponential(random: Random, mean: float) -> float:
+def _exponential(random: Randomness, mean: float) -> float:
     return -mean * math.log(1.0 - random.random())
 
 
-def _uniform(random: Random, low: float, high: float) -> float:
+def _uniform(random: Randomness, low: float, high: float) -> float:
     return low + (high - low) * random.random()
 
 
@@ -65,6 +65,12 @@ class Draw:
     values: tuple[float, ...] = ()
     distribution: Callable[..., float] | None = None
     arguments: tuple[float | Expression, ...] = ()
+    #: Whether it speaks of the job's names.
+    speaks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        speaks = not all(isinstance(each, float) for each in self.arguments)
+        object.__setattr__(self, "speaks", speaks)
 
     def number(self, names: Mapping[str, Any], chance: Chance) -> float:
         """The number for a job of these names; nan where it has none."""
@@ -72,11 +78,11 @@ class Draw:
             return self.constant
         if self.values:
             return chance().choice(self.values)
-        found = [
-            each if isinstance(each, float) else _value(each, names) for each in self.arguments
-        ]
+        found: Sequence[Any] = self.arguments
+        if self.speaks:
+            found = [each if isinstance(each, float) else _value(each, names) for each in found]
         if self.distribution is None:
-            return found[0]
+            return float(found[0])
         try:
             return self.distribution(chance(), *found)
         except (OverflowError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from ensemble_core import (
@@ -33,6 +34,7 @@ __all__ = ["Machine", "Simulator"]
 #: What happens to a job: it may wait for nodes, it prints, it is over.
 _Kind = Literal["eligible", "row", "end"]
 
+_SUCCESS = {"status": 0}
 _RELEASE = {"ranks": "all", "final": True}
 #: Types of exceptions by cause; the causes that are not here end with a wait status alone.
 _EXCEPTIONS = {
@@ -58,14 +60,17 @@ class Machine:
     most: int | None = None
 
 
+_NO_LIFE = Life(0.0)
+
+
 @dataclass(slots=True, eq=False)
-class _Running:
+class _Running(Entry):
     """One job of the queue, with what it will do."""
 
-    entry: Entry
-    life: Life | None = None
+    life: Life = _NO_LIFE
     began: float = 0.0
     waiting: bool = False
+    over: bool = False
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
 
@@ -86,14 +91,17 @@ class Simulator(VirtualExecutor):
     def __init__(self, machine: Machine, model: Model) -> None:
         self._machine = machine
         self._model = model
-        self._queue = VirtualQueue(
+        self._queue: VirtualQueue[_Running] = VirtualQueue(
             Nodes(machine.nodes, machine.cores, machine.gpus), machine.backfill
         )
         self._jobs: dict[str, _Running] = {}
         self._agenda: list[tuple[float, int, _Kind, _Running]] = []
         self._count = 0
         self._look = False
-        self._told: dict[str, float] = {}
+        self._cores: dict[int, Mapping[str, int]] = {}
+        nodes = self._queue.nodes
+        #: What was told last: nodes that are up and idle, free cores and GPUs.
+        self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
         self._answers: dict[str, ResizeOutcome] = {}
         self._since = 0.0
         self.used = self.offered = 0.0
@@ -109,42 +117,43 @@ class Simulator(VirtualExecutor):
         self._agenda.clear()
 
     def resources(self) -> Mapping[str, float]:
-        self._told = self._gauges()
-        return self._told
+        return self._gauges()
 
     # -- orders --------------------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[Job]) -> None:
         now = self._clock()
         events: list[Event] = []
+        #: How long the jobs of others hold each up.
+        wait, chance = self._machine.wait, self._model.chance
+        shape, demand, priority = None, demand_of(jobs[0]), {"priority": jobs[0].urgency}
         for job in jobs:
+            name = job.id
+            if shape != (shape := (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)):
+                demand = demand_of(job)
+            if priority["priority"] != job.urgency:
+                priority = {"priority": job.urgency}
             events += (
-                JobEvent(now, job.id, "submit", {"queue_id": job.id}),
-                JobEvent(now, job.id, "validate"),
-                JobEvent(now, job.id, "depend"),
-                JobEvent(now, job.id, "priority", {"priority": job.urgency}),
+                JobEvent(now, name, "submit", {"queue_id": name}),
+                JobEvent(now, name, "validate"),
+                JobEvent(now, name, "depend"),
+                JobEvent(now, name, "priority", priority),
             )
-            demand = demand_of(job)
             if not self._queue.nodes.ever(demand) and not self._may_grow(demand.nodes):
                 events += _refused(now, job, self._queue.nodes)
                 continue
             life = self._model.life(job)
             seconds = job.duration or life.seconds
-            running = _Running(Entry(job, demand, seconds), life)
-            self._jobs[job.id] = running
-            held = self._held(job)
+            running = _Running(job, demand, seconds, life=life)
+            self._jobs[name] = running
+            if not job.urgency:
+                continue  # held, until somebody cancels it
+            held = 0.0 if wait is None else wait.number({}, partial(chance, name, "wait"))
             if held > 0:
                 self._at(now + held, "eligible", running)
             else:
                 self._may_start(running)
         self._emit(events)
-
-    def _held(self, job: Job) -> float:
-        """Seconds for which the jobs of others hold this one up."""
-        wait = self._machine.wait
-        if wait is None:
-            return 0.0
-        return wait.number({}, lambda: self._model.chance(job.id, "wait"))
 
     def _may_grow(self, nodes: int) -> bool:
         """True if the cluster could have so many nodes later."""
@@ -157,23 +166,22 @@ class Simulator(VirtualExecutor):
             job = self._jobs.get(name)
             if job is None:
                 continue
-            events: list[Event] = [
-                JobEvent(now, name, "exception", {"type": "cancel", "severity": 0, "note": ""})
-            ]
+            context = {"type": "cancel", "severity": 0, "note": ""}
+            self._emit([JobEvent(now, name, "exception", context)])
             if job.began:
-                events.append(JobEvent(now, name, "finish", {"status": 15}))
-                events += self._gone(now, job)
+                self._emit([JobEvent(now, name, "finish", {"status": 15})])
+                self._gone(now, job)
             else:
                 if job.waiting:
-                    self._queue.drop(job.entry)
-                events.append(JobEvent(now, name, "clean"))
+                    self._queue.drop(job)
+                job.over = True
                 del self._jobs[name]
-            self._emit(events)
+                self._emit([JobEvent(now, name, "clean")])
 
     def would_succeed(self, name: str) -> bool:
         """True if this job is in the queue and would end well, were it left alone."""
         job = self._jobs.get(name)
-        return job is not None and job.life is not None and job.life.cause is None
+        return job is not None and job.life.cause is None
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         now, nodes = self._clock(), self._queue.nodes
@@ -207,7 +215,7 @@ class Simulator(VirtualExecutor):
         """Jobs on the nodes that go at once fail with them."""
         free = self._queue.nodes.free()
         going = set(sorted(free, reverse=True)[:count])
-        for job in [job for job in self._jobs.values() if going.intersection(job.entry.nodes)]:
+        for job in [job for job in self._jobs.values() if going.intersection(job.nodes)]:
             self._end(now, job, Life(0.0, "node-failure"))
 
     # -- time ----------------------------------------------------------------------------------
@@ -216,7 +224,7 @@ class Simulator(VirtualExecutor):
         if self._look:
             return self._clock()
         agenda = self._agenda
-        while agenda and agenda[0][3].entry.job.id not in self._jobs:
+        while agenda and agenda[0][3].over:
             heapq.heappop(agenda)  # cancelled meanwhile
         return agenda[0][0] if agenda else None
 
@@ -224,13 +232,11 @@ class Simulator(VirtualExecutor):
         agenda = self._agenda
         while agenda and agenda[0][0] <= now:
             _, _, kind, job = heapq.heappop(agenda)
-            if self._jobs.get(job.entry.job.id) is not job:
+            if job.over:
                 continue
             if kind == "end":
-                assert job.life is not None
                 self._account(now)
                 self._end(now, job, job.life)
-                self._look = True
             elif kind == "row":
                 self._print(now, job)
             else:
@@ -238,8 +244,8 @@ class Simulator(VirtualExecutor):
         if self._look:
             self._look = False
             self._account(now)
-            for entry in self._queue.begin(now):
-                self._start(now, self._jobs[entry.job.id])
+            for running in self._queue.begin(now):
+                self._start(now, running)
             self._tell_gauges(now)
 
     def _at(self, when: float, kind: _Kind, job: _Running) -> None:
@@ -248,23 +254,20 @@ class Simulator(VirtualExecutor):
 
     def _may_start(self, job: _Running) -> None:
         job.waiting = True
-        self._queue.add(job.entry)
+        self._queue.add(job)
         self._look = True
 
     def _start(self, now: float, running: _Running) -> None:
-        job, life = running.entry.job, running.life
-        assert life is not None
+        job, life = running.job, running.life
         if life.cause == "submit":
             self._emit([JobEvent(now, job.id, "alloc", {"cores": job.cores})])
             self._end(now, running, life)
             return
         running.began, running.waiting = now, False
-        self._emit(
-            [
-                JobEvent(now, job.id, "alloc", {"cores": job.cores}),
-                JobEvent(now, job.id, "start"),
-            ]
+        cores = self._cores.get(job.cores) or self._cores.setdefault(
+            job.cores, {"cores": job.cores}
         )
+        self._emit((JobEvent(now, job.id, "alloc", cores), JobEvent(now, job.id, "start")))
         limit = job.duration
         if limit and life.seconds >= limit and life.cause != "timeout":
             running.life = life = life._replace(seconds=limit, cause="timeout", status=15)
@@ -274,44 +277,42 @@ class Simulator(VirtualExecutor):
 
     def _plan_row(self, running: _Running, rows: Iterator[tuple[float, Any]]) -> None:
         following = next(rows, None)
-        if following is not None and running.life is not None:
+        if following is not None:
             when, running.row = following
             if when <= running.life.seconds:
                 self._at(running.began + when, "row", running)
 
     def _print(self, now: float, running: _Running) -> None:
         life, row = running.life, running.row
-        assert life is not None
         if row is not None:
             clock = row.get("step")
-            self._emit([Observed(now, running.entry.job.id, life.observer, row, _number(clock))])
+            self._emit([Observed(now, running.job.id, life.observer, row, _number(clock))])
         if life.rows is not None:
             self._plan_row(running, life.rows)
 
     def _end(self, now: float, running: _Running, life: Life) -> None:
-        name = running.entry.job.id
-        events: list[Event] = []
-        kind = _EXCEPTIONS.get(life.cause or "")
-        if kind is not None:
-            note = f"simulated: {life.cause}"
-            events.append(
-                JobEvent(now, name, "exception", {"type": kind, "severity": 0, "note": note})
-            )
-        if running.began and life.cause != "lost":
-            events.append(JobEvent(now, name, "finish", {"status": life.status}))
-        events += self._gone(now, running)
-        self._emit(events)
+        name, cause = running.job.id, life.cause
+        if cause in _EXCEPTIONS:
+            context = {"type": _EXCEPTIONS[cause], "severity": 0, "note": f"simulated: {cause}"}
+            self._emit([JobEvent(now, name, "exception", context)])
+        if running.began and cause != "lost":
+            status = _SUCCESS if life.status == 0 else {"status": life.status}
+            self._emit([JobEvent(now, name, "finish", status)])
+        self._gone(now, running)
 
-    def _gone(self, now: float, running: _Running) -> list[Event]:
-        name = running.entry.job.id
-        self._queue.end(running.entry)
+    def _gone(self, now: float, running: _Running) -> None:
+        name = running.job.id
+        self._queue.end(running)
+        running.over = True
         del self._jobs[name]
         self._look = True
-        return [
-            JobEvent(now, name, "release", _RELEASE),
-            JobEvent(now, name, "free"),
-            JobEvent(now, name, "clean"),
-        ]
+        self._emit(
+            (
+                JobEvent(now, name, "release", _RELEASE),
+                JobEvent(now, name, "free"),
+                JobEvent(now, name, "clean"),
+            )
+        )
 
     # -- gauges and accounts -------------------------------------------------------------------
 
@@ -329,11 +330,23 @@ class Simulator(VirtualExecutor):
         return gauges
 
     def _tell_gauges(self, now: float) -> None:
-        gauges = self._gauges()
-        changed = {name: value for name, value in gauges.items() if self._told.get(name) != value}
-        if changed:
-            self._told = gauges
-            self._emit([Resources(now, changed)])
+        nodes = self._queue.nodes
+        up, idle, cores, gpus = self._standing
+        standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
+        if standing == self._standing:
+            return
+        self._standing = standing
+        changed = {}
+        if nodes.up != up:
+            changed = self._gauges()
+        else:
+            if nodes.idle != idle:
+                changed["nodes.free"] = float(nodes.idle)
+            if nodes.free_cores != cores:
+                changed["cores.free"] = float(nodes.free_cores)
+            if nodes.free_gpus != gpus:
+                changed["gpus.free"] = float(nodes.free_gpus)
+        self._emit((Resources(now, changed),))
 
     def _account(self, now: float) -> None:
         """Add up what the cluster had, and what of it was used, since the last time."""

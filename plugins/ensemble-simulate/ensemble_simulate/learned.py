@@ -58,6 +58,11 @@ class Learned:
     residuals: tuple[float, ...]
     constant: float | None = None
 
+    @property
+    def speaks(self) -> bool:
+        """True where a regression asks for parameters."""
+        return bool(self.names)
+
     def number(self, names: Mapping[str, Any], chance: Any) -> float:
         """Seconds for a job of these names."""
         found = self.weights[0] + chance().choice(self.residuals)
@@ -74,6 +79,7 @@ class _Share:
     text: str
     share: float
     constant: float | None = None
+    speaks: bool = False
 
     def number(self, names: Mapping[str, Any], chance: Any) -> float:
         return self.share

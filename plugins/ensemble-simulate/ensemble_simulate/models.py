@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from ensemble_core import CAUSES, EnsembleError, Expression, FileErrors, Job, JobGroup, UsageError
 from ensemble_core.cli.toolkit import Call, Document, Ensemble, Registry
-from ensemble_simulate.chance import Stream
+from ensemble_simulate.chance import Randomness, Stream
 from ensemble_simulate.draws import Chance, Draw, formula, parse
 
 __all__ = ["GroupModel", "Life", "Model", "Recorded", "names_of", "read", "without_model"]
@@ -41,7 +40,15 @@ class Number(Protocol):
     @property
     def text(self) -> str: ...
 
+    @property
+    def speaks(self) -> bool:
+        """True if it speaks of the job's names."""
+        ...
+
     def number(self, names: Mapping[str, Any], chance: Chance) -> float: ...
+
+
+_NO_NAMES: Mapping[str, Any] = {}
 
 
 class Life(NamedTuple):
@@ -78,7 +85,7 @@ class Rows:
     noises: Mapping[str, Draw]
 
     def printed(
-        self, names: Mapping[str, Any], random: Random, period: float, seconds: float
+        self, names: Mapping[str, Any], random: Randomness, period: float, seconds: float
     ) -> Iterator[tuple[float, Mapping[str, float]]]:
         """The rows of one job, with their times since its begin."""
         known = dict(names)
@@ -107,6 +114,13 @@ class GroupModel:
     rows: Rows | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     source: str = "the file"
+    #: Whether any of it speaks of the job's names.
+    speaks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers = [*self.fails.values(), *([self.duration] if self.duration else [])]
+        speaks = self.rows is not None or any(each.speaks for each in numbers)
+        object.__setattr__(self, "speaks", speaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class Model:
     functions: Mapping[str, Draw] = field(default_factory=dict)
     seed: int = 0
 
-    def chance(self, *about: object) -> Random:
+    def chance(self, *about: object) -> Stream:
         """The source of chance of one thing: the same for the same seed, whatever else happens."""
         return Stream("\0".join(map(str, (self.seed, *about))))
 
@@ -129,17 +143,17 @@ class Model:
     def life(self, job: Job) -> Life:
         """What this job will do. Raises :class:`UsageError` where the model makes no sense."""
         model = self.groups[job.group]
-        observer = next(iter(job.observe), "model")
+        observer = next(iter(job.observe), "model") if job.observe else "model"
         known = model.recorded.get(job.id)
         if known is not None:
             rows = iter(known.rows) if known.rows else None
             return Life(known.seconds, known.cause, known.status, rows, observer)
-        names = names_of(job)
-        made: list[Random] = []
+        names = names_of(job) if model.speaks else _NO_NAMES
+        made: list[Stream] = []
 
-        def chance() -> Random:
+        def chance() -> Stream:
             if not made:
-                made.append(self.chance(job.id))
+                made.append(Stream(f"{self.seed}\0{job.id}"))
             return made[0]
 
         assert model.duration is not None
@@ -151,6 +165,8 @@ class Model:
                 hint="lognormal(…) is never negative; max(…, 1) keeps arithmetic above something",
                 code="bad-draw",
             )
+        if not model.fails and model.rows is None:
+            return Life(seconds, None, 0, None, observer)
         cause = _failing(model.fails, names, chance)
         if cause == "timeout":
             seconds = job.duration or seconds

@@ -6,15 +6,15 @@ which it fits are taken first. Used by ``virtual_queue``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ensemble_core import Job
 
 __all__ = ["Demand", "Nodes", "demand_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What a job takes: so many nodes, and of each of them these cores and GPUs."""
 
     nodes: int
@@ -81,25 +81,24 @@ class Nodes:
         found: list[int] = []
         if demand.cores * demand.nodes > self.free_cores:
             return None
-        for nodes in self._by_free[demand.cores :]:
-            for node in nodes:
-                if node in self.leaving or self._free[node][1] < demand.gpus:
-                    continue
-                found.append(node)
-                if len(found) == demand.nodes:
-                    return found
+        any_will_do = not self.leaving and not demand.gpus
+        for cores in range(demand.cores, self.cores + 1):
+            for node in self._by_free[cores]:
+                if any_will_do or (node not in self.leaving and self._free[node][1] >= demand.gpus):
+                    found.append(node)
+                    if len(found) == demand.nodes:
+                        return found
         return None
 
-    def take(self, nodes: list[int], demand: Demand) -> None:
+    def take(self, nodes: Sequence[int], demand: Demand) -> None:
         """A job begins on these nodes."""
-        for node in nodes:
-            self._change(node, -demand.cores, -demand.gpus)
+        self._change(nodes, -demand.cores, -demand.gpus)
 
-    def give(self, nodes: list[int], demand: Demand) -> None:
+    def give(self, nodes: Sequence[int], demand: Demand) -> None:
         """A job on these nodes is over."""
-        for node in nodes:
-            self._change(node, demand.cores, demand.gpus)
-            if node in self.leaving and self._free[node][0] == self.cores:
+        self._change(nodes, demand.cores, demand.gpus)
+        for node in self.leaving.intersection(nodes) if self.leaving else ():
+            if self._free[node][0] == self.cores:
                 self._remove(node)
 
     def leave(self, count: int, *, busy: bool) -> int:
@@ -118,14 +117,17 @@ class Nodes:
                         break
         return done
 
-    def _change(self, node: int, cores: int, gpus: int) -> None:
-        free = self._free[node]
-        del self._by_free[free[0]][node]
-        free[0] += cores
-        free[1] += gpus
-        self._by_free[free[0]][node] = None
-        self.free_cores += cores
-        self.free_gpus += gpus
+    def _change(self, nodes: Sequence[int], cores: int, gpus: int) -> None:
+        by_free = self._by_free
+        for node in nodes:
+            free = self._free[node]
+            had = free[0]
+            del by_free[had][node]
+            free[0] = had + cores
+            free[1] += gpus
+            by_free[had + cores][node] = None
+        self.free_cores += len(nodes) * cores
+        self.free_gpus += len(nodes) * gpus
 
     def _remove(self, node: int) -> None:
         cores, gpus = self._free.pop(node)

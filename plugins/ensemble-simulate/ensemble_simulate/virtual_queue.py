@@ -9,10 +9,10 @@ it has none, its true end. Used by ``executor``.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from ensemble_core import Job
 from ensemble_simulate.nodes import Demand, Nodes
@@ -32,40 +32,45 @@ class Entry:
     job: Job
     demand: Demand
     seconds: float
-    nodes: list[int] = field(default_factory=list)
+    nodes: Sequence[int] = ()
     #: When it will be over at the latest, once it runs.
     ends: float = 0.0
 
 
-class VirtualQueue:
+_E = TypeVar("_E", bound=Entry)
+
+
+class VirtualQueue(Generic[_E]):
     """Waiting and running jobs of one cluster."""
 
     def __init__(self, nodes: Nodes, backfill: Backfill = "easy") -> None:
         self.nodes = nodes
         self._backfill = backfill
-        self._waiting: dict[int, dict[str, Entry]] = {}
+        self._waiting: dict[int, dict[str, _E]] = {}
         #: How many jobs wait for each demand: what none of them fits need not be looked for.
         self._demands: dict[Demand, int] = {}
-        self.running: dict[str, Entry] = {}
+        self.running: dict[str, _E] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: _E) -> None:
         """A job waits from now on."""
         self._waiting.setdefault(entry.job.urgency, {})[entry.job.id] = entry
         self._demands[entry.demand] = self._demands.get(entry.demand, 0) + 1
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: _E) -> None:
         """A job waits no longer."""
         del self._waiting[entry.job.urgency][entry.job.id]
-        self._demands[entry.demand] -= 1
-        if not self._demands[entry.demand]:
+        left = self._demands[entry.demand] - 1
+        if left:
+            self._demands[entry.demand] = left
+        else:
             del self._demands[entry.demand]
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: _E) -> None:
         """A running job is over."""
         del self.running[entry.job.id]
         self.nodes.give(entry.nodes, entry.demand)
 
-    def begin(self, now: float) -> Iterator[Entry]:
+    def begin(self, now: float) -> Iterator[_E]:
         """The jobs that start now, each with its nodes."""
         for urgency in sorted(self._waiting, reverse=True):
             waiting = self._waiting[urgency]
@@ -78,25 +83,23 @@ class VirtualQueue:
                     return
                 yield self._start(head, nodes, now)
 
-    def _in_order(self) -> Iterator[Entry]:
+    def _in_order(self) -> Iterator[_E]:
         for urgency in sorted(self._waiting, reverse=True):
             yield from self._waiting[urgency].values()
 
     def _any_fits(self, blocked: Demand) -> bool:
-        return any(
-            self.nodes.fitting(demand) is not None
-            for demand in self._demands
-            if demand is not blocked and demand != blocked
+        return len(self._demands) > 1 and any(
+            self.nodes.fitting(demand) is not None for demand in self._demands if demand != blocked
         )
 
-    def _start(self, entry: Entry, nodes: list[int], now: float) -> Entry:
+    def _start(self, entry: _E, nodes: list[int], now: float) -> _E:
         self.drop(entry)
         entry.nodes, entry.ends = nodes, now + entry.seconds
         self.nodes.take(nodes, entry.demand)
         self.running[entry.job.id] = entry
         return entry
 
-    def _fill_in(self, head: Entry, now: float) -> Iterator[Entry]:
+    def _fill_in(self, head: _E, now: float) -> Iterator[_E]:
         shadow, reserved = self._reservation(head.demand)
         for entry in list(islice(self._in_order(), 1, 1 + _DEPTH)):
             nodes = self.nodes.fitting(entry.demand)

@@ -1,0 +1,146 @@
+"""Simulation: events a second against those of the engine alone, memory, and many runs.
+
+One study of ``--jobs`` jobs in ten groups, each submitted by the one before, on a virtual cluster.
+The same events that a simulated run made are then handed to a new engine by themselves: the ratio
+of both times, paired in one process, is what the virtual queue and the model cost beside it. With
+``--memory N`` a run of so many jobs is played in a process of its own, and its peak is printed;
+with ``--runs N`` a study of 100 jobs is played so often, as ``ensemble simulate --runs`` does.
+
+    python benchmarks/simulate_rate.py [--jobs N] [--rounds N] [--memory N] [--runs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import resource
+import statistics
+import time
+
+from ensemble_simulate.executor import Machine, Simulator
+from ensemble_simulate.forecast import Study, play, played
+from ensemble_simulate.models import read
+
+from ensemble_core.config import load_text
+from ensemble_core.config.reader import read_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.model.events import Event
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import Watcher
+from ensemble_core.runtime.virtual import VirtualRuntime
+
+
+def study(jobs: int, groups: int = 10, nodes: int = 100) -> Study:
+    """``groups`` of equal size, each submitted when half of the one before has succeeded."""
+    each = max(1, jobs // groups)
+    lines = ["limits: {chain: 100000}", "jobs:"]
+    lines += [f"  - {{name: g{number}, command: x, count: {each}}}" for number in range(groups)]
+    lines += ["rules:", "  - {trigger: start, action: {name: submit, label: g0}}"]
+    for number in range(1, groups):
+        when = max(1, each // 2)
+        lines.append(
+            f"  - {{trigger: metric, name: count.g{number - 1}.success, when: {when}, "
+            f"action: {{name: submit, label: g{number}}}}}"
+        )
+    lines += ["simulate:", "  jobs:"]
+    lines += [f"    g{number}: 'lognormal(10m, 0.5)'" for number in range(groups)]
+    return _study("\n".join(lines), nodes)
+
+
+def _study(text: str, nodes: int) -> Study:
+    registry = discover()
+    ensemble = load_text(text, registry)
+    model = read(read_text(text, "bench.yaml"), ensemble, registry, ("simulate",))
+    return Study(ensemble, registry, model, Machine(nodes, 16))
+
+
+def waves(jobs: int, each: int = 1000) -> Study:
+    """Jobs that come and go ``each`` at a time: little is to stay of one that is over."""
+    text = f"""
+jobs: [{{name: g, command: x, count: {each}}}]
+rules:
+  - {{trigger: start, action: {{name: submit, label: g}}}}
+  - {{trigger: idle, name: g, repetitions: {jobs // each - 1}, action: {{name: submit, label: g}}}}
+simulate: {{jobs: {{g: 'lognormal(10m, 0.5)'}}}}
+"""
+    return _study(text, 100)
+
+
+class _Kept(Watcher):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def ratio(jobs: int) -> tuple[float, float, int]:
+    """Seconds of a simulated run and of the engine alone with its events, and how many."""
+    about = study(jobs)
+    kept = _Kept()
+
+    def runtime(*watchers: Watcher) -> VirtualRuntime:
+        simulator = Simulator(about.machine, about.model)
+        return VirtualRuntime(
+            about.ensemble, simulator, actions=about.registry.actions, watchers=watchers
+        )
+
+    runtime(kept).run()
+    began = time.process_time()
+    runtime().run()
+    simulated = time.process_time() - began
+    engine = Engine(about.ensemble)
+    began = time.process_time()
+    for event in kept.events:
+        engine.handle(event)
+    return simulated, time.process_time() - began, len(kept.events)
+
+
+def memory(jobs: int) -> None:
+    """The peak of a process that plays so many jobs, in MB."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.perf_counter()
+    figures = play(waves(jobs), 0)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{figures.jobs} jobs: peak {peak:.0f} MB ({before:.0f} before), {seconds:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=0)
+    options = parser.parse_args()
+    gc.set_threshold(50_000, 20, 20)  # as the command line has it, and what is loaded is frozen
+    discover()
+    gc.freeze()
+    found = []
+    for _ in range(options.rounds):
+        simulated, alone, events = ratio(options.jobs)
+        found.append(alone / simulated)
+        print(
+            f"{events} events: simulated {events / simulated:.0f}/s, "
+            f"engine alone {events / alone:.0f}/s, ratio {alone / simulated:.2f}"
+        )
+    if found:
+        print(f"median ratio {statistics.median(found):.2f} (at least 0.5)")
+    if options.runs:
+        began = time.perf_counter()
+        workers = len(os.sched_getaffinity(0))
+        about = study(100, nodes=2)
+        count = sum(len(each) for _, each in played([about], range(options.runs), workers))
+        print(f"{count} runs of 100 jobs, {workers} workers: {time.perf_counter() - began:.1f} s")
+    if options.memory:
+        process = multiprocessing.get_context("spawn").Process(
+            target=memory, args=(options.memory,)
+        )
+        process.start()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

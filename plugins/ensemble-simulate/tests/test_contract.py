@@ -1,0 +1,100 @@
+"""The virtual executor holds the contract of executors, on its virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from ensemble_simulate.executor import Machine, Simulator
+from ensemble_simulate.models import GroupModel, Life, Model
+
+from ensemble_core import Emit, Executor, Job, Run, WhenBusy
+from ensemble_core.testing import ExecutorContract, Session
+
+#: Nobody waits for what takes longer, in virtual seconds.
+_SOON = 1e6
+#: Lives by the first word of a command; any other takes a second.
+_LIVES = {
+    "sleep": Life(1e9),
+    "there-is-no-such-command": Life(0.0, "submit"),
+    "fails": Life(1.0, "exit", 3 << 8),
+    "crashes": Life(1.0, "signal", 11),
+    **{cause: Life(1.0, cause, 9) for cause in ("memory", "node-failure", "preempted", "lost")},
+}
+
+
+class _ByCommand(Model):
+    """What a job does is said by its command: a test is to say it, and there is no file."""
+
+    def life(self, job: Job) -> Life:
+        if job.stdout is not None and job.stdout.startswith("/proc"):
+            return Life(0.0, "submit")
+        return _LIVES.get(job.command[0], Life(1.0))
+
+
+class _OnItsClock(Executor):
+    """A simulator and its clock, which goes on after each order for as long as something happens
+    soon: so the suite, which waits for events, has those that there will be."""
+
+    capabilities = Simulator.capabilities
+    causes = Simulator.causes
+
+    def __init__(self) -> None:
+        model = _ByCommand({"t": GroupModel()})
+        self._simulator = Simulator(Machine(nodes=2, cores=4, most=3), model)
+        self._now = 1e9
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._simulator.open(Run(run.tag, run.folder, lambda: self._now), emit)
+
+    def _go_on(self) -> None:
+        end = self._now + _SOON
+        while (due := self._simulator.due()) is not None and due <= end:
+            self._now = max(self._now, due)
+            self._simulator.advance(self._now)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self._simulator.submit(jobs)
+        self._go_on()
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        self._simulator.cancel(jobs)
+        self._go_on()
+
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        self._simulator.resize(request, delta, when_busy=when_busy)
+        self._go_on()
+
+    def resources(self) -> Mapping[str, float]:
+        return self._simulator.resources()
+
+    def close(self) -> None:
+        self._simulator.close()
+
+
+class TestVirtualExecutor(ExecutorContract):
+    """What looks at processes and files of jobs is left out: there are none."""
+
+    same_machine: ClassVar[bool] = False
+    failing: ClassVar[tuple[str, ...]] = ("fails",)
+    killing: ClassVar[tuple[str, ...]] = ("crashes",)
+
+    def make_executor(self) -> Executor:
+        return _OnItsClock()
+
+    def _end_by(self, session: Session, command: str) -> object:
+        job = session.job(command)
+        session.run(job)
+        return session.cause(job)
+
+    def end_by_memory(self, session: Session) -> object:
+        return self._end_by(session, "memory")
+
+    def end_by_node_failure(self, session: Session) -> object:
+        return self._end_by(session, "node-failure")
+
+    def end_by_preempted(self, session: Session) -> object:
+        return self._end_by(session, "preempted")
+
+    def end_by_lost(self, session: Session) -> object:
+        return self._end_by(session, "lost")
