@@ -17,7 +17,7 @@ from ensemble_core.testing.crash import read_rounds
 PROGRAM = Path(__file__).with_name("use_cases.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: The folders whose files are use cases.
-FOLDERS = ("ams", "branches", "parameters", "retrain", "shape")
+FOLDERS = ("ams", "branches", "parameters", "phases", "retrain", "shape")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
 
 

@@ -141,6 +141,26 @@ def rate(ran: Ran, short: bool) -> None:
     assert all(job["cores"] == nodes[job["case"]] for job in ran.of("sim"))
 
 
+def phases(ran: Ran, short: bool) -> None:
+    kinds = [line["type"] for line in ran.lines]
+    switched = kinds.index("disable-rule")
+    groups: tuple[list[str], list[str]] = ([], [])
+    for place, line in enumerate(ran.lines):
+        # A resume hands over again what may not have arrived.
+        if line["type"] == "submit" and line["rule"] is not None:
+            groups[place > switched].extend(job["group"] for job in line["jobs"])
+    explored, exploited = map(Counter, groups)
+    assert 12 <= sum(explored.values()) <= 16
+    assert min(explored[method] for method in ("jacobi", "gauss-seidel", "sor")) >= 2
+    assert set(exploited) == {"sor"}, "the fastest alone"
+    assert 30 <= len(ran.done) <= 34
+    for job in ran.done:
+        least, most = {"jacobi": (1000, 2000), "gauss-seidel": (500, 1000), "sor": (40, 100)}[
+            job.group
+        ]
+        assert least < job["iterations"] < most
+
+
 def failures(ran: Ran, **parameters: Any) -> list[bool]:
     """Which simulations failed, of those with these parameters, in the order of their indices."""
     exits = {
@@ -158,6 +178,7 @@ UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.paramete
 SLOTS = ["--slots", "2", "--max-slots", "4"]
 MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
 USE_CASES: Mapping[str, Study] = {
+    "phases/plain": Study(phases, file="phases/plain.yaml", racing=True, kills=1),
     "shape/shape": Study(shape, file="shape/shape.yaml", options=["--slots", "4"], kills=1),
     "shape/rate": Study(
         rate, file="shape/rate.yaml", options=SLOTS, timed=frozenset({"cores"}), kills=1

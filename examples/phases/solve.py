@@ -1,0 +1,38 @@
+"""A linear system, solved by one of three methods that need very different numbers of iterations.
+
+-u'' = f on 24 points, f drawn by ``--case``, until the residual is a millionth of what it was.
+Prints {"iterations": …, "residual": …}, and waits half a millisecond for each iteration, as a
+larger system would take its time.
+"""
+
+import argparse
+import json
+import time
+from math import pi, sin
+from random import Random
+
+METHODS = ("jacobi", "gauss-seidel", "sor")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--method", choices=METHODS, required=True)
+parser.add_argument("--case", type=int, required=True)
+given = parser.parse_args()
+
+N = 24
+random = Random(given.case)
+f = [random.gauss(0, 1) for _ in range(N)]
+u = [0.0] * (N + 2)
+omega = 2 / (1 + sin(pi / (N + 1))) if given.method == "sor" else 1.0
+
+
+def residual() -> float:
+    return max(abs(f[i] + u[i] - 2 * u[i + 1] + u[i + 2]) for i in range(N))
+
+
+first, iterations = residual(), 0
+while residual() > 1e-6 * first:
+    old = list(u) if given.method == "jacobi" else u
+    for i in range(1, N + 1):
+        u[i] += omega * ((f[i - 1] + old[i - 1] + old[i + 1]) / 2 - u[i])
+    iterations += 1
+time.sleep(iterations * 0.0005)
+print(json.dumps({"iterations": iterations, "residual": residual() / first}))
