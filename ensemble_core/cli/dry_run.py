@@ -28,7 +28,7 @@ def dry_run(
 ) -> int:
     """Show it; the exit code. ``every`` shows each job of the start, not the first of a group."""
     from ensemble_core.engine.engine import Engine
-    from ensemble_core.model.decisions import Submit
+    from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
 
     engine = Engine(ensemble, shared=choice.record.shared)
@@ -43,6 +43,9 @@ def dry_run(
         each = ", ".join(f"{count} of {group}" for group, count in counts.items())
         said = count_of(len(jobs), "job")
         print_line(f"dry run: at the start {said} would be submitted{f' ({each})' if each else ''}")
+        called = dict.fromkeys(each.name for each in decisions if isinstance(each, Call))
+        if called:
+            print_line(f"not called, so what it would lead to is not here: {', '.join(called)}")
     for job in jobs if every else list(first.values())[:_SHOWN]:
         _show(job, choice, as_json)
     _show_all_groups(ensemble, as_json)

@@ -204,6 +204,27 @@ def test_a_replay_never_calls_it_and_who_was_killed_in_it_calls_it_again(tmp_pat
     ]  # fmt: skip
 
 
+def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_state() -> None:
+    def next_x(**kwargs: Any) -> int:
+        return 1
+
+    def other(results: list[dict[str, Any]], **kwargs: Any) -> int:
+        return 10 * len(results)
+
+    change = {"name": "set", "label": "sim", "with": {"parameters": {"x": {"function": "other"}}}}
+    submit = {"name": "submit", "label": "sim"}
+    later = {"trigger": "idle", "name": "sim", "action": [change, submit]}
+    sim = {"name": "sim", "command": "echo {x}", "parameters": {"x": {"function": "next_x"}}}
+    start = {"trigger": "start", "action": submit}
+    done = ensemble.run(
+        {"jobs": [sim], "rules": [start, later], "custom": [next_x, other]}, executor="local"
+    )
+    assert values_of(done) == [1, 10]
+    replay = CliRunner().invoke(main, ["replay", done.tag])
+    assert replay.exit_code == 0, replay.output
+    assert "snapshots after event" in replay.output
+
+
 def test_a_user_who_submits_the_group_beside_the_rules_gives_the_value() -> None:
     asked, go_on = threading.Event(), threading.Event()
 

@@ -79,3 +79,16 @@ def test_what_is_rendered_follows_from_the_job_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SECRET", "s3cret")
     assert render(job, {}) == first == Rendered(shell_line(job))
     assert first.text == "echo '$HOME' 2>>err"
+
+
+def test_functions_are_not_called_and_it_says_which_would_be(study: Path) -> None:
+    study.write_text(
+        'jobs: [{name: sim, command: "echo {x}", parameters: {x: {function: next_x}}}]\n'
+        "rules: [{trigger: start, action: [{name: submit, label: sim}, {name: custom, label: f}]}]\n"
+        "custom: |\n  def next_x(**kwargs): raise KeyError\n  def f(**kwargs): raise KeyError\n"
+    )
+    words = ["--dry-run", "--executor", "local", str(study)]
+    done = CliRunner().invoke(run, words, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert "at the start 0 jobs would be submitted" in done.output
+    assert "not called, so what it would lead to is not here: next_x, f\n" in done.output
