@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,9 +281,8 @@ class Narrator:
         group = self._ensemble.groups.get(job.group)
         text = ""
         if group is not None and group.text:
-            values = {name: (value,) for name, value in job.parameters.items()}
-            usual = next(replace(group, parameters=values).jobs(job.index), None)
-            if usual is not None and usual.command == job.command:
+            usual = group.job(job.index, job.parameters, job.replica, job.attempt)
+            if usual.command == job.command:
                 text = group.text
         text = text or shlex.join(job.command)
         return shorten(" ".join(text.split("\n")).strip(), _LONGEST_TEXT, self._out)

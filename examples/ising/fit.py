@@ -3,7 +3,8 @@
 Reads ``L-T-SEED.jsonl`` in the current folder. Where the susceptibility of a lattice is highest,
 a parabola through the points says; these peaks approach the critical temperature as 1 / L (its
 exponent nu is 1), so that two sizes are enough to go to the end. ``error`` is the standard
-deviation of that when jobs are drawn anew (bootstrap).
+deviation of that when jobs are drawn anew (bootstrap), with n / (n - 1) times their variance, since
+a temperature may have no more than two jobs. ``work`` counts the spins that were turned.
 
 ``fixed`` are the core-hours of a fixed sweep that has an error as large: nobody knows beforehand
 where the peaks are, so it has all temperatures of the range at the smallest distance, each with as
@@ -51,7 +52,15 @@ def temperature(draw) -> tuple:
 arrays = {key: np.array(jobs) for key, jobs in found.items()}
 Tc, peaks = temperature(lambda jobs: jobs)
 random = np.random.default_rng(0)
-drawn = [temperature(lambda jobs: random.choice(jobs, len(jobs)))[0] for _ in range(200)]
+
+
+def anew(jobs):
+    """As many jobs, drawn from these; with the deviation that jobs have, not these few."""
+    mean, n = jobs.mean(axis=0), len(jobs)
+    return mean + (random.choice(jobs, n) - mean) * np.sqrt(n / max(1, n - 1))
+
+
+drawn = [temperature(anew)[0] for _ in range(1000)]
 
 fixed = 0.0
 for L in sizes:
@@ -62,6 +71,6 @@ for L in sizes:
     work = np.interp(grid, T, [jobs[:, 1].mean() for _, jobs in here])
     fixed += len(top) * work.sum()
 done = sum(jobs[:, 1].sum() for jobs in arrays.values())
-told = {"Tc": Tc, "error": float(np.std(drawn)), "core_hours": given.core_hours}
+told = {"Tc": Tc, "error": float(np.std(drawn)), "core_hours": given.core_hours, "work": done}
 told["fixed"] = float(given.core_hours * fixed / done)
 print(json.dumps({**told, **{f"peak_{L}": peak for L, peak in zip(sizes, peaks, strict=True)}}))

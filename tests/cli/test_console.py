@@ -621,6 +621,23 @@ def test_a_repeated_submit_says_what_has_changed_and_not_the_command_again() -> 
     ]
 
 
+def test_more_replicas_and_another_attempt_do_not_say_the_command_again() -> None:
+    group = JobGroup(
+        name="sim",
+        command=("sim", "{replica}", "{attempt}"),
+        text="sim {replica} {attempt}",
+        replicated=True,
+    )
+    more = Submit(group="sim", jobs=(group.job(1, {}, replica=1), group.job(2, {}, replica=2)))
+    again = Submit(group="sim", jobs=(group.job(2, {}, replica=2, attempt=1),))
+    lines = texts(submit(group), more, again, narrator=Narrator(ensemble(group), PLAIN))
+    assert lines == [
+        "   submit sim (name:sim),(command:sim {replica} {attempt}),(count:1),(nodes:1)",
+        "   submit sim (count:2)",
+        "   submit sim (count:1)",
+    ]
+
+
 @pytest.fixture
 def greenwich() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

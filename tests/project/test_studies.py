@@ -14,7 +14,7 @@ from ensemble_core.testing.crash import read_rounds
 
 PROGRAM = Path(__file__).with_name("studies.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising/*.yaml")])
+FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising/ensemble.yaml")])
 NAMES = [file.parent.name for file in FILES]
 
 needs_numpy = pytest.mark.skipif(
