@@ -143,7 +143,7 @@ def rate(ran: Ran, short: bool) -> None:
 
 def phases(ran: Ran, short: bool) -> None:
     kinds = [line["type"] for line in ran.lines]
-    switched = kinds.index("disable-rule")
+    switched = kinds.index("switch" if "switch" in kinds else "disable-rule")
     groups: tuple[list[str], list[str]] = ([], [])
     for place, line in enumerate(ran.lines):
         # A resume hands over again what may not have arrived.
@@ -178,6 +178,7 @@ UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.paramete
 SLOTS = ["--slots", "2", "--max-slots", "4"]
 MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
 USE_CASES: Mapping[str, Study] = {
+    "phases": Study(phases, file="phases/ensemble.yaml", racing=True, kills=1),
     "phases/plain": Study(phases, file="phases/plain.yaml", racing=True, kills=1),
     "shape/shape": Study(shape, file="shape/shape.yaml", options=["--slots", "4"], kills=1),
     "shape/rate": Study(
