@@ -21,7 +21,7 @@ import time
 
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.forecast import Study, play, played
-from ensemble_simulate.models import read
+from ensemble_simulate.model_file import read
 
 from ensemble_core.config import load_text
 from ensemble_core.config.reader import read_text

@@ -35,7 +35,8 @@ from ensemble_simulate.draws import parse
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.forecast import Figures, Study, played
 from ensemble_simulate.learned import learn
-from ensemble_simulate.models import Model, read, without_model
+from ensemble_simulate.model_file import read
+from ensemble_simulate.models import Model, without_model
 from ensemble_simulate.report import compared, figures_of, forecast_lines, once_lines, shown
 
 __all__ = ["simulate"]
@@ -206,6 +207,7 @@ class _Files:
     def _model(self, file: str, text: str, ensemble: Ensemble) -> Model:
         if self._model_from is not None:
             with KeptRun(self._state, self._model_from) as kept:
+                _check_same(kept, file, ensemble)
                 return learn(kept, ensemble)
         if self._model_file is not None:
             document = read_document(read_file(self._model_file), self._model_file)
@@ -213,6 +215,29 @@ class _Files:
             path = ("simulate",) if inside else ()
             return read(document, ensemble, self.registry, path)
         return read(read_document(text, file), ensemble, self.registry, ("simulate",))
+
+
+def _check_same(kept: KeptRun, file: str, ensemble: Ensemble) -> None:
+    """Raise :class:`UsageError` where the run is of another study, and warn where a group's command
+    was another."""
+    groups = kept.loading(kept.journal.texts()[-1]).groups
+    if not set(groups) & set(ensemble.groups):
+        raise UsageError(
+            f"run {kept.tag} is of another study: its job groups are {', '.join(groups)}",
+            cause=f"those of {file} are {', '.join(ensemble.groups)}",
+            hint="name a run of this file; 'ensemble runs' lists them",
+            code="no-model",
+        )
+    changed = [
+        name
+        for name, group in ensemble.groups.items()
+        if name in groups and groups[name].command != group.command
+    ]
+    if changed:
+        print_warning(
+            f"run {kept.tag} had another command for {', '.join(changed)}: what its jobs did may "
+            "not be what these will do"
+        )
 
 
 def _once(

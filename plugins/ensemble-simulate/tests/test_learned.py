@@ -112,3 +112,19 @@ def test_a_group_that_the_run_had_no_job_of_is_asked_for(kept: Path) -> None:
     assert played.exit_code == 2
     assert "nothing says what jobs of 'other' do" in played.output
     assert "run real has no job of theirs that ran" in played.output
+
+
+def test_a_run_of_another_file_is_refused_and_one_with_another_command_told_of(kept: Path) -> None:
+    arguments = ("--model-from", "real", "--state", str(kept / "state"), "--no-journal")
+    (kept / "other.yaml").write_text(
+        "jobs: [{name: fold, command: ./fold}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: fold}}]\n"
+    )
+    other = _run("simulate", str(kept / "other.yaml"), *arguments)
+    assert other.exit_code == 2
+    assert "run real is of another study: its job groups are sim, after" in other.output
+    assert "those of" in other.output
+    text = (kept / "study.yaml").read_text()
+    (kept / "changed.yaml").write_text(text.replace("sleep 0.1", "sleep 0.3"))
+    changed = _run("simulate", str(kept / "changed.yaml"), *arguments)
+    assert "run real had another command for" in changed.output

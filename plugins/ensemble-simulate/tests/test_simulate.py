@@ -230,3 +230,123 @@ def test_the_jobs_of_a_simulated_run_are_in_its_tables(tmp_path: Path) -> None:
     assert [(row["T"], row["outcome"], row["duration"]) for row in rows] == [
         (T, "success", 60.0) for T in (1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("rows.csv", "t, E\n5, 1\n20, 13\n30, 14\n"),
+        ("rows.jsonl", '{"t": 5, "E": 1}\n{"t": 20, "E": 13}\n'),
+        ("even.csv", "E\n1\n13\n"),
+    ],
+)
+def test_rows_come_from_a_recorded_file(tmp_path: Path, name: str, rows: str) -> None:
+    """E is above 12 at 20 s: each of the four jobs is cancelled then."""
+    (tmp_path / name).write_text(rows)
+    text = STUDY.replace(
+        "rows: {every: 10s, columns: {E: 'T * T'}}", f"rows: {{file: {name}, every: 10s}}"
+    )
+    assert text != STUDY
+    result = _simulate(
+        tmp_path,
+        text,
+        "--cores-per-node",
+        "4",
+        "--json",
+        "--runs",
+        "1",
+        "--vs",
+        str(tmp_path / "study.yaml"),
+    )
+    told = _json(result)["runs"][0]
+    assert told["quantiles"]["cancelled"] == [4.0, 4.0, 4.0]
+    assert told["rules"]["hot"]["first"] == [20.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("t,E\n5,x\n", "rows.csv:2:1: 'E' is 'x', which is no number"),
+        ("t,E\n5,1\n4,1\n", "rows.csv:3:1: the row is at 4 s, and the one before at 5"),
+        ("t,EE\n5,1\n", "did you mean 'E'?"),
+        (None, "rows.csv"),
+    ],
+)
+def test_a_wrong_file_of_rows_is_refused_with_its_line(
+    tmp_path: Path, rows: str | None, said: str
+) -> None:
+    if rows is not None:
+        (tmp_path / "rows.csv").write_text(rows)
+    text = STUDY.replace("rows: {every: 10s, columns: {E: 'T * T'}}", "rows: {file: rows.csv}")
+    result = _simulate(tmp_path, text)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
+def test_a_study_with_algorithms_is_simulated(tmp_path: Path) -> None:
+    text = """
+jobs:
+  - {name: small, command: echo small, nodes: 1, count: 4}
+  - {name: large, command: echo large, nodes: 2, count: 2}
+use:
+  - as: all
+    rules:
+      - {id: begin, trigger: start, action: {name: submit-next, count: 6, order: ascending}}
+      - {id: over, trigger: idle, action: {name: switch, to: again}}
+  - as: again
+    enabled: false
+    rules:
+      - {id: begin, trigger: start, action: {name: submit, label: small}}
+simulate: {jobs: {small: 1m, large: 2m}}
+"""
+    result = _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--tag", "one")
+    assert result.exit_code == 0, result.output
+    # Four small ones on two nodes, two large ones, and the small ones once more.
+    assert "ended after 8m" in result.output
+    told = _json(
+        _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--json", "--runs", "2")
+    )
+    assert told["runs"][0]["quantiles"]["jobs"] == [10.0, 10.0, 10.0]
+    assert told["runs"][0]["rules"]["again-begin"]["share"] == 1.0
+
+
+def test_a_queue_that_is_shared_holds_jobs_up(tmp_path: Path) -> None:
+    """Each of the three waits for about an hour before it may start."""
+    alone = _json(_simulate(tmp_path, STUDY, "--cores-per-node", "4", "--runs", "9", "--json"))
+    shared = _json(
+        _simulate(
+            tmp_path,
+            STUDY,
+            "--cores-per-node",
+            "4",
+            "--runs",
+            "9",
+            "--json",
+            "--wait",
+            "lognormal(1h, 0.1)",
+        )
+    )
+    before, after = (each["runs"][0]["quantiles"]["length"][1] for each in (alone, shared))
+    assert 6000 < after - before < 10000  # two stages, each held up by the longest wait of its jobs
+
+
+@pytest.mark.checkout
+def test_a_jobspec_is_simulated_as_the_ensemble_that_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("ensemble_jobspec")
+    (tmp_path / "work.yaml").write_text("""
+version: 1
+resources:
+  small: {type: slot, count: 1, with: [{type: core, count: 1}]}
+tasks:
+- {name: build, command: echo building, resources: small}
+- {name: test, command: "echo testing", resources: small, replicas: 3, depends_on: [build]}
+- {name: report, command: echo done, resources: small, depends_on: [test]}
+""")
+    told = CliRunner().invoke(
+        main, ["jobspec", "convert", str(tmp_path / "work.yaml"), "--to", "ensemble"]
+    )
+    assert told.exit_code == 0, told.output
+    text = told.stdout + "\nsimulate: {jobs: {build: 1m, test: 10m, report: 1m}}\n"
+    result = _simulate(tmp_path, text, "--cores-per-node", "2")
+    assert result.exit_code == 0, result.output
+    assert "ended after 22m" in result.output  # three tests on two cores

@@ -1,0 +1,349 @@
+"""Reader of models: the section ``simulate:`` of an ensemble file, or a file of its own.
+
+Everything that is wrong is found in one go, with places, as in the ensemble file. Used by
+``command``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+from ensemble_core import (
+    CAUSES,
+    EnsembleError,
+    Expression,
+    FileErrors,
+    JobGroup,
+    Location,
+    UsageError,
+)
+from ensemble_core.cli.toolkit import Document, Ensemble, Registry, read_file
+from ensemble_simulate.draws import Draw, formula, parse
+from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows
+
+__all__ = ["read"]
+
+#: What arithmetic of a model may speak of, beside the job's parameters.
+_JOB_NAMES = (
+    "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
+)  # fmt: skip
+#: Causes that a model may give; the others are the queue's or the run's own.
+_CAUSES = tuple(cause for cause in CAUSES if cause not in ("cancelled", "unknown"))
+_NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
+#: Wait statuses by cause, where the model says none.
+_STATUSES = {"exit": 1 << 8, "signal": 9, "timeout": 15, "memory": 9, "preempted": 15}
+_Path = tuple[str | int, ...]
+
+
+def read(document: Document, ensemble: Ensemble, registry: Registry, path: _Path) -> Model:
+    """The model at this path of a file. Raises :class:`FileErrors` with all that is wrong."""
+    return _Reader(document, ensemble, registry).model(document.get(path), path)
+
+
+class _Reader:
+    def __init__(self, document: Document, ensemble: Ensemble, registry: Registry) -> None:
+        self._document = document
+        self._ensemble = ensemble
+        self._registry = registry
+        self._errors: list[EnsembleError] = []
+
+    def model(self, data: Any, path: _Path) -> Model:
+        keys = ("jobs", "functions")
+        data = self._mapping(data, path, keys)
+        groups: dict[str, GroupModel] = {}
+        for name, spec in self._entries(data.get("jobs"), (*path, "jobs")):
+            group = self._ensemble.groups.get(name)
+            if group is None:
+                self._unknown((*path, "jobs", name), "job group", name, self._ensemble.groups)
+                continue
+            groups[name] = self._group(group, spec, (*path, "jobs", name))
+        functions = {}
+        for name, value in self._entries(data.get("functions"), (*path, "functions")):
+            known = {*self._ensemble.functions, *self._actions()}
+            if name not in known:
+                self._unknown((*path, "functions", name), "function", name, known)
+            draw = self._draw(value, (), (*path, "functions", name))
+            if draw is not None:
+                functions[name] = draw
+        if self._errors:
+            raise FileErrors(self._errors)
+        return Model(groups, functions)
+
+    def _actions(self) -> set[str]:
+        return {
+            each.name
+            for rule in self._ensemble.rules
+            for action in rule.actions
+            for each in action.flat()
+        }
+
+    def _group(self, group: JobGroup, spec: Any, path: _Path) -> GroupModel:
+        if not isinstance(spec, Mapping):  # nothing but how long they take
+            draw = self._draw(spec, self._names(group), path)
+            return GroupModel(draw)
+        spec = self._mapping(spec, path, ("duration", "fail", "rows"))
+        names = self._names(group)
+        duration = None
+        if spec.get("duration") is not None:
+            duration = self._draw(spec["duration"], names, (*path, "duration"))
+        fails, statuses = self._fails(spec.get("fail"), names, (*path, "fail"))
+        rows = self._rows(group, spec.get("rows"), names, (*path, "rows"))
+        return GroupModel(duration, fails, statuses, rows)
+
+    @staticmethod
+    def _names(group: JobGroup) -> tuple[str, ...]:
+        return (*_JOB_NAMES, *group.names)
+
+    def _fails(
+        self, spec: Any, names: Sequence[str], path: _Path
+    ) -> tuple[dict[str, Draw], dict[str, int]]:
+        fails: dict[str, Draw] = {}
+        statuses: dict[str, int] = {}
+        if spec is None:
+            return fails, statuses
+        if not isinstance(spec, Mapping):
+            spec, path = {"exit": spec}, path[:-1]
+            path = (*path, "fail")
+        for cause, value in spec.items():
+            place = (*path, cause) if self._document.get((*path, cause)) is not None else path
+            if cause not in _CAUSES:
+                self._unknown(place, "cause", str(cause), _CAUSES)
+                continue
+            statuses[cause] = _STATUSES.get(cause, 0)
+            if isinstance(value, Mapping):
+                value = self._mapping(value, place, ("probability", "exit_code"))
+                code = value.get("exit_code", 1)
+                if not isinstance(code, int) or not 1 <= code <= 255:
+                    self._report((*place, "exit_code"), f"the exit code {code!r} is none", "1–255")
+                    continue
+                statuses[cause] = code << 8
+                value = value.get("probability", 1)
+            draw = self._draw(value, names, place)
+            if draw is None:
+                continue
+            if draw.constant is not None and not 0 <= draw.constant <= 1:
+                self._report(
+                    place,
+                    f"the probability of {cause!r} is {draw.constant:g}",
+                    "it is between 0 and 1",
+                )
+            fails[cause] = draw
+        return fails, statuses
+
+    def _rows(
+        self, group: JobGroup, spec: Any, names: Sequence[str], path: _Path
+    ) -> Rows | RecordedRows | None:
+        observed = self._observed(group)
+        if isinstance(spec, Mapping) and "file" in spec:
+            return self._recorded(group, spec, observed, path)
+        if spec is None:
+            self._silent(group, observed or frozenset(), frozenset(), path[:-1])
+            return None
+        spec = self._mapping(spec, path, ("every", "columns"))
+        every = self._draw(spec.get("every", 1), names, (*path, "every"))
+        columns: dict[str, Expression] = {}
+        noises: dict[str, Draw] = {}
+        if not group.observe:
+            self._report(
+                path,
+                f"jobs of {group.name!r} are not observed, so no rule gets their rows",
+                "give the group an 'observe', or leave 'rows' out",
+            )
+        for name, text in self._entries(spec.get("columns"), (*path, "columns")):
+            place = (*path, "columns", name)
+            if observed is not None and name not in observed:
+                self._unknown(place, "column", name, observed)
+            found = self._column(str(text), names, place, noises)
+            if found is not None:
+                columns[name] = found
+        if every is not None and every.constant is not None and every.constant <= 0:
+            self._report((*path, "every"), f"a row every {every.text} is none", "more than 0")
+        self._silent(group, observed or frozenset(), frozenset(columns), path)
+        return None if every is None else Rows(every, columns, noises)
+
+    def _recorded(
+        self,
+        group: JobGroup,
+        spec: Mapping[str, Any],
+        observed: frozenset[str] | None,
+        path: _Path,
+    ) -> RecordedRows | None:
+        """Rows of a file, CSV with a header or JSON lines; ``t`` or ``every`` says when each is."""
+        spec = self._mapping(spec, path, ("file", "every"))
+        every = self._draw(spec.get("every", 1), (), (*path, "every"))
+        period = 1.0 if every is None or every.constant is None else every.constant
+        if period <= 0:
+            self._report((*path, "every"), f"a row every {spec['every']} is none", "more than 0")
+        file = os.path.join(os.path.dirname(self._document.file), str(spec["file"]))
+        try:
+            found = list(_rows_of(file, period))
+        except EnsembleError as error:
+            self._attach(error, (*path, "file"))
+            return None
+        columns = frozenset(name for _, values in found for name in values)
+        if observed is not None:
+            for name in sorted(columns - observed):
+                near = get_close_matches(name, observed, 1, 0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"{', '.join(sorted(observed))}"
+                what = f"{spec['file']} has a column {name!r} that no observer of the group yields"
+                self._report((*path, "file"), what, hint)
+        self._silent(group, observed or frozenset(), columns, path)
+        return RecordedRows(found)
+
+    def _observed(self, group: JobGroup) -> frozenset[str] | None:
+        """The columns that the group's observers yield; ``None`` if that cannot be known."""
+        found: set[str] = set()
+        for name, options in group.observe.items():
+            variables = self._registry.observers[name].variables
+            names = None if variables is None else variables(options)
+            if names is None:
+                return None
+            found.update(names)
+        return frozenset(found)
+
+    def _silent(
+        self, group: JobGroup, observed: frozenset[str], given: frozenset[str], path: _Path
+    ) -> None:
+        """Report columns of which rules speak and that no job would ever print."""
+        lacking = sorted((observed - given) & self._spoken)
+        if lacking:
+            self._report(
+                path,
+                f"the model of {group.name!r} gives no {lacking[0]!r}, of which rules speak",
+                f"write 'rows: {{every: 10s, columns: {{{lacking[0]}: …}}}}'",
+            )
+
+    @cached_property
+    def _spoken(self) -> frozenset[str]:
+        """Words of the rules and of what jobs leave."""
+        texts = [str(rule.spec) for rule in self._ensemble.rules]
+        for group in self._ensemble.groups.values():
+            texts += [each.text for each in group.result.values()]
+        return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
+
+    def _column(
+        self, text: str, names: Sequence[str], path: _Path, noises: dict[str, Draw]
+    ) -> Expression | None:
+        known = (*names, "t", "row")
+
+        def named(match: re.Match[str]) -> str:
+            name = f"noise_{len(noises)}"
+            draw = self._draw(match[1], known, path)
+            if draw is not None:
+                noises[name] = draw
+            return name
+
+        replaced = _NOISE.sub(named, text)
+        try:
+            return formula(replaced, (*known, *noises))
+        except EnsembleError as error:
+            self._attach(error, path)
+            return None
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _draw(self, value: Any, names: Sequence[str], path: _Path) -> Draw | None:
+        try:
+            draw = parse(value, names)
+        except EnsembleError as error:
+            self._attach(error, path)
+            return None
+        if draw.constant is not None and not draw.constant < math.inf:
+            self._report(path, f"{draw.text} is no finite number", "write a number")
+        if isinstance(value, (int, float)) and value < 0:
+            self._report(path, f"{value!r} is below 0", "write a duration or a probability")
+        return draw
+
+    def _mapping(self, data: Any, path: _Path, keys: Sequence[str]) -> Mapping[str, Any]:
+        if data is None:
+            return {}
+        if not isinstance(data, Mapping):
+            self._report(path, f"{data!r:.60} is no mapping", f"its keys are {', '.join(keys)}")
+            return {}
+        for key in data:
+            if key not in keys:
+                self._unknown((*path, key), "key", str(key), keys)
+        return data
+
+    def _entries(self, data: Any, path: _Path) -> list[tuple[str, Any]]:
+        if data is None:
+            return []
+        if not isinstance(data, Mapping):
+            self._report(path, f"{data!r:.60} is no mapping", "write NAME: …")
+            return []
+        return [(str(name), value) for name, value in data.items()]
+
+    def _unknown(self, path: _Path, noun: str, name: str, known: Any) -> None:
+        near = get_close_matches(name, list(known), 1, 0.5)
+        listed = ", ".join(sorted(known)) or f"there is no {noun}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {listed}"
+        self._errors.append(
+            UsageError(
+                f"there is no {noun} {name!r}",
+                where=self._document.at_key(path),
+                hint=hint,
+                code=f"no-such-{noun.split()[-1]}",
+            )
+        )
+
+    def _report(self, path: _Path, what: str, hint: str) -> None:
+        self._errors.append(
+            UsageError(what, where=self._document.at(path), hint=hint, code="bad-model")
+        )
+
+    def _attach(self, error: EnsembleError, path: _Path) -> None:
+        told = UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
+        told.where = error.where or self._document.at(path)
+        self._errors.append(told)
+
+
+def _rows_of(file: str, period: float) -> Iterator[tuple[float, Mapping[str, float]]]:
+    """The rows of a file with their times. Raises :class:`EnsembleError` with the line."""
+    text = read_file(file)
+    if file.endswith((".json", ".jsonl", ".ndjson")):
+        lines: Iterator[tuple[int, Any]] = _objects(file, text)
+    else:
+        rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+        lines = ((rows.line_num, dict(row)) for row in rows)
+    last = 0.0
+    for number, (line, row) in enumerate(lines):
+        values: dict[str, float] = {}
+        for name, value in row.items():
+            try:
+                values[str(name)] = float(value)
+            except (TypeError, ValueError):
+                where = Location(file, line, 1)
+                what = f"{name!r} is {value!r}, which is no number"
+                raise UsageError(what, where=where, code="bad-model") from None
+        t = values.pop("t", (number + 1) * period)
+        if not last <= t < math.inf:
+            what = f"the row is at {t:g} s, and the one before at {last:g}"
+            hint = "'t' are the seconds since the job began, in order"
+            raise UsageError(what, where=Location(file, line, 1), hint=hint, code="out-of-order")
+        last = t
+        yield t, values
+
+
+def _objects(file: str, text: str) -> Iterator[tuple[int, Any]]:
+    for line, each in enumerate(text.splitlines(), 1):
+        if not each.strip():
+            continue
+        try:
+            found = json.loads(each)
+        except ValueError as error:
+            where = Location(file, line, 1)
+            what = f"the line is no JSON: {error}"
+            raise UsageError(what, where=where, code="bad-model") from None
+        if not isinstance(found, dict):
+            raise UsageError(
+                "the line is no JSON object", where=Location(file, line, 1), code="bad-model"
+            )
+        yield line, found
