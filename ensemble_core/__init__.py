@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from ensemble_core.model.events import Resources as Resources
     from ensemble_core.model.expressions import Expression as Expression
     from ensemble_core.model.expressions import expression as expression
+    from ensemble_core.model.generators import Constraint as Constraint
+    from ensemble_core.model.generators import Exchange as Exchange
+    from ensemble_core.model.generators import Generator as Generator
+    from ensemble_core.model.generators import Point as Point
+    from ensemble_core.model.generators import Reading as Reading
+    from ensemble_core.model.generators import Variable as Variable
+    from ensemble_core.model.generators import Vocs as Vocs
     from ensemble_core.model.jobs import Job as Job
     from ensemble_core.model.jobs import JobGroup as JobGroup
     from ensemble_core.model.jobs import JobState as JobState
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
     from ensemble_core.plugin.hookspecs import Fragment as Fragment
+    from ensemble_core.plugin.hookspecs import GeneratorPlugin as GeneratorPlugin
     from ensemble_core.plugin.hookspecs import ObserverPlugin as ObserverPlugin
     from ensemble_core.plugin.hookspecs import ResizerPlugin as ResizerPlugin
     from ensemble_core.plugin.hookspecs import SourcePlugin as SourcePlugin
@@ -111,6 +119,7 @@ else:
             "Event ExecutorLost JobEvent Observed PluginEvent Problem ResizeOutcome Resources"
         ),
         "model.expressions": "Expression expression",
+        "model.generators": "Constraint Exchange Generator Point Reading Variable Vocs",
         "model.jobs": "Job JobGroup JobState",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record",
@@ -119,7 +128,7 @@ else:
         ),
         "plugin.hookspecs": (
             "ActionPlugin AlgorithmPlugin AlgorithmView CallContext ExecutorPlugin Fragment "
-            "ObserverPlugin ResizerPlugin "
+            "GeneratorPlugin ObserverPlugin ResizerPlugin "
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "Observer Row",

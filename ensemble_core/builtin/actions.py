@@ -110,6 +110,14 @@ def _shrink(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     return [firing.resize(-nodes, when_busy=when_busy)] if nodes else []
 
 
+def _suggest(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    given = options.get("count")
+    if given is None:
+        return [firing.steer(options["generator"], pause=False)]
+    count = int(worked_out(given, firing.fields, firing.metric))
+    return [firing.steer(options["generator"], count=count)] if count > 0 else []
+
+
 def _set(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     return [firing.set_group(options["label"], _changes(firing, options))]
 
@@ -171,6 +179,11 @@ def _is_field(name: str, form: str | None) -> bool:
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}
+_GENERATOR = {
+    "description": "The generator.",
+    "type": "string",
+    "x-ensemble": "generator",
+}
 _AGAIN = {
     "description": "Whether combinations that the group has had are submitted too, as the next "
     "replicas.",
@@ -443,5 +456,29 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
                 "default": "info",
             },
         ),
+    )
+    yield ActionPlugin(
+        name="suggest",
+        summary="ask a generator for further points, or let one that pauses go on",
+        plan=_suggest,
+        options=_options(
+            ["generator"],
+            generator=_GENERATOR,
+            count={
+                "description": "How many points, beside those that are under way at once. Absent: "
+                "it goes on where it paused.",
+                "type": ["integer", "string"],
+                "minimum": 1,
+                "pattern": "^=",
+                "x-ensemble": "expression",
+            },
+        ),
+        needs=frozenset({"submit"}),
+    )
+    yield ActionPlugin(
+        name="pause",
+        summary="ask a generator for no more points until 'suggest'",
+        plan=lambda firing, options: [firing.steer(options["generator"], pause=True)],
+        options=_options(["generator"], generator=_GENERATOR),
     )
     yield SUBMIT_NEXT

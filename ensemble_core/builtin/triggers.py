@@ -91,6 +91,15 @@ def _on(*wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     return build
 
 
+def _of_generator(wakes: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+    def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
+        if name is None:
+            return Trigger(wakes=(wakes,))
+        return Trigger(wakes=(wakes,), match=lambda event, known: known.get("generator") == name)
+
+    return build
+
+
 def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
     """``name`` is a group, or a list of groups that are looked at as one."""
     groups = tuple(dict.fromkeys(name)) if isinstance(name, list) else (name,)
@@ -171,6 +180,22 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         summary="a limit holds jobs; and once more when only held jobs are left",
         build=_on("limit"),
         fields=_LIMIT_FIELDS,
+        about="run",
+    )
+    yield TriggerPlugin(
+        name="generator-best",
+        summary="a generator's point is the best so far; of several objectives: no other is better",
+        build=_of_generator("generator-best"),
+        name_means="generator",
+        fields=frozenset({"generator", "point"}),
+        about="run",
+    )
+    yield TriggerPlugin(
+        name="generator-exhausted",
+        summary="a generator has no more points",
+        build=_of_generator("generator-exhausted"),
+        name_means="generator",
+        fields=frozenset({"generator", "points"}),
         about="run",
     )
     for what, summary in _RESIZES.items():

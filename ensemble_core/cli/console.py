@@ -331,7 +331,11 @@ class Narrator:
 
     def _call(self, call: Call) -> Iterator[OutputLine]:
         self._calls[call.call] = call
-        if call.kind == "custom":
+        if call.kind == "generator":
+            count = call.options["suggest"]
+            if count:
+                yield self._action(f"ask {call.name} for {count} point{'s' * (count > 1)}")
+        elif call.kind == "custom":
             yield self._action(f"custom {call.name}")
         elif call.kind == "parameters":
             names = ", ".join(call.options["functions"])

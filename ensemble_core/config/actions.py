@@ -341,6 +341,8 @@ class OptionCheck:
         elif kind == "instance":
             if name not in context.known.instances:
                 context.unknown(path, kind, name, context.known.instances)
+        elif kind == "generator":
+            context.generator(name, path)
         elif kind in ("rule", "function"):
             names = context.known.rules if kind == "rule" else context.known.functions
             if names is not None and kind == "rule":

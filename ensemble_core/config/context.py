@@ -15,13 +15,15 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import Validators
 from ensemble_core.errors import EnsembleError, Location, UsageError, raised_at
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.metrics.store import VARIABLES, MetricPath, parse_path
+from ensemble_core.metrics.store import VARIABLES, MetricPath, generator_gauge, parse_path
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Instance
+from ensemble_core.model.generators import GeneratorSpec
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
     ExecutorPlugin,
+    GeneratorPlugin,
     ObserverPlugin,
     StatisticPlugin,
     TriggerPlugin,
@@ -56,6 +58,7 @@ class Known:
     #: Words of rules, tables and functions, any of which may be the name of a parameter.
     spoken: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
+    generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
     #: Job groups whose fields rules may change while the run is under way.
     changing: frozenset[str] = frozenset()
 
@@ -184,7 +187,9 @@ class Context:
         code = f"no-such-{noun.split()[-1]}"  # a job group's is that of a group
         self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
-    def named(self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin, name: str) -> str:
+    def named(
+        self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
+    ) -> str:
         """A plugin's record in a message, with the plugin where it is not built in."""
         kind = type(record).__name__.removesuffix("Plugin").lower()
         whose = self.registry.whose(record)
@@ -222,6 +227,12 @@ class Context:
             self.unknown(path, "job group", name, list(self.known.groups))
             return False
         return True
+
+    def generator(self, name: object, path: Path) -> bool:
+        """True if there is such a generator; reported if not."""
+        if isinstance(name, str) and name not in self.known.generators:
+            self.unknown(path, "generator", name, list(self.known.generators))
+        return name in self.known.generators
 
     def parameters(self, group: str | None) -> set[str]:
         """Names of sweep parameters of the group, or of any group."""
@@ -355,6 +366,8 @@ class Context:
         if isinstance(found, EnsembleError):
             self.attach(found, path)
             return None
+        if found.kind == "gauge" and not self._of_generator(text, path):
+            return None
         base = found.variable.partition(".")[0]
         if found.kind != "series" or not found.group or base in VARIABLES:
             return found
@@ -382,6 +395,17 @@ class Context:
             code="no-such-metric",
         )
         return None
+
+    def _of_generator(self, text: str, path: Path) -> bool:
+        """True but for a gauge of a generator, or of an objective, that is not there; reported."""
+        found = generator_gauge(text)
+        if found is None or not self.generator(found[0], path):
+            return found is None
+        spec = self.known.generators[found[0]]
+        if found[1] is None or spec is None or found[1] in spec.vocs.objectives:
+            return True
+        self.unknown(path, "objective", found[1], list(spec.vocs.objectives))
+        return False
 
     def _parse(self, text: str) -> MetricPath | EnsembleError:
         groups: Collection[str] = self.known.groups

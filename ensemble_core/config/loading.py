@@ -19,6 +19,7 @@ from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
+from ensemble_core.config.generators import bind_generators, give_parameters
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, spelt_out
 from ensemble_core.config.limits import bind_limits
@@ -58,6 +59,7 @@ _NAMING = {
     "jobs": ("executor", "observe"),
     "rules": ("trigger", "name"),
     "statistics": ("statistic",),
+    "generators": ("use",),
 }
 
 #: Seconds between heartbeats where rules need them and the file does not say.
@@ -101,6 +103,7 @@ def load_text(
     """
     context, whole = _opened(text, registry, file, executor, overrides, attached, here)
     if whole:
+        give_parameters(context.document.data)
         check_shape(context)
         ensemble = _Loader(context, file, frozenset(functions)).load()
     _raise(context)
@@ -191,6 +194,7 @@ def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
             "name": registry.actions,
             "statistic": registry.statistics,
             "executor": registry.executors,
+            "use": registry.generators,
             "observe": registry.observers,
         }
         for key, inner in value.items():
@@ -233,6 +237,7 @@ class _Loader:
             own = functions_of(context, source, beside)
             context.known.functions = None if own is None else own | self._functions
         check_functions(context, enumerate(_entries(data.get("jobs"))))
+        generators = bind_generators(context, data.get("generators"))
         context.known.changing = frozenset(self._changing(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
@@ -256,6 +261,7 @@ class _Loader:
             binder=_binder(context),
             tables=tables,
             instances=context.instances,
+            generators=generators,
             limits=limits,
             on_stop=data.get("on_stop") if context.intact(("on_stop",)) else None,
             heartbeat=heartbeat,

@@ -23,7 +23,9 @@ __all__ = [
 
 def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     """Rules of which none can be the first, and groups that nobody submits."""
-    if not any(rule.queue_scope or _wakes_alone(rule.trigger) for rule in rules if rule.enabled):
+    chosen = {each.group for each in context.known.generators.values() if each is not None}
+    live = [rule for rule in rules if rule.enabled]
+    if not chosen and not any(rule.queue_scope or _wakes_alone(rule.trigger) for rule in live):
         context.warnings.append(
             "no rule can be the first to fire, so nothing will be submitted; "
             "begin with trigger: start"
@@ -40,7 +42,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
                 named = action.options.get(key)
                 submitted.update(named if isinstance(named, list) else (named,))
     for group in context.known.groups:
-        if group not in submitted and None not in submitted:
+        if group not in {*submitted, *chosen} and None not in submitted:
             context.warnings.append(f"no rule submits the job group {group!r}")
 
 
@@ -95,7 +97,7 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
                 most[name] += rule.repetitions * (group.size if group is not None else 0)
     groups = [group for group in context.known.groups.values() if group is not None]
     again = any(entry.retry for group in groups for entry in (group, *group.more))
-    return {} if again or "generate" in context.document.data else most
+    return {} if again or context.known.generators else most
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from ensemble_core.errors import PluginError
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.validation import required_options
 
 __all__ = ["Validators", "compose", "defaults"]
 
@@ -24,6 +25,7 @@ __all__ = ["Validators", "compose", "defaults"]
 _NAMES = {
     "group": "The job group whose jobs are meant. Absent: any job of this ensemble.",
     "groups": "The job group whose jobs are meant, or a list of groups. Absent: the whole run.",
+    "generator": "The generator that is meant. Absent: any.",
     "metric": "The metric's path: count.GROUP.success, mean.GROUP-duration, queue.sched …",
 }
 
@@ -48,6 +50,7 @@ def compose(registry: Registry) -> dict[str, Any]:
     _compose_rules(definitions, registry)
     _compose_named(definitions, "action", "name", registry.actions)
     _compose_named(definitions, "statistic", "statistic", registry.statistics)
+    _compose_generators(definitions, registry)
     job = definitions["job"]
     job["properties"]["executor"]["examples"] = sorted(registry.executors)
     job["properties"]["options"]["properties"] = {
@@ -186,6 +189,24 @@ def _compose_named(
         own = _beside(base, record.summary)
         definitions[key] = _with_options(own, record.options, key, definitions)
         base["allOf"].append(_if(selector, [name], key))
+
+
+def _compose_generators(definitions: dict[str, Any], registry: Registry) -> None:
+    base = definitions["generator"]
+    base["properties"]["use"]["enum"] = sorted(registry.generators)
+    base["allOf"] = []
+    for name in sorted(registry.generators):
+        key, record = f"generator-{name}", registry.generators[name]
+        own = {"description": f"Options of {name}.", "type": ["object", "null"], "properties": {}}
+        definitions[f"{key}-options"] = _with_options(
+            own, record.options, f"{key}-options", definitions
+        )
+        about = {"description": "The options of what is used."}
+        properties = {"with": {**about, "$ref": f"#/$defs/{key}-options"}}
+        definitions[key] = {"description": record.summary, "properties": properties}
+        if required_options(record.options):
+            definitions[key]["required"] = ["with"]
+        base["allOf"].append(_if("use", [name], key))
 
 
 def _beside(base: Mapping[str, Any], description: str) -> dict[str, Any]:

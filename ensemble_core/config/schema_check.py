@@ -125,6 +125,8 @@ def _noun(path: Path, options: Iterable[Any], registry: Registry) -> Kind | None
     key = path[-1] if path else ""
     if key == "trigger":
         return "trigger"
+    if key == "use" and path[0] == "generators":
+        return "generator"
     if key == "executor":
         return "executor"
     if key == "statistic" and path[0] == "statistics":

@@ -39,7 +39,8 @@ def scoped_names(
         if not dot or (known is not None and name in known):
             continue
         if is_gauge(name, context.known.groups, context.known.rules):
-            found.add(name)
+            if context.metric(name, path) is not None:
+                found.add(name)
             continue
         if table_column(name, context.known.tables):
             check_table_column(context, path, name)

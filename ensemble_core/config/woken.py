@@ -88,6 +88,8 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Woken
             return None
         metric = context.metric(name, (*path, "name"))
         named_well = metric is not None
+    elif record.name_means == "generator" and name is not None:
+        named_well = context.generator(name, (*path, "name"))
     elif record.name_means is not None and name is not None:
         place = (*path, "name")
         named = [((*place, i), one) for i, one in enumerate(name)] if isinstance(name, list) else []
@@ -242,6 +244,10 @@ def _occasion(
     if has_job and metric is None and not observed and about != {"job-begun"}:
         known |= context.results(group)
     known |= record.fields
+    if record.name_means == "generator":
+        for generator in context.known.generators.values():
+            if generator is not None:
+                known |= {*generator.vocs.names, *generator.vocs.outputs}
     if metric is not None:
         known |= {"value"}
     variables: frozenset[str] | None = frozenset()

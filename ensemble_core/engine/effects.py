@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ensemble_core.engine.occasion import Origin, Pending
@@ -22,6 +22,7 @@ from ensemble_core.model.decisions import (
     EnableRule,
     Resize,
     Retry,
+    SetGenerator,
     SetGroup,
     Submit,
     Terminate,
@@ -37,6 +38,8 @@ class Effects:
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submission(state)
+        #: What is done with a decision on a generator.
+        self.steer: Callable[[SetGenerator], None] = lambda decision: None
 
     def apply(self, origin: Origin, decision: Decision) -> None:
         """Give a decision its effect in here, and hand it on."""
@@ -70,6 +73,9 @@ class Effects:
             state.table.gauges.taken(decision.group)
             state.out.append(decision)
             self.submission.hand_over(decision.group)  # perhaps it has more places now
+            return
+        elif isinstance(decision, SetGenerator):
+            self.steer(decision)
             return
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
@@ -127,7 +133,7 @@ class Effects:
         state = self.state
         state.look_for_end = False
         held = state.only_held
-        if (state.table.records and not held) or state.calls or state.attempts:
+        if (state.table.records and not held) or state.awaits_answers() or state.attempts:
             return
         if (state.resizes or state.retries) and state.rules.waits_for_resize():
             return
@@ -135,6 +141,10 @@ class Effects:
             return
         if held:
             self._end_by_limit()
+            return
+        faults = [each.name for each in state.generators.values() if each.fault is not None]
+        if faults:
+            self._end_by_fault(faults)
             return
         failed = state.errors or state.unhandled_failures
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._why(), natural=True))
@@ -144,6 +154,14 @@ class Effects:
         more room hands them on."""
         state = self.state
         state.ended_for_now = Terminate(exit_code=4, reason=self._what_is_missing(), natural=True)
+        self._end(state.ended_for_now)
+
+    def _end_by_fault(self, names: list[str]) -> None:
+        """End the run because generators are at fault: a resume builds them anew, and goes on."""
+        state = self.state
+        which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
+        reason = f"{which} at fault; {self._why()}"
+        state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
         self._end(state.ended_for_now)
 
     def _what_is_missing(self) -> str:

@@ -101,6 +101,8 @@ class Endings:
         if index is not None:
             done = done and index.retry is None and not index.dropped
         state.table.close(record, done)
+        if state.generators:
+            self._rules.generating.index_over(record, done)
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
             state.look_for_end = True
@@ -135,6 +137,8 @@ class Endings:
             if state.limits_met:
                 met, state.limits_met = list(state.limits_met), {}
                 self._limited(met, event)
+            elif state.generators_due:
+                self._rules.generating.settle(event)
             elif state.look_for_idle:
                 self.idle(event)
             elif not self._only_held(event):
@@ -144,7 +148,7 @@ class Endings:
         """Consider the rules on limits once more where only jobs are left that these hold; whether
         that was new."""
         state = self.state
-        if not state.only_held or state.calls or state.attempts:
+        if not state.only_held or state.awaits_answers() or state.attempts:
             return False
         filled = state.table.submitted
         if state.held_at == filled:
@@ -180,15 +184,17 @@ class Endings:
         first, each settled before the next. A function under way counts as an open job."""
         state = self.state
         state.look_for_idle = False
-        if state.calls:
+        if state.awaits_answers():
             return
         found = self._idle_now() if "idle" in state.rules.index.occasions else []
-        while found and not state.calls and state.ended is None:
+        while found and not state.awaits_answers() and state.ended is None:
             link = state.deepest or state.link
             for rule_state, scope in found:
                 one = rule_state if scope is None else scope.instance(rule_state.key)
                 still_open, filled = state.standing(rule_state.rule, scope)
-                if still_open or one.filled == filled or state.calls or state.ended is not None:
+                if still_open or one.filled == filled:
+                    continue
+                if state.awaits_answers() or state.ended is not None:
                     continue
                 one.filled = filled
                 state.link = link
@@ -196,7 +202,7 @@ class Endings:
                 self._rules.consider(rule_state, Occasion(event, scope=scope))
                 self._rules.settle(event)
             found = self._idle_now()
-        if not state.calls:
+        if not state.awaits_answers():
             state.table.emptied.clear()
 
     def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:

@@ -277,7 +277,7 @@ class Engine:
         # Here and not by who asks for it: reading may find a statistic at fault, which is told of
         # in the same place when the events are replayed.
         self._view = None
-        if out and any(type(decision) is Call for decision in out):
+        if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._look()
         metrics = state.metrics
         if metrics.problems or metrics.warnings:
@@ -394,6 +394,8 @@ class Engine:
         if not self._catching_up:
             record.count_row(event.observer, event.anew)
         self.state.table.observe(record, event.observer, event.values, event.timestamp)
+        if self.state.generators:
+            self._rules.generating.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
         if event.clock is not None:
             fields.setdefault("clock", event.clock)
@@ -413,6 +415,7 @@ class Engine:
         for rule_state in state.rules.intervals():
             state.schedule(rule_state, event.timestamp)
         state.set_gauges(event.resources)
+        state.generators_due = bool(state.generators)
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> None:
@@ -461,6 +464,8 @@ class Engine:
         for request in resizes:
             if request in state.resizes:
                 self._ask_again(request)
+        if state.generators:
+            self._rules.generating.resumed()
         state.withdrawn += cancelled
         self._rules.react((), None, event)
         self._rules.endings.resumed(event)
@@ -600,6 +605,8 @@ class Engine:
 
     def _on_returned(self, event: CallReturned) -> None:
         state = self.state
+        if state.generators and self._rules.generating.answered(event.call, event.result, event):
+            return
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None and state.ended is None:
@@ -619,6 +626,8 @@ class Engine:
 
     def _on_call_failed(self, event: CallFailed) -> None:
         state = self.state
+        if state.generators and self._rules.generating.failed(event.call, event.error):
+            return
         called = state.calls.pop(event.call, None)
         state.look_for_end = state.look_for_idle = True
         if called is not None:

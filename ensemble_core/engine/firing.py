@@ -27,6 +27,7 @@ from ensemble_core.model.decisions import (
     Log,
     Resize,
     Retry,
+    SetGenerator,
     SetGroup,
     Submit,
     Switch,
@@ -178,6 +179,9 @@ class EngineFiring:
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         return SetGroup(**self.origin.mark, group=group, fields=dict(fields))
+
+    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
+        return SetGenerator(**self.origin.mark, generator=generator, pause=pause, count=count)
 
     def enable(self, rules: Sequence[str]) -> Decision:
         return EnableRule(**self.origin.mark, rules=tuple(rules))

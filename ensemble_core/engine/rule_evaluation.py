@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.endings import Endings
 from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.generating import Generating
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.occasion import Occasion, Origin
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
@@ -84,6 +85,8 @@ class RuleEvaluation:
         self.state = state
         self.effects = Effects(state)
         self.endings = Endings(self)
+        self.generating = Generating(self)
+        self.effects.steer = self.generating.steer
         self.observer: RuleObserver | None = None
 
     # -- which rules ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_record import Index, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.known_names import all_fields, named_fields
@@ -78,11 +79,11 @@ class State:
     # Attributes of an instance are read faster from slots, where there are more than thirty.
     __slots__ = (
         "_serial", "attempts", "beating", "calls", "deepest", "dropped", "ended", "ended_for_now",
-        "ensemble", "errors", "events", "firings", "heeds", "held_at", "limits_met",
-        "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "now", "out",
-        "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources", "started",
-        "stop", "strangers", "table", "timers", "unhandled_failures", "via", "warnings",
-        "withdrawn",
+        "ensemble", "errors", "events", "firings", "generators", "generators_due", "heeds",
+        "held_at", "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost",
+        "metrics", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared", "silence",
+        "sources", "started", "stop", "strangers", "table", "timers", "unhandled_failures", "via",
+        "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +109,9 @@ class State:
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices of which another attempt is decided, by the id that it will have.
         self.attempts: dict[str, Index] = {}
+        #: What chooses points, by name; and whether one may be asked or has something to be told.
+        self.generators: dict[str, GeneratorState] = {}
+        self.generators_due = False
         self._serve(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
@@ -213,6 +217,16 @@ class State:
         what a function returns: ``everything``) may ask for others."""
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
+        for name, spec in ensemble.generators.items():
+            generator = self.generators.get(name)
+            if generator is None:
+                self.generators[name] = GeneratorState(name, paused=not spec.enabled)
+            else:  # of a changed file
+                generator.met = generator.exhausted = False
+            for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
+                path = self.rules.path(text)
+                if path is not None:
+                    self.metrics.keep(path)
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
@@ -395,6 +409,10 @@ class State:
             watch = index.gauges.get(path)
             if watch is not None:
                 index.touched[watch] = None
+
+    def awaits_answers(self) -> bool:
+        """True while a function or a generator is under way: it counts as an open job."""
+        return bool(self.calls) or any(each.asking for each in self.generators.values())
 
     @property
     def only_held(self) -> bool:

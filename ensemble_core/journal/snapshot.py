@@ -24,6 +24,7 @@ from typing import Any
 from ensemble_core.engine import (
     budget,
     gauges,
+    generator_state,
     job_record,
     job_table,
     occasion,
@@ -43,7 +44,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.metrics import series, store
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
-from ensemble_core.model import conditions, decisions, events, jobs, sweeps
+from ensemble_core.model import conditions, decisions, events, generators, jobs, sweeps
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.expressions import Formula, expression
@@ -58,7 +59,17 @@ FORMAT = 14
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found
     for module in (
-        *(budget, engine_state, gauges, job_record, job_table, occasion, rate_limit, rule_index),
+        *(
+            budget,
+            engine_state,
+            gauges,
+            generator_state,
+            job_record,
+            job_table,
+            occasion,
+            rate_limit,
+            rule_index,
+        ),
         *(
             rule_set,
             scopes,
@@ -71,6 +82,7 @@ _CLASSES: dict[str, type[Any]] = {
             store,
             decisions,
             events,
+            generators,
             jobs,
             sweeps,
         ),

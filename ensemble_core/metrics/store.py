@@ -7,6 +7,7 @@ users read. How a variable's values are reduced is the business of ``series``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -21,6 +22,7 @@ __all__ = [
     "COUNTS",
     "FIRINGS",
     "GAUGES",
+    "GENERATOR",
     "OUTCOMES",
     "RESOURCES",
     "USED",
@@ -29,6 +31,7 @@ __all__ = [
     "MetricPath",
     "MetricStore",
     "MetricsView",
+    "generator_gauge",
     "is_gauge",
     "parse_path",
 ]
@@ -81,6 +84,11 @@ GAUGES = (
 #: often it fired).
 BACKLOG = "backlog."
 FIRINGS = "count.rule."
+#: Gauges of one generator each: GENERATOR + NAME + one of these, or ``best.OBJECTIVE``.
+GENERATOR = "generator."
+_OF_GENERATOR = re.compile(
+    r"generator\.([\w-]+)\.(suggested|ingested|pending|successes|pareto|best\.(\w+))"
+)
 
 
 class MetricPath(NamedTuple):
@@ -130,7 +138,14 @@ def is_gauge(text: str, groups: Collection[str], rules: Collection[str] | None) 
     if text.startswith(FIRINGS):
         rule = text.removeprefix(FIRINGS)
         return bool(rule) if rules is None else rule in rules
-    return text in GAUGES
+    return text in GAUGES or generator_gauge(text) is not None
+
+
+def generator_gauge(text: str) -> tuple[str, str | None] | None:
+    """The generator that a gauge is of, and the objective that it is the best of; ``None`` for
+    other paths."""
+    found = _OF_GENERATOR.fullmatch(text) if text.startswith(GENERATOR) else None
+    return None if found is None else (found[1], found[3])
 
 
 def _series_path(

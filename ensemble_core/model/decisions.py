@@ -25,6 +25,7 @@ __all__ = [
     "Log",
     "Resize",
     "Retry",
+    "SetGenerator",
     "SetGroup",
     "Submit",
     "Switch",
@@ -165,19 +166,32 @@ class SetGroup(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetGenerator(Decision):
+    """A generator pauses (``pause``) or goes on (``False``), or is asked for ``count`` further
+    points beside those that are under way at once."""
+
+    type: ClassVar[str] = "set-generator"
+    generator: str
+    pause: bool | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Decision):
     """Call a function off the engine's thread; its outcome returns as an event.
 
     ``kind`` is ``custom`` (``name`` is a function of the file's ``custom:`` part), ``parameters``
-    (a submit of ``options["group"]`` asks functions for values: ``name`` says which) or ``action``
-    (``name`` is an action of a plugin). ``event`` is the event that led here and ``job`` what is
-    known of the job it concerns, both as plain data. ``attempt`` is above 1 where the call was made
-    before, by a controller that was gone before it knew the result.
+    (a submit of ``options["group"]`` asks functions for values: ``name`` says which), ``action``
+    (``name`` is an action of a plugin) or ``generator`` (``name`` is one of the file's;
+    ``options`` has what it is told and how many points it is to suggest). ``event`` is the event
+    that led here and ``job`` what is known of the job it concerns, both as plain data. ``attempt``
+    is above 1 where the call was made before, by a controller that was gone before it knew the
+    result.
     """
 
     type: ClassVar[str] = "call"
     call: str
-    kind: Literal["custom", "parameters", "action"]
+    kind: Literal["custom", "parameters", "action", "generator"]
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)

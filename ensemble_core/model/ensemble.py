@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.generators import GeneratorSpec
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
@@ -93,7 +94,8 @@ class Ensemble:
 
     ``heartbeat`` is in seconds, 0 for none. ``statistics`` are all that can be asked for by name.
     ``functions`` names the functions of ``custom``, the source of the file's ``custom:`` part.
-    ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``.
+    ``attached`` are the texts of the files that it names, ``tables`` those under ``results:``,
+    ``generators`` those under ``generators:``.
     ``instances`` are those of ``use:``, by name; each of their rules names its own.
     ``on_stop`` is what a stop does with jobs: to leave them to the queue (``keep``), or to cancel
     them; ``None`` leaves that to the executor.
@@ -106,6 +108,7 @@ class Ensemble:
     binder: Binder
     tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)
     instances: Mapping[str, Instance] = field(default_factory=lambda: NOTHING)
+    generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
     heartbeat: float = 0.0
     debug: bool = False

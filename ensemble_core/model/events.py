@@ -150,12 +150,12 @@ class ResizeOutcome(Event):
 
 @dataclass(frozen=True, slots=True)
 class CallReturned(Event):
-    """A custom function or a plugin's slow action returned.
+    """A custom function, a plugin's slow action or a generator returned.
 
     ``result`` is a list of plain specifications, each ``{"action": {...}}`` (perhaps with
     ``"fields": {...}`` that it may speak of), ``{"rule": {...}}`` or, where a submit asked for
-    values, ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}``, checked before the
-    event was made.
+    values, ``{"submit": GROUP, "with": {...}, "parameters": {NAME: [...]}}``; of a generator
+    ``{"point": {...}}`` or ``{"prune": NUMBER}``. Checked before the event was made.
     """
 
     type: ClassVar[str] = "call-returned"

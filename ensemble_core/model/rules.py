@@ -276,6 +276,9 @@ class Firing(Protocol):
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         """Change fields of a group for its later submits."""
 
+    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
+        """Let a generator pause or go on, or ask it for so many further points."""
+
     def enable(self, rules: Sequence[str]) -> Decision:
         """Let these rules fire again."""
 

@@ -48,6 +48,7 @@ from ensemble_core.plugin.records import (
     ActionPlugin,
     CallContext,
     ExecutorPlugin,
+    GeneratorPlugin,
     ObserverPlugin,
     ResizerPlugin,
     StatisticPlugin,
@@ -62,6 +63,7 @@ __all__ = [
     "CallContext",
     "ExecutorPlugin",
     "Fragment",
+    "GeneratorPlugin",
     "ObserverPlugin",
     "ResizerPlugin",
     "SourcePlugin",
@@ -585,6 +587,52 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:  # type: ignore[empty-bo
                         "at_once": {"description": "Jobs at a time.", "default": 4, **number},
                     },
                 },
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-body]
+    """Generators: what ``use`` under ``generators:`` names, which chooses the next point.
+
+    The docstring of :class:`~ensemble_core.model.generators.Generator` is the contract. This one
+    halves the best point's distance to the edges, one step after the other:
+
+    ```python
+    from ensemble_core import Generator, GeneratorPlugin, hookimpl
+
+
+    class Halving(Generator):
+        def __init__(self, vocs):
+            (self.variable,) = vocs.variables
+            (self.objective,) = vocs.objectives
+            self.low, self.high = self.variable.low, self.variable.high
+            self.best, self.value = None, float("inf")
+            self.asked = 0
+
+        def suggest(self, count):
+            self.asked += 1
+            if self.best is None:
+                return [{self.variable.name: (self.low + self.high) / 2}]
+            end = self.low if self.asked % 2 else self.high
+            return [{self.variable.name: (self.best + end) / 2}]
+
+        def ingest(self, points):
+            for point in points:
+                if point.state == "done" and point.values[self.objective] < self.value:
+                    self.best = point.parameters[self.variable.name]
+                    self.value = point.values[self.objective]
+
+
+    @hookimpl
+    def ensemble_generators():
+        return [
+            GeneratorPlugin(
+                name="halving",
+                summary="the best point so far, nearer to one edge and then to the other",
+                build=lambda vocs, options: Halving(vocs),
             )
         ]
     ```

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
+from ensemble_core.model.generators import Generator, Vocs
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 
@@ -28,6 +29,7 @@ __all__ = [
     "ActionPlugin",
     "CallContext",
     "ExecutorPlugin",
+    "GeneratorPlugin",
     "ObserverPlugin",
     "Outcome",
     "ResizerPlugin",
@@ -81,8 +83,8 @@ class TriggerPlugin:
 
     ``options`` are properties that a rule with this trigger may have beside ``trigger``, ``name``,
     ``when``, ``action`` and the other keys of every rule. ``name_means`` says what the rule's
-    ``name`` is: a job group, a job group or a list of several (``groups``), a metric's path, or
-    nothing (then it is refused). ``fields`` are
+    ``name`` is: a job group, a job group or a list of several (``groups``), a metric's path, a
+    ``generator``, or nothing (then it is refused). ``fields`` are
     names that the rule's ``when`` may use beside those of every event. ``build`` is given the
     rule's ``name`` and its checked options. ``needs_variables``, given the options, are variables
     without which the rule could never fire, ``needs_observer`` is the observer whose rows it waits
@@ -97,7 +99,7 @@ class TriggerPlugin:
     summary: str
     build: Callable[[str | None, Mapping[str, Any]], Trigger]
     options: Schema = field(default_factory=lambda: _NOTHING)
-    name_means: Literal["group", "groups", "metric"] | None = None
+    name_means: Literal["group", "groups", "metric", "generator"] | None = None
     fields: frozenset[str] = frozenset()
     needs_variables: Callable[[Mapping[str, Any]], Collection[str]] | None = None
     needs_observer: str | None = None
@@ -247,3 +249,24 @@ class ResizerPlugin:
     summary: str
     build: Callable[[Mapping[str, Any]], Resizer]
     options: Schema = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorPlugin:
+    """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
+
+    ``build`` is given the problem (:class:`Vocs`) and the checked options, off the engine's thread,
+    and returns a :class:`Generator`. ``check``, given the same, raises :class:`EnsembleError` where
+    it cannot work on that problem, with what to install where a library is missing; it is called
+    with the file, so it is to be quick. ``finite``, given the options, says that it comes to an
+    end by itself; the file must say when any other is to end. ``prunes``: it takes rows of running
+    jobs (``prune`` of the file).
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Vocs, Mapping[str, Any]], Generator]
+    options: Schema = field(default_factory=lambda: _NOTHING)
+    check: Callable[[Vocs, Mapping[str, Any]], None] | None = None
+    finite: Callable[[Mapping[str, Any]], bool] | None = None
+    prunes: bool = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import (
         ActionPlugin,
         ExecutorPlugin,
+        GeneratorPlugin,
         ObserverPlugin,
         ResizerPlugin,
         StatisticPlugin,
@@ -35,7 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "Records", "Registry"]
 
 Kind = Literal[
-    "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm"
+    "executor",
+    "trigger",
+    "action",
+    "statistic",
+    "observer",
+    "resizer",
+    "source",
+    "algorithm",
+    "generator",
 ]
 
 
@@ -53,6 +62,7 @@ BUILTIN = "ensemble-core"
 #: The kinds of records, in the order in which they are shown.
 KINDS: tuple[Kind, ...] = (
     "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm",
+    "generator",
 )  # fmt: skip
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -214,6 +224,7 @@ class Registry:
         self.resizers: Records[ResizerPlugin] = self._records["resizer"]
         self.sources: Records[SourcePlugin] = self._records["source"]
         self.algorithms: Records[AlgorithmPlugin] = self._records["algorithm"]
+        self.generators: Records[GeneratorPlugin] = self._records["generator"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [

@@ -20,6 +20,7 @@ from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
     AlgorithmPlugin,
     ExecutorPlugin,
+    GeneratorPlugin,
     ObserverPlugin,
     ResizerPlugin,
     SourcePlugin,
@@ -45,8 +46,8 @@ CAPABILITIES = frozenset({"submit", "cancel", "resize", "reattach", "detach"})
 #: What a property of an option schema may say of its value: what it names, or how it is read.
 ANNOTATIONS = frozenset(
     {
-        "action", "duration", "expression", "fields", "function", "group", "instance", "message",
-        "metric", "parameters", "rows", "rule",
+        "action", "duration", "expression", "fields", "function", "generator", "group", "instance",
+        "message", "metric", "parameters", "rows", "rule",
     }
 )  # fmt: skip
 #: Each hook with the kind and the class of the records that it returns.
@@ -59,6 +60,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_resizers": ("resizer", ResizerPlugin),
     "ensemble_sources": ("source", SourcePlugin),
     "ensemble_algorithms": ("algorithm", AlgorithmPlugin),
+    "ensemble_generators": ("generator", GeneratorPlugin),
 }
 
 #: The functions of each kind of record, with what each is called with.
@@ -71,6 +73,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "resizer": {"build": ("options",)},
     "source": {"expand": ("options", "view")},
     "algorithm": {"build": ("options", "view")},
+    "generator": {"build": ("vocs", "options"), "check": ("vocs", "options")},
 }
 
 #: What the core itself reports. Plugins' own events have the names of the triggers they wake.
@@ -78,7 +81,8 @@ OCCASIONS = frozenset(
     {
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
-        "job-cancel", "job-done", "job-lost", "idle", "silent", "limit",
+        "job-cancel", "job-done", "job-lost", "idle", "silent", "limit", "generator-best",
+        "generator-exhausted",
         *(f"job-{event}" for event in RFC21_EVENTS),
     }
 )  # fmt: skip
@@ -86,7 +90,7 @@ OCCASIONS = frozenset(
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
 #: First words of metric paths that are no statistics.
-_TAKEN = frozenset({"count", *(gauge.partition(".")[0] for gauge in GAUGES)})
+_TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
 #: Keywords that the schema of an object may have; others are most likely option names that stand
 #: one level too high, where nothing would ever check them.
 _KEYWORDS = frozenset(
@@ -156,10 +160,10 @@ def check_record(record: Any) -> None:
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(f"{shown}: 'priority' is {_spoken(record.priority)}, not a number")
     elif isinstance(record, TriggerPlugin):
-        if record.name_means not in (None, "group", "groups", "metric"):
+        if record.name_means not in (None, "group", "groups", "metric", "generator"):
             raise PluginError(
                 f"{shown}: 'name_means' is {record.name_means!r}, expected 'group', "
-                "'groups', 'metric' or None"
+                "'groups', 'metric', 'generator' or None"
             )
         if record.about not in ABOUT:
             known = ", ".join(map(repr, ABOUT))

@@ -1,4 +1,4 @@
-"""Calls of users' functions and plugins' slow actions, off the engine's thread.
+"""Calls of users' functions, plugins' slow actions and generators, off the engine's thread.
 
 Functions of the file's ``custom:`` part run one after another on a thread of their own, so they may
 share state without locks, those that give parameters among them; plugins' actions run beside them
@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.engine.table_rows import Tables
@@ -28,8 +28,12 @@ from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
 from ensemble_core.model.expressions import tidy
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
+from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
 
-__all__ = ["Caller", "MakeCall"]
+if TYPE_CHECKING:
+    from ensemble_core.engine.engine import Engine
+
+__all__ = ["Caller", "MakeCall", "order_of"]
 
 _WORKERS = 4
 
@@ -42,6 +46,16 @@ class MakeCall(NamedTuple):
     metrics: MetricsView
     rule: Rule
     tables: Tables
+
+
+def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
+    """The order that makes a call, with what it is given as of now."""
+    if call.kind == "generator":
+        generator = engine.state.generators[call.name]
+        assert generator.asking is not None
+        return MakeSuggestion(generator.asking, generator.exchanges, len(generator.exchanges))
+    rule = Rule(engine.rule_of(call))
+    return MakeCall(call, engine.snapshot(), rule, engine.tables().detached())
 
 
 class Caller:
@@ -74,9 +88,13 @@ class Caller:
         self._slow: queue.SimpleQueue[MakeCall | None] = queue.SimpleQueue()
         self._custom_threads = 0
         self._slow_threads = 0
+        self._generators = GeneratorCalls(ensemble.generators, emit, clock)
 
-    def make(self, task: MakeCall) -> None:
+    def make(self, task: MakeCall | MakeSuggestion) -> None:
         """Make this call on another thread; returns at once."""
+        if isinstance(task, MakeSuggestion):
+            self._generators.make(task)
+            return
         call = task.call
         try:
             if call.kind != "action":
@@ -98,6 +116,7 @@ class Caller:
             self._custom.put(None)
         for _ in range(self._slow_threads):
             self._slow.put(None)
+        self._generators.close()
 
     def _start(self, name: str, tasks: queue.SimpleQueue[MakeCall | None]) -> None:
         threading.Thread(target=self._work, args=(tasks,), name=name, daemon=True).start()
@@ -106,8 +125,10 @@ class Caller:
         while (task := tasks.get()) is not None:
             self._emit(self.outcome(task))
 
-    def outcome(self, task: MakeCall) -> CallReturned | CallFailed:
+    def outcome(self, task: MakeCall | MakeSuggestion) -> CallReturned | CallFailed:
         """Make this call on the caller's own thread; what became of it."""
+        if isinstance(task, MakeSuggestion):
+            return self._generators.outcome(task)
         call = task.call
         try:
             result = self._checked(call, self._perform(task))

@@ -42,10 +42,9 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
-from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.event_check import admitted as check
 from ensemble_core.runtime.event_check import usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
@@ -649,9 +648,7 @@ class Runtime:
             elif isinstance(decision, Terminate) and decision.cancel:
                 orders.append(Cancel(jobs=self._names.names(decision.cancel)))
             elif isinstance(decision, Call):
-                rule = Rule(self.engine.rule_of(decision))
-                tables = self.engine.tables().detached()
-                orders.append(MakeCall(decision, self.engine.snapshot(), rule, tables))
+                orders.append(order_of(self.engine, decision))
         return orders
 
     def _forget(self, job: str, orders: list[Order]) -> None:

@@ -19,6 +19,7 @@ from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.suggestions import MakeSuggestion
 
 __all__ = ["Forget", "Order", "Performer"]
 
@@ -30,7 +31,7 @@ class Forget:
     jobs: tuple[str, ...]
 
 
-Order = Submit | Cancel | Resize | Forget | MakeCall
+Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion
 
 
 #: A transient failure of a submit or a cancel is retried for so many seconds, first after a short
@@ -67,7 +68,7 @@ class Performer:
 
     def perform(self, order: Order) -> None:
         """Have an order carried out. Returns at once; safe from any thread."""
-        if isinstance(order, MakeCall):
+        if isinstance(order, (MakeCall, MakeSuggestion)):
             self._caller.make(order)
             return
         self._orders.put(order)

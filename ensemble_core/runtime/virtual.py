@@ -24,10 +24,9 @@ from ensemble_core.journal.job_rows import row_of
 from ensemble_core.model.decisions import Call, Cancel, Decision, Resize, Submit, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned, Event, Started, StopRequested, TimerElapsed
-from ensemble_core.model.rules import Rule
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
-from ensemble_core.runtime.callbacks import Caller, MakeCall
+from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import Outcome, Watcher
 
 if TYPE_CHECKING:
@@ -266,9 +265,7 @@ class VirtualRuntime:
             self.stubbed.add(call.name)
             outcome = CallReturned(due, call.call)
         else:
-            rule = Rule(self.engine.rule_of(call))
-            tables = self.engine.tables().detached()
-            outcome = self._caller.outcome(MakeCall(call, self.engine.snapshot(), rule, tables))
+            outcome = self._caller.outcome(order_of(self.engine, call))
         self._calls += 1
         heapq.heappush(self._returns, (due, self._calls, replace(outcome, timestamp=due)))
 

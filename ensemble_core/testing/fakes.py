@@ -21,6 +21,7 @@ from ensemble_core.model.decisions import (
     Log,
     Resize,
     Retry,
+    SetGenerator,
     SetGroup,
     Submit,
     Switch,
@@ -198,6 +199,11 @@ class FakeFiring:
         request = f"resize-{len(self.decided) + 1}"
         return self._decide(
             Resize(rule=self._rule, firing=1, request=request, delta=delta, when_busy=when_busy)
+        )
+
+    def steer(self, generator: str, *, pause: bool | None = None, count: int = 0) -> Decision:
+        return self._decide(
+            SetGenerator(rule=self._rule, firing=1, generator=generator, pause=pause, count=count)
         )
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:

@@ -47,6 +47,8 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "disable": {"rules": ["rule-1"]},
     "switch": {"to": ["later"], "from": "sooner", "cancel": True},
     "log": {"message": "job {job} ended"},
+    "suggest": {"generator": "search", "count": 2},
+    "pause": {"generator": "search"},
     "submit-next": {"groups": ["sim"], "count": 2, "order": "random", "seed": 3},
 }
 TRIGGER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -89,7 +91,13 @@ def test_an_action_keeps_the_contract(name: str) -> None:
     keep_every_law(ActionContract, plugin=ACTIONS[name], options=ACTION_OPTIONS.get(name, {}))
 
 
-_NAMES = {"group": "sim", "groups": "sim", "metric": "count.sim.success", None: None}
+_NAMES = {
+    "group": "sim",
+    "groups": "sim",
+    "metric": "count.sim.success",
+    "generator": "search",
+    None: None,
+}
 
 
 @pytest.mark.parametrize("name", TRIGGERS)

@@ -1,0 +1,317 @@
+"""Generators of the file: the semantic checks of the part ``generators:``.
+
+Called by the loader once groups and tables are known, before the rules, which may name generators;
+before all checks it lets groups have the variables of their generators as parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ensemble_core.config.actions import Occasion, OptionCheck
+from ensemble_core.config.context import Context, nearest
+from ensemble_core.config.document import Path, shown
+from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model import conditions
+from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import check_names
+from ensemble_core.model.generators import Constraint, GeneratorSpec, Goal, Prune, Variable, Vocs
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.plugin.hookspecs import GeneratorPlugin
+
+__all__ = ["bind_generators", "give_parameters"]
+
+_CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
+#: Keys of limits by which a run without end comes to one.
+_ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
+
+
+def give_parameters(data: Mapping[str, Any]) -> None:
+    """Let each group that a generator names have its variables as parameters without a value."""
+    jobs, generators = data.get("jobs"), data.get("generators")
+    for spec in generators if isinstance(generators, list) else ():
+        if not isinstance(spec, dict) or not isinstance(spec.get("variables"), dict):
+            continue
+        for group in jobs if isinstance(jobs, list) else ():
+            if not isinstance(group, dict) or group.get("name") != spec.get("group"):
+                continue
+            parameters = group.get("parameters")
+            if parameters is None:
+                parameters = group["parameters"] = {}
+            if isinstance(parameters, dict):
+                for name in spec["variables"]:
+                    parameters.setdefault(name, None)
+
+
+def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]:
+    """The checked generators by name; what is wrong with the others was reported."""
+    known = context.known.generators
+    entries = given if isinstance(given, list) else []
+    places: dict[str, Path] = {}
+    for index, spec in enumerate(entries):
+        name = spec.get("name") if isinstance(spec, dict) else None
+        if not isinstance(name, str):
+            continue
+        path: Path = ("generators", index)
+        if name in places:
+            context.report(
+                (*path, "name"),
+                f"there are two generators {name!r}; "
+                f"the first is at {context.document.at(places[name])}",
+                hint="give one of them another name",
+                code="duplicate-name",
+            )
+            continue
+        places[name] = (*path, "name")
+        known[name] = None
+    for index, spec in enumerate(entries):
+        name = spec.get("name") if isinstance(spec, dict) else None
+        if isinstance(name, str) and places.get(name) == ("generators", index, "name"):
+            known[name] = _bound(context, ("generators", index), spec)
+    return {name: spec for name, spec in known.items() if spec is not None}
+
+
+def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
+    """One entry, checked; ``None`` where it has errors, which were reported."""
+    before = len(context.errors)
+    use = spec.get("use")
+    if not context.intact(path) or not isinstance(use, str):
+        return None
+    if use not in context.registry.generators:
+        return None
+    record: GeneratorPlugin = context.registry.generators[use]
+    if not context.group(spec.get("group"), (*path, "group")):
+        return None
+    group = context.known.groups[spec["group"]]
+    variables = _variables(context, (*path, "variables"), spec["variables"])
+    if group is None or len(context.errors) > before:
+        return None
+    _check_group(context, path, spec, group)
+    prune = _prune(context, path, spec, record)
+    vocs = Vocs(
+        variables=variables,
+        objectives=_objectives(context, (*path, "objectives"), spec["objectives"], group),
+        constraints=_constraints(context, (*path, "constraints"), spec, group),
+        prunes=prune is not None,
+    )
+    until, reads = _until(context, (*path, "until"), spec, group)
+    failed = _failed(context, (*path, "failed"), spec.get("failed"), vocs)
+    place = (*path, "with")
+    given = spec.get("with") or {}
+    options = OptionCheck(context, record.options, Occasion()).options(place, given)
+    timeout = context.duration((*path, "timeout"), spec.get("timeout", 600), above=0)
+    if len(context.errors) > before:
+        return None
+    shown_as = context.named(record, use)
+    if record.check is not None and context.known.reads:
+        check = record.check
+        context.build((*path, "use"), shown_as, lambda: check(vocs, options))
+    finite = record.finite is not None and record.finite(options)
+    limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
+    if until is None and not finite and not _ENDS & {*(limits or {})}:
+        context.report(
+            path,
+            f"nothing says when the generator {spec['name']!r} is to end",
+            hint="write until: count.done >= 60, or a limit: limits: {jobs: 60}",
+            code="no-end",
+        )
+    if len(context.errors) > before:
+        return None
+    return GeneratorSpec(
+        name=spec["name"],
+        use=use,
+        group=group.name,
+        vocs=vocs,
+        build=partial(record.build, vocs, options),
+        replicas=spec.get("replicas"),
+        at_once=spec.get("at_once", 1),
+        until=until,
+        failed=failed,
+        prune=prune,
+        timeout=timeout or 600.0,
+        enabled=spec.get("enabled", True),
+        reads=reads,
+        metrics=until.metrics if until is not None else frozenset(),
+    )
+
+
+def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:
+    found = []
+    for name, spec in given.items():
+        place = (*path, name)
+        if isinstance(spec, list):
+            spec = {"from": spec[0], "to": spec[1]}
+            spec = {key: float(value) for key, value in spec.items()}
+        if "values" in spec:
+            others = sorted(spec.keys() - {"values"})
+            if others:
+                _wrong(context, place, f"{name!r} has 'values' and {others[0]!r}", "write one")
+            if len({*map(repr, spec["values"])}) < len(spec["values"]):
+                _wrong(context, place, f"{name!r} has a value twice", "write each once")
+            found.append(Variable(name=name, values=tuple(spec["values"])))
+            continue
+        missing = [key for key in ("from", "to") if key not in spec]
+        if missing:
+            hint = "write [LOWEST, HIGHEST], {from: …, to: …} or {values: […]}"
+            _wrong(context, place, f"the variable {name!r} has no {missing[0]!r}", hint)
+            continue
+        low, high, step, log = spec["from"], spec["to"], spec.get("step"), spec.get("log", False)
+        if not low < high:
+            _wrong(
+                context, place, f"{name!r} is from {low:g} to {high:g}", "the lower value is first"
+            )
+        elif log and (low <= 0 or step is not None):
+            why = "has a 'step'" if low > 0 else f"begins at {low:g}"
+            hint = "a logarithm needs a range above 0, without a step"
+            _wrong(context, place, f"{name!r} is logarithmic and {why}", hint)
+        elif step is None:
+            low, high = float(low), float(high)
+        found.append(Variable(name=name, low=low, high=high, log=log, step=step))
+    return tuple(found)
+
+
+def _wrong(context: Context, path: Path, what: str, hint: str) -> None:
+    context.report(path, what, hint=hint, code="bad-value")
+
+
+def _check_group(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+    """Report parameters of the group that nobody gives."""
+    for name in group.missing:
+        if name not in spec["variables"]:
+            context.report(
+                (*path, "variables"),
+                f"the parameter {name!r} of {group.name!r} is null, and it is no variable here",
+                hint=f"make it a variable, or give it a value in {group.name!r}",
+                code="no-value",
+            )
+    for name in spec["variables"]:
+        if any(name in entry.points for entry in (group, *group.more)):
+            context.report(
+                (*path, "variables", name),
+                f"{name!r} is a column of the points of {group.name!r}",
+                hint="leave the column out, or give the variable another name",
+                code="duplicate-name",
+                where=context.document.at_key((*path, "variables", name)),
+            )
+
+
+def _result_names(group: JobGroup) -> list[str]:
+    return [name for entry in (group, *group.more) for name in entry.result]
+
+
+def _is_result(context: Context, path: Path, name: str, group: JobGroup) -> bool:
+    """True if the group has a result of this name; reported if not."""
+    names = _result_names(group)
+    if name in names:
+        return True
+    near = nearest(name, names)
+    if near:
+        hint = f"did you mean {near!r}?"
+    elif names:
+        hint = f"its results are {', '.join(names)}"
+    else:
+        hint = f"give the group a result: {{{name}: last.{name}}}, of what an observer reads"
+    context.report(
+        path,
+        f"{name!r} is no result of the job group {group.name!r}",
+        hint=hint,
+        code="no-such-result",
+        where=context.document.at_key(path),
+    )
+    return False
+
+
+def _objectives(
+    context: Context, path: Path, given: Mapping[str, Goal], group: JobGroup
+) -> dict[str, Goal]:
+    return {
+        name: goal
+        for name, goal in given.items()
+        if _is_result(context, (*path, name), name, group)
+    }
+
+
+def _constraints(
+    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
+) -> dict[str, Constraint]:
+    found = {}
+    for name, text in (spec.get("constraints") or {}).items():
+        place = (*path, name)
+        parsed = _CONSTRAINT.fullmatch(text)
+        if parsed is None:
+            _wrong(
+                context,
+                place,
+                f"the constraint on {name!r} is {shown(text)}, expected a comparison",
+                'write <, <=, > or >= and a number: "< 2.5"',
+            )
+        elif _is_result(context, place, name, group):
+            found[name] = Constraint(parsed[1], float(parsed[2]))
+    return found
+
+
+def _until(
+    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
+) -> tuple[Condition | None, frozenset[str]]:
+    if "until" not in spec:
+        return None, frozenset()
+    known = frozenset({"timestamp", "run"})
+    try:
+        condition = conditions.parse(spec["until"], has_value=False)
+        scoped = scoped_names(context, path, condition.names, known, (group.name,))
+        if scoped is None:
+            return None, frozenset()
+        check_names(condition.text, condition.names - scoped, known)
+    except EnsembleError as error:
+        context.attach(error, path)
+        return None, frozenset()
+    for text in sorted(condition.metrics):
+        context.metric(text, path)
+    return condition, scoped
+
+
+def _failed(context: Context, path: Path, given: object, vocs: Vocs) -> dict[str, float] | None:
+    if not isinstance(given, dict):
+        return None
+    for name in vocs.outputs:
+        if name not in given:
+            hint = f"write failed: {{{', '.join(f'{each}: …' for each in vocs.outputs)}}}"
+            _wrong(context, path, f"'failed' gives no value for {name!r}", hint)
+    for name in given:
+        if name not in vocs.outputs:
+            context.unknown((*path, name), "objective", name, list(vocs.outputs))
+    return {name: float(value) for name, value in given.items()}
+
+
+def _prune(
+    context: Context, path: Path, spec: Mapping[str, Any], record: GeneratorPlugin
+) -> Prune | None:
+    given = spec.get("prune")
+    if not isinstance(given, dict):
+        return None
+    place = (*path, "prune")
+    if not record.prunes:
+        able = [name for name, each in context.registry.generators.items() if each.prunes]
+        context.report(
+            place,
+            f"the generator {spec['use']!r} takes no rows of running jobs",
+            hint=f"{', '.join(able)} does" if able else "pip install ensemble-optuna has one",
+            code="cannot-prune",
+            where=context.document.at_key(place),
+        )
+        return None
+    for key in ("value", "step"):
+        name = given[key]
+        hint = context.why_not(spec["group"], name)
+        if hint is not None and name != "clock":
+            context.report(
+                (*place, key),
+                f"no observer of the job group {spec['group']!r} yields {name!r}",
+                hint=hint or "give the job group an observer that does ('observe:')",
+                code="not-observed",
+            )
+    return Prune(given["value"], given["step"])

@@ -1,0 +1,101 @@
+"""State of one generator in a run: the points that it suggested, what became of them, and the call
+that is under way. Kept by the run's state, changed by ``generating``; a snapshot has it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ensemble_core.metrics.store import GENERATOR
+from ensemble_core.model.decisions import Call
+from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, dominates
+
+__all__ = ["Asking", "GeneratorState"]
+
+
+@dataclass(slots=True, eq=False)
+class Asking:
+    """A call under way: how many points are asked for, and what it is told."""
+
+    call: Call
+    count: int
+    told: tuple[Point, ...]
+    readings: tuple[Reading, ...]
+
+    def retry(self) -> Asking:
+        """The same call once more."""
+        return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class GeneratorState:
+    """One generator's standing. ``points`` are all that it suggested, by their numbers; ``over``
+    those that it is to be told next, ``exchanges`` the calls that it answered."""
+
+    name: str
+    points: list[Point] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    over: list[Point] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    asking: Asking | None = None
+    #: The point of each job that is open, by its index in the group.
+    jobs: dict[int, Point] = field(default_factory=dict)
+    #: Points of which every job is over, not worked in yet.
+    ended: list[Point] = field(default_factory=list)
+    pending: int = 0
+    successes: int = 0
+    ingested: int = 0
+    #: Points that a rule asked for beside those that are under way at once.
+    extra: int = 0
+    paused: bool = False
+    #: Whether ``until`` held, and whether no more are to be had.
+    met: bool = False
+    exhausted: bool = False
+    #: Whether its last answer was short, and nothing was told since.
+    short: bool = False
+    #: Points lost one after the other.
+    lost_in_row: int = 0
+    fault: str | None = None
+    #: The numbers of the best point of each objective, and of those that none dominates.
+    best: dict[str, int] = field(default_factory=dict)
+    front: list[int] = field(default_factory=list)
+
+    def take_back(self, asking: Asking | None) -> None:
+        """A call came to nothing: what it held is to be told again."""
+        if asking is not None:
+            self.over[:0] = asking.told
+            self.readings[:0] = asking.readings
+
+    def rank(self, point: Point, vocs: Vocs) -> bool:
+        """Compare a point that is done with those before; true if none of them is as good: it is
+        the best, or with several objectives one that no other dominates."""
+        if not vocs.feasible(point.values):
+            return False
+        for name in vocs.objectives:
+            best = self.best.get(name)
+            if best is None or vocs.better(point.values, self.points[best].values, name):
+                self.best[name] = point.number
+        others = [self.points[number].values for number in self.front]
+        if any(
+            values == point.values or dominates(vocs, values, point.values) for values in others
+        ):
+            return False
+        self.front = [
+            number
+            for number, values in zip(self.front, others, strict=True)
+            if not dominates(vocs, point.values, values)
+        ]
+        self.front.append(point.number)
+        return True
+
+    def gauges(self) -> Iterator[tuple[str, float]]:
+        """Its metrics."""
+        head = f"{GENERATOR}{self.name}."
+        yield f"{head}suggested", len(self.points)
+        yield f"{head}ingested", self.ingested
+        yield f"{head}pending", self.pending
+        yield f"{head}successes", self.successes
+        yield f"{head}pareto", len(self.front)
+        for name, number in self.best.items():
+            yield f"{head}best.{name}", self.points[number].values[name]

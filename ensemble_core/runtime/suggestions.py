@@ -1,0 +1,203 @@
+"""Calls of generators, off the engine's thread: built when first asked, told, asked, and checked.
+
+Each generator has threads of its own, so one that hangs keeps nobody waiting: its call is given up
+after the ``timeout`` of the file. What it suggests goes back to the engine as the event that a
+function's result does, once it is known to be a point of the problem. Used by the runtime.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ensemble_core.engine.generator_state import Asking
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.decisions import Call
+from ensemble_core.model.events import CallFailed, CallReturned, Event
+from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, Point
+
+__all__ = ["GeneratorCalls", "MakeSuggestion"]
+
+_Answer = tuple[Mapping[str, Any], ...]
+
+
+class MakeSuggestion(NamedTuple):
+    """A call of a generator with what it is told; the first ``known`` of ``exchanges`` are the
+    calls before."""
+
+    asking: Asking
+    exchanges: Sequence[Exchange]
+    known: int
+
+    @property
+    def call(self) -> Call:
+        """The decision."""
+        return self.asking.call
+
+
+class GeneratorCalls:
+    """Makes the calls of one run's generators; ``emit`` takes what became of each."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, GeneratorSpec],
+        emit: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._specs = specs
+        self._emit = emit
+        self._clock = clock
+        self._guards: dict[str, queue.SimpleQueue[MakeSuggestion | None]] = {}
+        self._workers: dict[str, _Worker] = {}
+
+    def make(self, task: MakeSuggestion) -> None:
+        """Make this call on another thread; returns at once."""
+        name = task.call.name
+        if name not in self._guards:
+            tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
+            guard = threading.Thread(
+                target=self._guard, args=(tasks,), name=f"generator {name}", daemon=True
+            )
+            try:
+                guard.start()
+            except RuntimeError as error:  # the machine gives no more threads
+                self._emit(CallFailed(self._clock(), task.call.call, f"cannot be called: {error}"))
+                return
+            self._guards[name] = tasks
+        self._guards[name].put(task)
+
+    def close(self) -> None:
+        """Take no more calls. One that hangs is left behind: its thread ends with the process."""
+        for tasks in self._guards.values():
+            tasks.put(None)
+        for worker in self._workers.values():
+            worker.tasks.put(None)
+
+    def _guard(self, tasks: queue.SimpleQueue[MakeSuggestion | None]) -> None:
+        while (task := tasks.get()) is not None:
+            self._emit(self.outcome(task))
+
+    def outcome(self, task: MakeSuggestion) -> CallReturned | CallFailed:
+        """Make this call and wait for it, as long as it may take; what became of it."""
+        call = task.call
+        worker = self._workers.get(call.name)
+        if worker is None:
+            worker = self._workers[call.name] = _Worker(self._specs[call.name])
+        worker.tasks.put(task)
+        timeout = self._specs[call.name].timeout
+        try:
+            found = worker.answers.get(timeout=timeout)
+        except queue.Empty:
+            found = _Fault(f"gave no answer within {timeout:g} s")
+        if isinstance(found, _Fault):
+            worker.tasks.put(None)
+            del self._workers[call.name]  # the next one is built anew
+            return CallFailed(self._clock(), call.call, found.what, found.traceback)
+        return CallReturned(self._clock(), call.call, found)
+
+
+class _Fault(NamedTuple):
+    """What went wrong in a call."""
+
+    what: str
+    traceback: str = ""
+
+
+class _Worker:
+    """A generator, and the thread that calls it."""
+
+    def __init__(self, spec: GeneratorSpec) -> None:
+        self.tasks: queue.SimpleQueue[MakeSuggestion | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[_Answer | _Fault] = queue.SimpleQueue()
+        self._spec = spec
+        self._generator: Generator | None = None
+        self._tags: set[Any] = set()
+        name = f"generator {spec.name} (calls)"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            try:
+                self.answers.put(self._answer(task))
+            except EnsembleError as error:
+                self.answers.put(_Fault(str(error)))
+            except BaseException as error:  # whatever a plugin's generator raises
+                text = " ".join(str(error).split())[:300]
+                what = f"raised {type(error).__name__}: {text}"
+                self.answers.put(_Fault(what, "".join(traceback.format_exception(error))))
+
+    def _answer(self, task: MakeSuggestion) -> _Answer:
+        asking, spec = task.asking, self._spec
+        if self._generator is None:
+            self._generator = spec.build()
+            before = task.exchanges[: task.known]
+            if before:
+                self._generator.resume([_fitting(spec, each) for each in before])
+            self._tags = {each.tag for one in before for each in one.suggested}
+        generator = self._generator
+        if asking.told:
+            generator.ingest(_fit(spec, asking.told))
+        answer: list[Mapping[str, Any]] = []
+        if asking.readings:
+            answer += self._pruned(generator.prune(asking.readings))
+        if asking.count:
+            answer += self._checked(generator.suggest(asking.count), asking.count)
+        return tuple(answer)
+
+    @staticmethod
+    def _pruned(found: Collection[int]) -> list[Mapping[str, Any]]:
+        return [{"prune": int(number)} for number in sorted(set(found))]
+
+    def _checked(self, found: object, count: int) -> list[Mapping[str, Any]]:
+        """What it suggested, as plain data. Raises :class:`EnsembleError`."""
+        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+            raise _fault(f"suggested {found!r:.80}, expected a list of points")
+        points = list(found)
+        if len(points) > count:
+            raise _fault(f"suggested {len(points)} points, and {count} were asked for")
+        answer: list[Mapping[str, Any]] = []
+        tags = set(self._tags)
+        for each in points:
+            if not isinstance(each, Mapping):
+                raise _fault(f"suggested {each!r:.80}, expected a value for each variable")
+            point = {str(name): _plain(value) for name, value in each.items()}
+            tag = point.get("_id")
+            why = self._spec.vocs.refused({k: v for k, v in point.items() if k != "_id"})
+            if why is not None:
+                raise _fault(why.removeprefix("it "))
+            if tag is not None:
+                if not isinstance(tag, (str, int)):
+                    raise _fault(f"gave a point the _id {tag!r}, expected a number or a text")
+                if tag in tags:
+                    raise _fault(f"suggested a second point with the _id {tag!r}")
+                tags.add(tag)
+            answer.append({"point": point})
+        self._tags = tags
+        return answer
+
+
+def _fault(what: str) -> EnsembleError:
+    return EnsembleError(what, code="generator-fault")
+
+
+def _fit(spec: GeneratorSpec, points: Sequence[Point]) -> list[Point]:
+    """Those that are points of the problem: a changed file may have another."""
+    return [each for each in points if spec.vocs.refused(each.parameters) is None]
+
+
+def _fitting(spec: GeneratorSpec, exchange: Exchange) -> Exchange:
+    fit = _fit(spec, exchange.suggested)
+    return exchange._replace(told=tuple(_fit(spec, exchange.told)), suggested=tuple(fit))
+
+
+def _plain(value: object) -> Any:
+    """A value as JSON has it: one of numpy's as Python's own."""
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        value = item()
+    if isinstance(value, float) and value != value:
+        raise _fault("suggested nan")
+    return value

@@ -1,0 +1,516 @@
+"""Generators choose the parameters of a group's next jobs: what they are asked, what they are told,
+and what becomes of the run when one of them is at fault."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ensemble_core import EnsembleError, Exchange, Generator, Point, Reading
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.generator_state import Asking
+from ensemble_core.errors import FileErrors
+from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log
+from ensemble_core.model.events import CallFailed, Event, Resumed
+from ensemble_core.model.generators import Prune
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.callbacks import order_of
+from ensemble_core.runtime.suggestions import GeneratorCalls, MakeSuggestion
+from ensemble_core.testing import Story
+
+FILE = """
+jobs:
+  - name: sim
+    command: "sim {{x}} {{n}}"
+    observe: {{json-lines: {{fields: [energy, peak, epoch]}}}}
+    result: {{E: last.energy, peak: max.peak}}
+{group}
+generators:
+  - name: search
+    use: {use}
+    group: sim
+    variables: {{x: [-5.0, 5.0], n: {{values: [8, 16]}}}}
+    objectives: {{E: minimize}}
+{keys}
+{rules}
+"""
+
+
+def text(keys: str, use: str = "random", rules: str = "", group: str = "") -> str:
+    indented = "\n".join(f"    {line}" for line in keys.split("\n"))
+    return FILE.format(keys=indented, use=use, rules=rules, group=f"    {group}")
+
+
+class Told(Story):
+    """A story whose generators are really called; ``calls`` are what they were asked."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self.calls: list[Call] = []
+        self.open: list[Call] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """A later controller: generators are built anew."""
+        self.maker = GeneratorCalls(self.ensemble.generators, lambda event: None, lambda: self.now)
+
+    def tell(self, event: Event) -> list[Decision]:
+        decisions = super().tell(event)
+        asked = [one for one in decisions if isinstance(one, Call) and one.kind == "generator"]
+        self.calls += asked
+        self.open += asked
+        return decisions
+
+    def order(self, call: Call) -> MakeSuggestion:
+        order = order_of(self.engine, call)
+        assert isinstance(order, MakeSuggestion)
+        return order
+
+    def answer(self) -> list[Decision]:
+        """Answer calls until there are none; all that was decided."""
+        decided: list[Decision] = []
+        while self.open:
+            call = self.open.pop(0)
+            decided += self.tell(self.maker.outcome(self.order(call)))
+        return decided
+
+    def finish(self, job: str, energy: float = 0.0, peak: float = 0.0, status: int = 0) -> None:
+        """A job prints one row, and ends."""
+        self.begin(job)
+        self.observe(job, energy=energy, peak=peak)
+        self.end(job, status=status)
+        self.answer()
+
+    def active(self) -> list[str]:
+        return self.engine.state.active()
+
+    def parameters(self) -> list[tuple[Any, ...]]:
+        points = self.engine.state.generators["search"].points
+        return [tuple(point.parameters.values()) for point in points]
+
+
+def begun(keys: str, **more: str) -> Told:
+    told = Told(text(keys, **more))
+    told.start()
+    told.answer()
+    return told
+
+
+def whole(told: Told, value: Callable[[Any], float] = lambda job: 0.0) -> None:
+    """Play the run to its end, each job with what ``value`` gives."""
+    while told.exit_code is None:
+        job = told.active()[0]
+        told.finish(job, value(told.engine.state.table.records[job].job.parameters))
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+
+
+def test_points_are_submitted_as_jobs_with_their_values_so_many_at_once_until_it_is_enough() -> (
+    None
+):
+    told = begun("at_once: 3\nuntil: count.done >= 5")
+    assert told.active() == ["sim.0", "sim.1", "sim.2"]
+    job = told.engine.state.table.records["sim.0"].job
+    assert job.command == ("sim", str(job.parameters["x"]), str(job.parameters["n"]))
+    whole(told)
+    assert told.exit_code == 0
+    assert len(told.submitted()) == 7  # what was under way then ended too
+    assert (
+        told.metric("generator.search.suggested") == told.metric("generator.search.ingested") == 7
+    )
+    assert told.metric("generator.search.pending") == 0
+
+
+def test_a_file_with_a_generator_needs_no_rules_and_one_without_either_is_refused() -> None:
+    registry = discover()
+    assert load_text(text("until: count.done >= 5"), registry).rules == ()
+    with pytest.raises(FileErrors, match="'rules'"):
+        load_text("jobs: [{name: a, command: b}]", registry)
+
+
+def test_nothing_is_idle_while_a_suggestion_is_under_way() -> None:
+    told = Told(
+        text(
+            "until: count.done >= 1",
+            rules="rules: [{id: over, trigger: idle, action: {name: log, message: over}}]",
+        )
+    )
+    told.start()
+    told.answer()
+    told.finish("sim.0")
+    assert told.fired() == ["over"]
+    assert told.calls[-1].options == {
+        "suggest": 0,
+        "ingest": [{"point": 0, "state": "done", "values": {"E": 0.0}}],
+    }
+
+
+def test_until_may_speak_of_results_and_metrics() -> None:
+    told = begun("until: min.E < -7")
+    told.finish("sim.0", energy=-6.0)
+    told.finish("sim.1", energy=-8.0)
+    assert told.exit_code == 0
+    told = begun("until: generator.search.best.E < -7 or metric('count.sim.lost') > 3")
+    told.finish("sim.0", energy=-8.0)
+    assert told.exit_code == 0
+
+
+def test_replicas_are_ingested_as_their_mean_when_all_are_done_or_lost() -> None:
+    told = begun("replicas: 3\nuntil: count.done >= 3", group="retry: {times: 1}")
+    assert told.active() == ["sim.0", "sim.1", "sim.2"]
+    told.finish("sim.0", energy=1.0)
+    told.finish("sim.1", energy=2.0, status=256)
+    told.finish("sim.1-1", energy=3.0)
+    assert len(told.calls) == 1
+    told.finish("sim.2", energy=9.0, status=256)
+    told.finish("sim.2-1", status=256)
+    (point,) = told.calls[1].options["ingest"]
+    assert point["values"] == {"E": 2.0}
+    assert point["errors"] == {"E": 1.0}
+
+
+def test_a_lost_point_is_told_as_failed_says() -> None:
+    told = begun("until: generator.search.suggested >= 2")
+    told.finish("sim.0", status=256)
+    assert told.calls[1].options["ingest"] == [{"point": 0, "state": "lost"}]
+    told = begun("failed: {E: 1e9}\nuntil: generator.search.suggested >= 2")
+    told.finish("sim.0", status=256)
+    assert told.calls[1].options["ingest"][0]["values"] == {"E": 1e9}
+    # A success without a result is no point either.
+    told = begun("until: generator.search.suggested >= 2")
+    told.play("sim.0")
+    told.answer()
+    assert told.calls[1].options["ingest"] == [{"point": 0, "state": "lost"}]
+
+
+def test_the_best_point_wakes_rules_with_its_values_and_only_if_it_meets_the_constraints() -> None:
+    told = begun(
+        "constraints: {peak: '< 2.5'}\nuntil: count.done >= 4",
+        rules="""
+rules:
+  - {id: better, trigger: generator-best, name: search, repetitions: unlimited, when: E < 5,
+     action: {name: log, message: "{point}: {E} at {n}"}}
+""",
+    )
+    told.finish("sim.0", energy=6.0)
+    told.finish("sim.1", energy=1.0, peak=3.0)
+    told.finish("sim.2", energy=2.0)
+    told.finish("sim.3", energy=3.0)
+    assert told.fired() == ["better"]
+    assert told.metric("generator.search.best.E") == 2.0
+    said = [one.message for one in told.decisions if isinstance(one, Log)]
+    assert said == [f"2: 2 at {told.parameters()[2][1]}"]
+
+
+def test_with_several_objectives_the_points_that_none_dominates_are_known() -> None:
+    told = Told(
+        text("until: count.done >= 4").replace("{E: minimize}", "{E: minimize, peak: maximize}")
+    )
+    told.start()
+    told.answer()
+    front = told.engine.state.generators["search"]
+    for energy, peak, numbers in [
+        (1.0, 1.0, [0]),
+        (2.0, 2.0, [0, 1]),
+        (2.0, 1.0, [0, 1]),
+        (1.0, 2.0, [3]),
+    ]:
+        told.finish(f"sim.{len(told.submitted()) - 1}", energy=energy, peak=peak)
+        assert front.front == numbers
+    assert told.metric("generator.search.pareto") == 1
+
+
+def test_a_rule_can_pause_a_generator_let_it_go_on_and_ask_for_more() -> None:
+    told = begun(
+        "enabled: false\nuntil: count.done >= 5",
+        rules="""
+rules:
+  - {trigger: job-lost, repetitions: 9, action: {name: pause, generator: search}}
+  - {trigger: heartbeat, repetitions: 1, action: {name: suggest, generator: search}}
+  - {trigger: interval, seconds: 35, action: {name: suggest, generator: search, count: 2}}
+logging: {heartbeat: 10}
+""",
+    )
+    assert told.active() == []
+    told.wait(10)
+    told.answer()
+    assert told.active() == ["sim.0"]
+    told.finish("sim.0", status=256)
+    assert told.active() == []
+    told.wait(30)
+    told.answer()
+    assert told.active() == ["sim.1", "sim.2"]
+
+
+# -- the built-in ones -----------------------------------------------------------------------------
+
+GENERATORS = {
+    "grid": "with: {points: 3}",
+    "random": "with: {seed: 3}\nuntil: count.done >= 20",
+    "sobol": "with: {seed: 3}\nuntil: count.done >= 20",
+    "latin-hypercube": "with: {points: 20, seed: 3}",
+}
+
+
+def test_a_grid_has_every_combination_and_comes_to_its_end_by_itself() -> None:
+    told = begun(
+        "at_once: 4\nwith: {points: 3}",
+        use="grid",
+        rules="rules: [{trigger: generator-exhausted, name: search, action: {name: log, message: '{points}'}}]",
+    )
+    whole(told)
+    assert told.parameters() == list(itertools.product([-5.0, 0.0, 5.0], [8, 16]))
+    assert told.exit_code == 0
+    assert "6" in [one.message for one in told.decisions if isinstance(one, Log)]
+
+
+def test_a_latin_hypercube_has_one_point_in_each_share_of_every_variable() -> None:
+    told = begun("at_once: 5\nwith: {points: 20, seed: 1}", use="latin-hypercube")
+    whole(told)
+    xs = sorted(x for x, _ in told.parameters())
+    assert [int((x + 5) * 2) for x in xs] == list(range(20))
+    assert sorted(n for _, n in told.parameters()) == [8] * 10 + [16] * 10
+
+
+@pytest.mark.parametrize("use", GENERATORS)
+def test_the_same_seed_gives_the_same_points_and_at_once_does_not_change_them(use: str) -> None:
+    runs = []
+    for at_once in (1, 4):
+        told = begun(f"{GENERATORS[use]}\nat_once: {at_once}", use=use)
+        whole(told)
+        runs.append(told.parameters()[:20])
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == len(runs[0])
+
+
+def test_a_logarithmic_variable_and_one_in_steps_are_drawn_as_they_say() -> None:
+    told = Told(
+        text("until: count.done >= 200")
+        .replace("x: [-5.0, 5.0]", "x: {from: 1e-5, to: 0.1, log: true}")
+        .replace("{values: [8, 16]}", "{from: 4, to: 20, step: 8}")
+    )
+    told.start()
+    told.answer()
+    whole(told)
+    xs = [x for x, _ in told.parameters()]
+    assert 60 < sum(x < 1e-3 for x in xs) < 140
+    assert {n for _, n in told.parameters()} == {4, 12, 20}
+    assert all(type(n) is int for _, n in told.parameters())
+
+
+# -- later controllers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", GENERATORS)
+def test_a_run_that_is_killed_after_any_event_goes_on_with_the_same_points(use: str) -> None:
+    keys = f"{GENERATORS[use]}\nat_once: 2"
+    undisturbed = begun(keys, use=use)
+    whole(undisturbed)
+    chance = random.Random(use)
+    for _ in range(6):
+        told = Told(text(keys, use=use))
+        told.start()
+        stop = chance.randrange(4, 60)
+        while told.exit_code is None:
+            if told.open and chance.random() < 0.7:
+                told.answer()
+            elif told.active():
+                job = told.active()[0]
+                told.begin(job)
+                told.observe(job, energy=1.0)
+                told.end(job)
+            else:
+                told.answer()
+            if len(told.events) > stop and told.exit_code is None:
+                stop += chance.randrange(10, 60)
+                engine = load(dump(told.engine), told.ensemble)
+                assert isinstance(engine, Engine)
+                told.engine = engine
+                told.renew()
+                told.open = []
+                told.tell(Resumed(told.now))
+        generator = told.engine.state.generators["search"]
+        assert [p.number for p in generator.points] == list(range(len(generator.points)))
+        ingested = [p.number for each in generator.exchanges for p in each.told]
+        assert sorted(ingested) == list(range(len(generator.points)))
+        count = len(generator.points)
+        assert told.parameters() == undisturbed.parameters()[:count] or (
+            told.parameters()[: len(undisturbed.parameters())] == undisturbed.parameters()
+        )
+        assert len(told.submitted()) == count
+
+
+# -- at fault --------------------------------------------------------------------------------------
+
+
+class Odd(Generator):
+    """Does as it is told."""
+
+    def __init__(self, does: str) -> None:
+        self.does = does
+        self.number = 0
+
+    def suggest(self, count: int) -> Sequence[Any]:
+        self.number += 1
+        good = {"x": float(self.number), "n": 8}
+        if self.number == 1:
+            return [good]
+        answers: dict[str, Callable[[], Any]] = {
+            "raises": lambda: 1 / 0,
+            "refuses": _refuse,
+            "outside": lambda: [{"x": 7.2, "n": 8}],
+            "no-value": lambda: [{"x": 1.0}],
+            "unknown": lambda: [{**good, "m": 1}],
+            "text": lambda: [{"x": "1.0", "n": 8}],
+            "no-such": lambda: [{"x": 1.0, "n": 9}],
+            "nan": lambda: [{"x": float("nan"), "n": 8}],
+            "many": lambda: [good] * 3,
+            "no-list": lambda: 5,
+            "none": list,
+            "id": lambda: [{**good, "_id": 1}],
+        }
+        found: Sequence[Any] = answers[self.does]()
+        return found
+
+    def ingest(self, points: Sequence[Point]) -> None:
+        if self.does == "id":
+            self.number = 1
+
+    def prune(self, readings: Sequence[Reading]) -> Sequence[int]:
+        return [each.point for each in readings if each.value > 100]
+
+
+def _refuse() -> Any:
+    raise EnsembleError("it has no model yet", code="no-model")
+
+
+class Resuming(Odd):
+    exchanges: Sequence[Exchange] = ()
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        Resuming.exchanges = exchanges
+        self.number = 0
+
+
+def odd(does: str, keys: str = "until: count.done >= 4", kind: type[Odd] = Odd) -> Told:
+    ensemble = load_text(text(keys), discover())
+    prune = Prune("energy", "epoch") if does == "prunes" else None
+    spec = replace(ensemble.generators["search"], build=lambda: kind(does), prune=prune)
+    told = Told(replace(ensemble.begun("odd", "/"), generators={"search": spec}))
+    told.start()
+    told.answer()
+    return told
+
+
+FAULTS = {
+    "raises": "raised ZeroDivisionError",
+    "refuses": "it has no model yet",
+    "outside": "suggested x = 7.2: it is from -5 to 5",
+    "no-value": "suggested no value for 'n'",
+    "unknown": "suggested 'm', which is no variable",
+    "text": "suggested x = '1.0': it is a number",
+    "no-such": "suggested n = 9: it is one of 8, 16",
+    "nan": "suggested nan",
+    "many": "suggested 3 points, and 1 were asked for",
+    "no-list": "suggested 5, expected a list of points",
+}
+
+
+@pytest.mark.parametrize("does", FAULTS)
+def test_a_generator_at_fault_is_named_nothing_is_submitted_and_the_run_can_go_on(
+    does: str,
+) -> None:
+    told = odd(does)
+    told.finish("sim.0", energy=1.0)
+    assert told.submitted() == ["sim.0"]
+    assert told.exit_code == 1
+    (error,) = [one for one in told.decisions if isinstance(one, Log) and one.level == "error"]
+    assert error.message.startswith(f"generator 'search' {FAULTS[does]}")
+    # A later controller builds it anew, and tells it what the failed call was to tell it.
+    told.renew()
+    told.tell(Resumed(told.now))
+    told.answer()
+    assert told.engine.state.ended is None
+    assert told.submitted() == ["sim.0", "sim.1"]
+    assert told.metric("generator.search.ingested") == 1
+
+
+def test_a_second_point_of_an_id_is_refused() -> None:
+    told = odd("id")
+    told.finish("sim.0")
+    assert told.submitted() == ["sim.0", "sim.1"]
+    told.finish("sim.1")
+    assert told.submitted() == ["sim.0", "sim.1"]
+    (error,) = [one for one in told.decisions if isinstance(one, Log) and one.level == "error"]
+    assert "second point with the _id 1" in error.message
+
+
+def test_a_generator_that_has_no_more_points_ends_the_run_without_an_error() -> None:
+    told = odd("none")
+    told.finish("sim.0")
+    assert told.exit_code == 0
+    assert "generator search has no more points after 1" in [
+        one.message for one in told.decisions if isinstance(one, Log)
+    ]
+
+
+def test_jobs_under_way_end_when_a_generator_hangs() -> None:
+    told = odd("none", keys="until: count.done >= 4\ntimeout: 1\nat_once: 2")
+    told.begin("sim.0")
+    told.end("sim.0")
+    call = told.open.pop()
+    told.tell(CallFailed(told.now, call.call, "gave no answer within 1 s"))
+    assert told.exit_code == 1
+    assert told.submitted() == ["sim.0"]
+    # Its answer comes after all: it is too late.
+    told.renew()
+    late = MakeSuggestion(Asking(call, 1, (), ()), (), 0)
+    assert not told.tell(told.maker.outcome(late))
+
+
+def test_a_run_of_which_every_point_is_lost_ends_and_says_so() -> None:
+    told = begun("until: count.done >= 4\nat_once: 2")
+    while told.exit_code is None:
+        told.finish(told.active()[0], status=256)
+    assert told.exit_code == 1
+    assert len(told.submitted()) == 21
+    errors = [
+        one.message for one in told.decisions if isinstance(one, Log) and one.level == "error"
+    ]
+    assert "lost its first 20 points" in errors[0]
+
+
+def test_rows_of_running_jobs_are_told_and_what_will_not_be_good_is_cancelled() -> None:
+    told = odd("prunes", keys="until: count.done >= 1")
+    told.begin("sim.0")
+    told.observe("sim.0", energy=5.0, epoch=1)
+    told.answer()
+    told.observe("sim.0", energy=500.0, epoch=2)
+    told.observe("sim.0", energy=1.0, epoch=3)
+    decided = told.answer()
+    assert [one.jobs for one in decided if isinstance(one, Cancel)] == [("sim.0",)]
+    readings = [call.options.get("readings") for call in told.calls]
+    assert readings == [None, [[0, 1.0, 5.0]], [[0, 2.0, 500.0]], [[0, 3.0, 1.0]]]
+    told.job("sim.0", "exception", type="cancel", severity=0, note="")
+    told.job("sim.0", "finish", status=15)
+    told.job("sim.0", "release", "free", "clean")
+    assert told.calls[-1].options["ingest"] == [{"point": 0, "state": "pruned"}]
+
+
+def test_a_generator_that_is_built_anew_is_given_all_calls_before() -> None:
+    told = odd("resume", keys="until: count.done >= 1", kind=Resuming)
+    told.renew()
+    told.begin("sim.0")
+    told.observe("sim.0", energy=1.0)
+    told.end("sim.0")
+    told.answer()
+    (first,) = Resuming.exchanges
+    assert [point.number for point in first.suggested] == [0]
