@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.builtin.submit_best import SUBMIT_BEST
 from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
@@ -482,3 +483,4 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         options=_options(["generator"], generator=_GENERATOR),
     )
     yield SUBMIT_NEXT
+    yield SUBMIT_BEST

@@ -166,7 +166,9 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
             for each in (jobs if isinstance(jobs, list) else ())
             if isinstance(each, dict) and isinstance(each.get("name"), str)
         },
-        statistics=frozenset(context.document.data.get("statistics") or ()),
+        statistics=frozenset(
+            {*context.registry.statistics, *(context.document.data.get("statistics") or ())}
+        ),
         capabilities=None if context.executor is None else context.executor.capabilities,
     )
     key = f"{spelled(path)} {record.name}"

@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
         f"ensemble_core.testing.{name}"
         for name in (
             "action",
+            "algorithm",
             "crash",
             "decisions",
             "executor",
@@ -42,6 +43,7 @@ pytest.register_assert_rewrite(
 
 if TYPE_CHECKING:
     from ensemble_core.testing.action import ActionContract
+    from ensemble_core.testing.algorithm import AlgorithmContract
     from ensemble_core.testing.crash import CrashSuite
     from ensemble_core.testing.decisions import DecisionSuite
     from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
@@ -57,6 +59,7 @@ else:
     # its plugin (see ``rule_tests``).
     _HOMES = {
         "ActionContract": "action",
+        "AlgorithmContract": "algorithm",
         "CrashSuite": "crash",
         "DecisionSuite": "decisions",
         "ExecutorContract": "executor",
@@ -82,6 +85,7 @@ else:
 
 __all__ = [
     "ActionContract",
+    "AlgorithmContract",
     "CrashSuite",
     "DecisionSuite",
     "ExecutorContract",

@@ -46,6 +46,7 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "enable": {"rules": ["rule-1"]},
     "disable": {"rules": ["rule-1"]},
     "switch": {"to": ["later"], "from": "sooner", "cancel": True},
+    "submit-best": {"groups": ["sim"], "by": ["= 1"], "at_once": 2},
     "log": {"message": "job {job} ended"},
     "suggest": {"generator": "search", "count": 2},
     "pause": {"generator": "search"},

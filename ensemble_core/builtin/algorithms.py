@@ -1,0 +1,266 @@
+"""The built-in algorithms for ``use:``, registered through the same hook that a plugin uses.
+
+Each makes rules of its options and nothing else: what they do can be read with ``ensemble
+algorithms show NAME --with KEY=VALUE``. Those that learn which jobs are best stand in
+``learning_algorithms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ensemble_core.builtin.learning_algorithms import LEARNING
+from ensemble_core.builtin.scaling import SCALING_OPTIONS, scaling
+from ensemble_core.errors import UsageError
+from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
+
+__all__ = ["ensemble_algorithms"]
+
+_GROUPS = {
+    "description": "The job groups whose jobs are submitted.",
+    "type": "array",
+    "minItems": 1,
+    "items": {"description": "A job group.", "type": "string"},
+    "x-ensemble": "group",
+}
+_SEED = {"description": "What a random order is drawn by.", "type": "integer", "default": 0}
+_AT_ONCE = {"description": "Jobs at a time.", "type": "integer", "minimum": 1}
+
+
+def _sum(groups: Sequence[str], form: str) -> str:
+    return " + ".join(f'metric("{form.format(group)}")' for group in groups)
+
+
+# -- workload-demand ---------------------------------------------------------------------------
+
+
+def _demand(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    groups = options["groups"]
+    backlog = _sum(groups, "backlog.{}")
+    order = {"order": options["order"], "seed": options["seed"]}
+    every = {"id": "begin", "trigger": "start", "repetitions": "unlimited"}
+    submit = {"name": "submit-next", "groups": groups, "count": f"= {backlog}", **order}
+    idle = {
+        "id": "over",
+        "trigger": "heartbeat",
+        "when": f"queue.active == 0 and {backlog} == 0",
+        "for": options["idle"],
+        "action": {"name": "terminate"},
+    }
+    if options["keep"]:
+        least = options["min"]
+        give_back = {"name": "shrink", "value": f"= nodes.up - {least}", "when_busy": "skip"}
+        idle |= {"when": f"{idle['when']} and nodes.up > {least}", "action": give_back}
+        idle |= {"id": "keep", "repetitions": "unlimited"}
+    grow = scaling(options)
+    return Fragment(
+        rules=[{**every, "action": submit}, *grow.rules, idle],
+        statistics=grow.statistics,
+        heartbeat=grow.heartbeat,
+    )
+
+
+# -- random-selection --------------------------------------------------------------------------
+
+
+def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    groups, at_once = options["groups"], options["at_once"]
+    grow = Fragment()
+    if options["scale"]:
+        if view.capabilities is not None and "resize" not in view.capabilities:
+            raise UsageError(
+                "'scale' needs an executor that can resize, and this one cannot",
+                hint="leave 'scale' out",
+                code="cannot-resize",
+            )
+        grow = scaling(options)
+    under_way = _sum(groups, "count.{}.active")
+    submit = {"name": "submit-next", "groups": groups, "order": "random", "seed": options["seed"]}
+    submit["count"] = f"= {at_once} - ({under_way})"
+    begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": submit}
+    return Fragment(
+        rules=[begin, *after_each(groups, submit), *grow.rules],
+        statistics=grow.statistics,
+        heartbeat=grow.heartbeat,
+    )
+
+
+def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rules that do this whenever a job of one of these groups has left the queue."""
+    return [
+        {
+            "id": f"next-{group}",
+            "trigger": "job-clean",
+            "name": group,
+            "repetitions": "unlimited",
+            "action": action,
+        }
+        for group in groups
+    ]
+
+
+# -- workload-success --------------------------------------------------------------------------
+
+
+def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    group, wanted, at_once = options["group"], options["successes"], options["at_once"]
+    known = view.groups.get(group, {})
+    sweep = next((key for key in ("parameters", "points", "replicas") if known.get(key)), None)
+    if sweep is not None or known.get("count", 1) != 1:
+        raise UsageError(
+            f"the job group {group!r} has {sweep or 'count'!r}, and this algorithm submits it job "
+            "by job",
+            hint="remove it: {index} and {id} tell the jobs apart",
+            code="bad-value",
+        )
+    good = "count.rule.valid" if "valid" in options else f"count.{group}.success"
+    active, submitted = f'metric("count.{group}.active")', f'metric("count.{group}.submitted")'
+    missing = f'{wanted} - metric("{good}") - {active}'
+    rooms = [f"{at_once} - {active}", missing]
+    if "most" in options:
+        rooms.append(f"{options['most']} - {submitted}")
+    another = {"name": "submit", "label": group, "with": {"count": f"= min({', '.join(rooms)})"}}
+    rules: list[dict[str, Any]] = [
+        {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": another}
+    ]
+    if "valid" in options:
+        rules.append(
+            {
+                "id": "valid",
+                "trigger": "job-success",
+                "name": group,
+                "when": options["valid"],
+                "repetitions": "unlimited",
+                "action": {"name": "log", "message": "{job} is valid"},
+            }
+        )
+    rules += [
+        {
+            "id": "met",
+            "trigger": "metric",
+            "name": good,
+            "when": f">= {wanted}",
+            "action": {"name": "terminate"},
+        },
+        *after_each([group], another),
+        {
+            "id": "spent",
+            "trigger": "idle",
+            "name": group,
+            "when": f'metric("{good}") < {wanted}',
+            "action": {"name": "terminate", "exit_code": 3},
+        },
+    ]
+    return Fragment(rules=rules)
+
+
+# -- the records -------------------------------------------------------------------------------
+
+_DEMAND_EXAMPLE = """\
+# ensemble run --slots 1 --min-slots 1 --max-slots 4 demand.yaml
+jobs:
+  - {name: small, command: sleep 0.2, count: 3}
+  - {name: large, command: sleep 0.3, nodes: 1, tasks: 1, count: 2}
+use:
+  - algorithm: workload-demand
+    as: demand
+    with: {groups: [small, large], order: ascending, every: 0.1, checks: 2, idle: 10}
+"""
+_RANDOM_EXAMPLE = """\
+jobs:
+  - {name: sim, command: "true {T}", parameters: {T: [1, 2, 3, 4, 5, 6]}}
+use:
+  - {algorithm: random-selection, with: {groups: [sim], at_once: 2, seed: 7}}
+"""
+_SUCCESS_EXAMPLE = """\
+jobs:
+  - {name: sim, command: "sh -c 'exit $(({index} % 2))'"}
+use:
+  - algorithm: workload-success
+    with: {group: sim, successes: 3, at_once: 2, most: 20}
+"""
+
+
+def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+@hookimpl
+def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
+    """The built-in algorithms."""
+    yield AlgorithmPlugin(
+        name="workload-demand",
+        summary="submit everything, and fit the cluster to the queue",
+        objective="all jobs done in the shortest time, on no more nodes than are of use",
+        build=_demand,
+        options=_schema(
+            ["groups"],
+            groups=_GROUPS,
+            order={
+                "description": "Which jobs are submitted first; see the action submit-next.",
+                "enum": ["given", "random", "ascending", "descending", "shortest", "longest"],
+                "default": "given",
+            },
+            seed=_SEED,
+            **SCALING_OPTIONS,
+            idle={
+                "description": "Checks with no job left after which the run ends.",
+                "type": "integer",
+                "minimum": 1,
+                "default": 10,
+            },
+            keep={
+                "description": "Keep the cluster at its smallest size in place of ending the run.",
+                "type": "boolean",
+                "default": False,
+            },
+        ),
+        needs=frozenset({"resize"}),
+        example=_DEMAND_EXAMPLE,
+    )
+    yield AlgorithmPlugin(
+        name="random-selection",
+        summary="submit jobs in a random order, so many at a time",
+        objective="an unbiased sample of the jobs at any moment",
+        build=_random,
+        options=_schema(
+            ["groups", "at_once"],
+            groups=_GROUPS,
+            at_once=_AT_ONCE,
+            seed=_SEED,
+            scale={
+                "description": "Whether the cluster is fitted to the queue, as in workload-demand.",
+                "type": "boolean",
+                "default": False,
+            },
+            **SCALING_OPTIONS,
+        ),
+        example=_RANDOM_EXAMPLE,
+    )
+    yield AlgorithmPlugin(
+        name="workload-success",
+        summary="submit a job group again until enough of its jobs have succeeded",
+        objective="so many successes with the fewest jobs",
+        build=_success,
+        options=_schema(
+            ["group", "successes"],
+            group={"description": "The job group.", "type": "string", "x-ensemble": "group"},
+            successes={"description": "So many end the run.", "type": "integer", "minimum": 1},
+            at_once={**_AT_ONCE, "default": 1},
+            valid={
+                "description": "What must hold of a job that succeeded so that it counts: a "
+                "condition over its end, for example last.energy < 0.",
+                "type": "string",
+                "minLength": 1,
+            },
+            most={
+                "description": "Most jobs in all; then the run ends with exit code 3. Default: no "
+                "limit.",
+                "type": "integer",
+                "minimum": 1,
+            },
+        ),
+        example=_SUCCESS_EXAMPLE,
+    )
+    yield from LEARNING

@@ -1,0 +1,213 @@
+"""Built-in algorithms that learn which jobs are best: by how long they run, by what they cost.
+
+They are rules around the action ``submit-best``. Registered by ``algorithms``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from ensemble_core.errors import UsageError
+from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
+
+__all__ = ["LEARNING"]
+
+_QUANTILE = re.compile(r"p[0-9]{1,2}")
+_SAMPLES = {
+    "description": "So many jobs of each group end before any are compared.",
+    "type": "integer",
+    "minimum": 1,
+    "default": 2,
+}
+
+
+def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
+    """Rules that begin with this action and do it again whenever a job has left the queue."""
+    again = [
+        {
+            "id": f"next-{group}",
+            "trigger": "job-clean",
+            "name": group,
+            "repetitions": "unlimited",
+            "action": action,
+        }
+        for group in groups
+    ]
+    begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": action}
+    return Fragment(rules=[begin, *again])
+
+
+def _by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    groups, statistic = options["groups"], options["statistic"]
+    if view.statistics and statistic not in view.statistics and not _QUANTILE.fullmatch(statistic):
+        near = get_close_matches(statistic, view.statistics, 1)
+        raise UsageError(
+            f"there is no statistic {statistic!r}",
+            hint=f"did you mean {near[0]!r}?" if near else "mean, median, max …",
+            code="no-such-statistic",
+        )
+    action = {
+        "name": "submit-best",
+        "groups": groups,
+        "by": [f'= metric("{statistic}.{group}-duration.success")' for group in groups],
+        "order": order,
+        "at_once": options["at_once"],
+        "samples": options["samples"],
+        "grow": view.capabilities is not None and "resize" in view.capabilities,
+    }
+    return _around(groups, action)
+
+
+def _cheapest(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    members = options["members"]
+    groups = [member["group"] for member in members]
+    nodes = [view.groups.get(group, {}).get("nodes", 1) for group in groups]
+    action = {
+        "name": "submit-best",
+        "groups": groups,
+        "by": [
+            f"= {member['price']} * {count if isinstance(count, int) else 1} * "
+            f'metric("mean.{member["group"]}-duration.success")'
+            for member, count in zip(members, nodes, strict=True)
+        ],
+        "at_once": options["at_once"],
+        "waits": [
+            f'= metric("count.{group}.submitted") - metric("count.rule.begun-{group}")'
+            for group in groups
+        ],
+        "samples": options["samples"],
+    }
+    if "total" in options:
+        action["total"] = options["total"]
+    begun = [
+        {
+            "id": f"begun-{group}",
+            "trigger": "job-start",
+            "name": group,
+            "repetitions": "unlimited",
+            "action": action,
+        }
+        for group in groups
+    ]
+    around = _around(groups, action)
+    return replace(around, rules=[*around.rules, *begun])
+
+
+def _runtime_options() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["groups", "at_once"],
+        "properties": {
+            "groups": {
+                "description": "The job groups, each a category of jobs that run about as long.",
+                "type": "array",
+                "minItems": 1,
+                "items": {"description": "A job group.", "type": "string"},
+                "x-ensemble": "group",
+            },
+            "at_once": {"description": "Jobs at a time.", "type": "integer", "minimum": 1},
+            "samples": _SAMPLES,
+            "statistic": {
+                "description": "What is compared of a group's durations: mean, median, max, p90 …",
+                "type": "string",
+                "default": "mean",
+            },
+        },
+    }
+
+
+def _example(name: str) -> str:
+    return f"""\
+jobs:
+  - {{name: slow, command: sleep 0.3, count: 4}}
+  - {{name: quick, command: sleep 0.05, count: 4}}
+use:
+  - {{algorithm: {name}, with: {{groups: [slow, quick], at_once: 1, samples: 1}}}}
+"""
+
+
+_CHEAPEST_EXAMPLE = """\
+# With members: ensemble run --executor remote …, and executor: MEMBER in each group.
+jobs:
+  - {name: site-a, command: sleep 0.05, count: 6}
+  - {name: site-b, command: sleep 0.05, count: 6}
+use:
+  - algorithm: cheapest-member
+    with:
+      members: [{group: site-a, price: 3.0}, {group: site-b, price: 0.5}]
+      samples: 1
+      total: 6
+"""
+
+LEARNING = (
+    AlgorithmPlugin(
+        name="select-fastest-runtime",
+        summary="learn how long jobs of each group run, then submit the shortest first",
+        objective="most jobs done at any moment",
+        build=partial(_by_runtime, "least"),
+        options=_runtime_options(),
+        example=_example("select-fastest-runtime"),
+    ),
+    AlgorithmPlugin(
+        name="select-longest-runtime",
+        summary="learn how long jobs of each group run, then submit the longest first",
+        objective="the shortest time until all is done",
+        build=partial(_by_runtime, "greatest"),
+        options=_runtime_options(),
+        example=_example("select-longest-runtime"),
+    ),
+    AlgorithmPlugin(
+        name="cheapest-member",
+        summary="try each member, then submit where a job costs least",
+        objective="least cost: price, nodes and mean duration together",
+        build=_cheapest,
+        options={
+            "type": "object",
+            "required": ["members"],
+            "properties": {
+                "members": {
+                    "description": "A job group for each member (its 'executor' says which).",
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "description": "A member.",
+                        "type": "object",
+                        "required": ["group", "price"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "group": {
+                                "description": "The job group.",
+                                "type": "string",
+                                "x-ensemble": "group",
+                            },
+                            "price": {
+                                "description": "What a node costs there for an hour; 0 is free.",
+                                "type": "number",
+                                "minimum": 0,
+                            },
+                        },
+                    },
+                },
+                "at_once": {
+                    "description": "Jobs at a time in all. A member whose jobs wait, because it is "
+                    "away or full, is passed over while another's do not.",
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 1,
+                },
+                "samples": _SAMPLES,
+                "total": {
+                    "description": "Jobs in all. Default: all that the groups have.",
+                    "type": "integer",
+                    "minimum": 1,
+                },
+            },
+        },
+        example=_CHEAPEST_EXAMPLE,
+    ),
+)

@@ -1,0 +1,164 @@
+"""The built-in action ``submit-best``: the next job of the group that some number is best for.
+
+It is what algorithms that learn need beside rules. Registered by ``actions``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.expressions import expression
+from ensemble_core.model.rules import Firing
+from ensemble_core.plugin.hookspecs import ActionPlugin
+
+if TYPE_CHECKING:  # not needed to check a file, which is to be quick
+    from ensemble_core.model.decisions import Decision
+
+__all__ = ["SUBMIT_BEST"]
+
+
+def _count(firing: Firing, group: str, what: str) -> float:
+    return firing.metric(f"count.{group}.{what}") or 0.0
+
+
+def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decision]:
+    groups: list[str] = options["groups"]
+    if len(options["by"]) != len(groups):
+        raise EnsembleError(
+            f"'by' has {len(options['by'])} expressions for {len(groups)} groups",
+            hint="write one for each group, in their order",
+            code="bad-value",
+        )
+    total = options.get("total", math.inf)
+    submitted = sum(_count(firing, group, "submitted") for group in groups)
+    active = sum(_count(firing, group, "active") for group in groups)
+    waits = _waits(firing, groups, options)
+    for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
+        group = _best(firing, groups, options, waits)
+        if group is None:
+            return
+        if options.get("grow"):
+            yield from _room(firing, group)
+        yield from firing.submit_next([group])
+
+
+def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
+    """The groups of which jobs wait."""
+    found = zip(groups, options.get("waits", ()), strict=False)
+    return {group for group, text in found if (_value(firing, text) or 0) > 0}
+
+
+def _best(
+    firing: Firing, groups: list[str], options: Mapping[str, Any], waits: set[str]
+) -> str | None:
+    """The group whose next job is to be submitted; ``None`` where there is none."""
+    left = [
+        (number, group)
+        for number, group in enumerate(groups)
+        if (firing.metric(f"backlog.{group}") or 0) > 0
+    ]
+    left = [each for each in left if each[1] not in waits] or left
+    if not left:
+        return None
+    # Every group is tried first, in turn; those that have run out count as known.
+    samples = options.get("samples", 1)
+    untried = [
+        (_count(firing, group, "submitted"), number, group)
+        for number, group in left
+        if _count(firing, group, "finished") < samples
+    ]
+    fresh = [each for each in untried if each[0] < samples]
+    if fresh or len(untried) == len(left):
+        return min(fresh or untried)[2]
+    sign = -1.0 if options.get("order", "least") == "greatest" else 1.0
+    values = {group: _value(firing, options["by"][number]) for number, group in left}
+    return min(
+        left,
+        key=lambda each: (
+            values[each[1]] is None,
+            sign * (values[each[1]] or 0.0),
+            firing.metric(f"mean.{each[1]}-pending") or 0.0,
+            each[0],
+        ),
+    )[1]
+
+
+def _value(firing: Firing, text: str) -> float | None:
+    """The value of an expression; ``None`` while something in it has none."""
+    found = expression(text).value(firing.fields, firing.metric)
+    return None if found is None or not math.isfinite(found) else float(found)
+
+
+def _room(firing: Firing, group: str) -> Iterator[Decision]:
+    """Ask for the nodes that a job of the group needs and that there are not, once."""
+    known, up = firing.group(group), firing.metric("nodes.up")
+    if known is None or up is None or known.nodes <= up:
+        return
+    if (firing.metric("waiting.largest") or 0) < known.nodes:
+        yield firing.resize(int(known.nodes - up))
+
+
+SUBMIT_BEST = ActionPlugin(
+    name="submit-best",
+    summary="submit the next job of the group that a number is best for, up to so many at a time",
+    plan=_submit_best,
+    options={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["groups", "by", "at_once"],
+        "properties": {
+            "groups": {
+                "description": "The job groups.",
+                "type": "array",
+                "minItems": 1,
+                "items": {"description": "A job group.", "type": "string"},
+                "x-ensemble": "group",
+            },
+            "by": {
+                "description": "For each of them the number that they are compared by, worked out.",
+                "type": "array",
+                "minItems": 1,
+                "items": {"description": "'= …'.", "type": "string", "pattern": "^="},
+                "x-ensemble": "expression",
+            },
+            "order": {
+                "description": "Whether the least number is best, or the greatest.",
+                "enum": ["least", "greatest"],
+                "default": "least",
+            },
+            "at_once": {
+                "description": "Jobs of these groups at a time.",
+                "type": "integer",
+                "minimum": 1,
+            },
+            "waits": {
+                "description": "For each of them how many jobs wait: one with any is passed over "
+                "while another has none.",
+                "type": "array",
+                "items": {"description": "'= …'.", "type": "string", "pattern": "^="},
+                "x-ensemble": "expression",
+            },
+            "samples": {
+                "description": "So many jobs of each group end before any is compared.",
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+            },
+            "total": {
+                "description": "Jobs in all. Default: all that the groups' sweeps have.",
+                "type": "integer",
+                "minimum": 1,
+            },
+            "grow": {
+                "description": "Whether the nodes are asked for that a job needs and that there "
+                "are not.",
+                "type": "boolean",
+                "default": False,
+            },
+        },
+    },
+    needs=frozenset({"submit"}),
+)

@@ -1,0 +1,170 @@
+"""The six algorithms keep the contract, and do what their documentation says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ensemble_core.builtin.algorithms import ensemble_algorithms
+from ensemble_core.model.events import ResizeOutcome
+from ensemble_core.testing import AlgorithmContract, Story
+
+ALGORITHMS = {record.name: record for record in ensemble_algorithms()}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "workload-demand": {"groups": ["sim", "post"]},
+    "random-selection": {"groups": ["sim", "post"], "at_once": 2},
+    "workload-success": {"group": "sim", "successes": 3},
+    "select-fastest-runtime": {"groups": ["sim", "post"], "at_once": 2},
+    "select-longest-runtime": {"groups": ["sim", "post"], "at_once": 2},
+    "cheapest-member": {"members": [{"group": "sim", "price": 1}, {"group": "post", "price": 0}]},
+}
+BAD = {
+    "workload-demand": ({}, {"groups": []}, {"groups": ["smi"]}, {"groups": ["sim"], "checks": 0}),
+    "random-selection": ({"groups": ["sim"]}, {"groups": "sim", "at_once": 1}),
+    "workload-success": ({"group": "sim"}, {"group": "sim", "successes": 0}),
+    "select-fastest-runtime": ({"groups": ["sim"], "at_once": "two"},),
+    "select-longest-runtime": ({"groups": ["sim"], "at_once": 1, "statistic": "maen"},),
+    "cheapest-member": ({"members": []}, {"members": [{"group": "smi", "price": 1}]}),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_keeps_the_contract(name: str) -> None:
+    slots = ("--slots", "1", "--min-slots", "1", "--max-slots", "4")
+    suite = type(
+        "Suite",
+        (AlgorithmContract,),
+        {
+            "plugin": ALGORITHMS[name],
+            "options": OPTIONS[name],
+            "bad_options": BAD[name],
+            "example_options": slots if name == "workload-demand" else (),
+        },
+    )()
+    laws = [law for law in dir(suite) if law.startswith("test_")]
+    assert len(laws) == 9
+    for law in laws:
+        getattr(suite, law)()
+
+
+def story(jobs: str, algorithm: str, options: str, more: str = "") -> Story:
+    return Story(
+        f"jobs: [{jobs}]\nuse: [{{algorithm: {algorithm}, as: a, with: {{{options}}}}}]\n{more}"
+    )
+
+
+def test_workload_demand_grows_by_what_the_next_job_lacks_and_asks_once_at_a_time() -> None:
+    told = story(
+        "{name: l, command: x, nodes: 8}, {name: s, command: x, nodes: 1, count: 2}",
+        "workload-demand",
+        "groups: [s, l], order: descending, checks: 3, every: 10, idle: 2",
+    )
+    told.start({"nodes.up": 4, "nodes.free": 4})
+    assert told.submitted() == ["l.0", "s.0", "s.1"]
+    asked = told.wait(100)
+    resizes = [each for each in told.decisions if each.type == "resize"]
+    assert [each.delta for each in resizes] == [4], asked  # type: ignore[attr-defined]
+    request = resizes[0].request  # type: ignore[attr-defined]
+    told.tell(ResizeOutcome(told.now, request, "denied"))
+    told.wait(10)
+    assert len([each for each in told.decisions if each.type == "resize"]) == 2
+
+
+def test_workload_demand_shrinks_by_free_nodes_and_ends_when_all_is_done() -> None:
+    told = story(
+        "{name: s, command: x}",
+        "workload-demand",
+        "groups: [s], checks: 1, every: 10, idle: 8, min: 2",
+    )
+    told.start({"nodes.up": 6, "nodes.free": 6})
+    told.play("s.0")
+    told.wait(40)
+    (asked,) = [each for each in told.decisions if each.type == "resize"]
+    assert (asked.delta, asked.when_busy) == (-4, "skip")  # type: ignore[attr-defined]
+    told.wait(60)
+    assert told.exit_code == 0
+
+
+def test_random_selection_takes_each_job_once_so_many_at_a_time() -> None:
+    told = story(
+        "{name: s, command: 'x {T}', parameters: {T: [1, 2, 3, 4, 5]}}",
+        "random-selection",
+        "groups: [s], at_once: 2, seed: 3",
+    )
+    told.start()
+    assert len(told.submitted()) == 2
+    for number in range(5):
+        told.play(f"s.{number}", status=256 if number == 2 else 0)
+    taken = [
+        job.parameters["T"] for each in told.decisions if each.type == "submit" for job in each.jobs
+    ]  # type: ignore[attr-defined]
+    assert sorted(taken) == [1, 2, 3, 4, 5]
+    assert taken != [1, 2, 3, 4, 5]
+    assert told.exit_code == 1, "nobody concerned himself with the failure"
+
+
+def test_workload_success_counts_what_is_valid_and_stops_at_most() -> None:
+    options = "group: s, successes: 2, at_once: 2, valid: duration > 5, most: 5"
+    told = story("{name: s, command: x}", "workload-success", options)
+    told.start()
+    for number, seconds in enumerate((9, 1, 9)):
+        told.play(f"s.{number}", duration=seconds)
+    assert told.exit_code == 0
+    spent = story("{name: s, command: x}", "workload-success", options)
+    spent.start()
+    for number in range(5):
+        spent.play(f"s.{number}", duration=1)
+    assert spent.submitted() == [f"s.{number}" for number in range(5)]
+    assert spent.exit_code == 3
+
+
+@pytest.mark.parametrize(("name", "then"), [("fastest", "quick"), ("longest", "slow")])
+def test_run_times_are_learned_and_then_the_best_come_first(name: str, then: str) -> None:
+    told = story(
+        "{name: slow, command: x, count: 5}, {name: quick, command: x, count: 5}",
+        f"select-{name}-runtime",
+        "groups: [slow, quick], at_once: 1, samples: 2",
+    )
+    told.start()
+    order = []
+    while told.exit_code is None:
+        (job,) = told.engine.state.active()
+        order.append(job.partition(".")[0])
+        told.play(job, duration=9 if job.startswith("slow") else 1)
+    assert order[:4] == ["slow", "quick", "slow", "quick"]
+    assert order[4:7] == [then] * 3
+    assert len(order) == 10
+
+
+def test_cheapest_member_tries_each_then_goes_where_a_job_costs_least() -> None:
+    told = story(
+        "{name: dear, command: x, count: 9}, {name: cheap, command: x, nodes: 4, count: 9}",
+        "cheapest-member",
+        "members: [{group: dear, price: 4}, {group: cheap, price: 0.5}], samples: 1, total: 6",
+    )
+    told.start()
+    order = []
+    while told.exit_code is None:
+        (job,) = told.engine.state.active()
+        order.append(job.partition(".")[0])
+        told.play(job, duration=5)
+    assert order == ["dear", "cheap", "cheap", "cheap", "cheap", "cheap"]
+
+
+def test_a_member_whose_job_waits_is_passed_over() -> None:
+    told = story(
+        "{name: dear, command: x, count: 9}, {name: free, command: x, count: 9}",
+        "cheapest-member",
+        "members: [{group: dear, price: 4}, {group: free, price: 0}], samples: 1, at_once: 2",
+    )
+    told.start()
+    assert told.submitted() == ["dear.0", "free.0"]
+    told.play("dear.0")  # free is away: its job waits
+    assert told.submitted()[-1] == "dear.1"
+
+
+def test_a_group_with_a_sweep_cannot_be_submitted_job_by_job() -> None:
+    with pytest.raises(Exception, match="has 'count', and this algorithm submits it job by job"):
+        story("{name: s, command: x, count: 2}", "workload-success", "group: s, successes: 2")
