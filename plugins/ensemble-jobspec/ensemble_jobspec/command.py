@@ -50,12 +50,18 @@ form_option = click.option(
 
 
 @click.group()
-def jobspec() -> None:
+@click.option("--debug", is_flag=True, help="The same as 'run --debug'.")
+@click.option("--quiet", is_flag=True, help="The same as 'run --quiet'.")
+@click.version_option(package_name="ensemble-jobspec", prog_name="ensemble jobspec")
+@click.pass_context
+def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
     """Read, convert and run jobspecs: one description of work, carried out by any queue.
 
     Three forms are read: Flux's own (RFC 14 and 25), that of jobspec 0.0 with 'task.transform'
     (transform), and that of jobspec 0.1 with tasks and groups (nextgen).
     """
+    # Before 'run', as jobspec 0.0 has them.
+    ctx.default_map = {"run": {"debug": debug, "quiet": quiet}}
 
 
 @jobspec.command()
@@ -226,6 +232,8 @@ def run(
         )
         if code is not None:
             return code
+    from ensemble_jobspec.gauges import gauges_of, has_alternatives
+
     registry = load_plugins(plugins)
     name = executor or transform
     if transform is not None and transform not in registry.executors:
@@ -247,6 +255,8 @@ def run(
     )
     if subsystems is not None:
         _check_subsystems(workload, subsystems)
+    if has_alternatives(workload):
+        wanted = replace(wanted, gauges=gauges_of(registry, choice))
     converted = _converted(workload, wanted)
     return run_text(
         _as_yaml(converted),

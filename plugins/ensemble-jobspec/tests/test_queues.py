@@ -23,6 +23,8 @@ import pytest
 from ensemble_jobspec import read
 from ensemble_jobspec.conversion import Options, convert
 
+from ensemble_core.testing import wait_until
+
 pytestmark = [pytest.mark.checkout, pytest.mark.timeout(600)]
 
 MAIN = [
@@ -226,6 +228,34 @@ def test_tasks_with_random_dependencies_end_in_an_order_that_heeds_them(queue: Q
     assert all(place[wait] < place[name] for name, waits in before.items() for wait in waits)
 
 
+def test_a_run_that_is_killed_goes_on_and_does_nothing_twice(queue: Queue) -> None:
+    tasks = [
+        {"name": f"t{n}", "command": ["sh", "-c", 'echo "$0" >>notes', f"t{n}"],
+         "depends_on": [f"t{n - 4}"] if n > 3 else []}
+        for n in range(24)
+    ]  # fmt: skip
+    Path("work.yaml").write_text(json.dumps({"version": 1, "tasks": tasks}))
+    words = [
+        *MAIN,
+        "jobspec",
+        "run",
+        "work.yaml",
+        "--state",
+        "state",
+        "--tag",
+        "one",
+        "--or-resume",
+    ]
+    words += [*queue.words, "--no-progress"]
+    process = subprocess.Popen(words, env=queue.environment, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(notes()) > 5 or process.poll() is not None, timeout=300)
+    process.kill()
+    process.wait()
+    done = subprocess.run(words, env=queue.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(notes()) == sorted(task["name"] for task in tasks)  # type: ignore[type-var]
+
+
 # -- what is written for a queue -------------------------------------------------------------------
 
 SHAPES = """\
@@ -324,6 +354,22 @@ def test_files_travel_in_the_jobspec_where_nodes_share_no_folder(queue: Queue) -
     options = Options(executor="flux", executors=frozenset({"flux"}))
     (first, _) = convert(read(text), options).jobs
     assert first["options"]["flux"]["attributes"]["system.files"]["hello.sh"]["mode"] == 0o100700
+
+
+def test_files_are_sent_to_the_other_nodes_of_a_job_on_slurm(queue: Queue) -> None:
+    if queue.name != "slurm":
+        pytest.skip("files that sbcast sends")
+    text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
+    text = text.replace(
+        "{type: slot, count: 1, label: one",
+        "{type: node, count: 2, with: [{type: slot, count: 1, label: one",
+    )
+    text = text.replace("with: [{type: core, count: 1}]}]", "with: [{type: core, count: 1}]}]}]")
+    text = text.replace("$OLDPWD", "$HERE").replace("basename $PWD", "basename $0")
+    steps = "  - {step: set, key: sharedfs, value: false}\n  - {step: stage, filename: hello.sh}\n"
+    first = "  - {step: submit, filename: hello.sh"
+    run(queue, text.replace(first, steps + first))
+    assert notes() == ["hello.sh", "hello.sh", "bye", "bye"]
 
 
 def test_flux_is_really_there_where_it_should_be() -> None:

@@ -302,6 +302,34 @@ def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
     assert notes() == []
 
 
+# -- what the queue can hold -----------------------------------------------------------------------
+
+
+def alternatives(first: int, second: int) -> dict[str, Any]:
+    resources = {
+        name: {"type": "slot", "count": 1, "with": [{"type": "core", "count": cores}]}
+        for name, cores in (("big", first), ("small", second))
+    }
+    return {
+        "resources": resources,
+        **tasks({"name": "t", "command": note("t"), "resources": "big|small"}),
+    }
+
+
+def test_of_alternatives_the_first_that_this_machine_can_hold_is_run() -> None:
+    run(alternatives(64, 2))
+    assert notes() == ["t"]
+    assert "cores.up is 2, it needs 64" in run(alternatives(64, 32), code=2).output
+    assert notes() == ["t"]
+
+
+def test_options_before_run_are_taken_as_jobspec_0_0_has_them() -> None:
+    Path("work.yaml").write_text(json.dumps(tasks({"command": note("t")})))
+    words = ["jobspec", "--quiet", "run", "work.yaml", "--state", "state", *RUN]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, result.output) == (0, "")
+
+
 # -- many, and killed ------------------------------------------------------------------------------
 
 
