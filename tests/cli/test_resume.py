@@ -179,8 +179,11 @@ def test_a_run_without_a_journal_leaves_nothing_to_resume(place: Place) -> None:
 
 
 def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
-    place.killed("told", 4)
-    changed = YAML.replace("name: next, command: x", "name: next, command: other")
+    # One after the other: however slow the machine is, not all have ended when it is killed.
+    first = YAML.replace("count: 3,", "count: 3, at_once: 1,")
+    (place.folder / "e.yaml").write_text(first)
+    place.killed("told", 3)
+    changed = first.replace("name: next, command: x", "name: next, command: other")
     (place.folder / "e.yaml").write_text(changed)
     result = place.ensemble("resume", "last")
     assert result.exit_code == 2
@@ -192,7 +195,7 @@ def test_a_changed_file_is_shown_and_needs_a_word(place: Place) -> None:
     check_right(place, result)
     with Journal(place.journal) as journal:
         texts = journal.texts()
-        assert [text.text for text in texts] == [YAML, changed]
+        assert [text.text for text in texts] == [first, changed]
         then = [row.decisions or "" for row in journal.rows(texts[1].seq)]
     assert sum(before.values()) < 6
     assert any('"other"' in text for text in then)
