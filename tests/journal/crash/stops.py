@@ -135,18 +135,25 @@ def played(
     chance = random.Random(seed)
     prepared(folder, chance.choice(("keep", "cancel")))
     killed: list[str] = []
+    code = 0
     other: list[str] = []
     for number in range(40):
         with (folder / f"said-{number}").open("wb") as said:
             process = subprocess.Popen(
                 words_of(folder, executor, options), cwd=folder, stdout=said, stderr=said
             )
-            if number < 8:
-                killed += disturb(process, chance)
-            code = process.wait(300)
+            try:
+                if number < 8:
+                    killed += disturb(process, chance)
+                code = process.wait(300)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                other.append(f"controller {number} did not end within 300 s")
+                break
         if code not in (*(-n for n in SIGNALS), *(128 + n for n in SIGNALS)):
             break
-    if code:
+    if code and not other:
         other.append(f"the last controller ended with {code}")
     try:
         found = tables(folder)
