@@ -31,8 +31,8 @@ from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
 __all__ = ["Machine", "Simulator"]
 
-#: What happens to a job: it may wait for nodes, it prints, it is over.
-_Kind = Literal["eligible", "row", "end"]
+#: What happens to a job: the queue has it, it may wait for nodes, it starts, prints, is over.
+_Kind = Literal["arrive", "eligible", "start", "row", "end"]
 
 _SUCCESS = {"status": 0}
 _RELEASE = {"ranks": "all", "final": True}
@@ -70,6 +70,7 @@ class _Running(Entry):
     life: Life = _NO_LIFE
     began: float = 0.0
     waiting: bool = False
+    coming: bool = False
     over: bool = False
     #: The next row that it prints.
     row: Mapping[str, float] | None = None
@@ -133,21 +134,22 @@ class Simulator(VirtualExecutor):
                 demand = demand_of(job)
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
-            events += (
-                JobEvent(now, name, "submit", {"queue_id": name}),
-                JobEvent(now, name, "validate"),
-                JobEvent(now, name, "depend"),
-                JobEvent(now, name, "priority", priority),
-            )
             if not self._queue.nodes.ever(demand) and not self._may_grow(demand.nodes):
+                events += _arrived(now, name, priority)
                 events += _refused(now, job, self._queue.nodes)
+                continue
+            if not job.urgency:  # held, until somebody cancels it
+                events += _arrived(now, name, priority)
+                self._jobs[name] = _Running(job, demand, 0.0)
                 continue
             life = self._model.life(job)
             seconds = job.duration or life.seconds
-            running = _Running(job, demand, seconds, life=life)
-            self._jobs[name] = running
-            if not job.urgency:
-                continue  # held, until somebody cancels it
+            running = self._jobs[name] = _Running(job, demand, seconds, life=life)
+            if life.arrival > 0:
+                running.coming = True
+                self._at(now + life.arrival, "arrive", running)
+                continue
+            events += _arrived(now, name, priority)
             held = 0.0 if wait is None else wait.number({}, partial(chance, name, "wait"))
             if held > 0:
                 self._at(now + held, "eligible", running)
@@ -166,10 +168,14 @@ class Simulator(VirtualExecutor):
             job = self._jobs.get(name)
             if job is None:
                 continue
+            if job.coming:
+                self._emit(_arrived(now, name, {"priority": job.job.urgency}))
             context = {"type": "cancel", "severity": 0, "note": ""}
             self._emit([JobEvent(now, name, "exception", context)])
             if job.began:
                 self._emit([JobEvent(now, name, "finish", {"status": 15})])
+                self._gone(now, job)
+            elif job.nodes:  # it has its nodes, and has not started
                 self._gone(now, job)
             else:
                 if job.waiting:
@@ -239,6 +245,10 @@ class Simulator(VirtualExecutor):
                 self._end(now, job, job.life)
             elif kind == "row":
                 self._print(now, job)
+            elif kind == "start":
+                self._begin(now, job)
+            elif kind == "arrive":
+                self._arrive(now, job)
             else:
                 self._may_start(job)
         if self._look:
@@ -252,6 +262,18 @@ class Simulator(VirtualExecutor):
         self._count += 1
         heapq.heappush(self._agenda, (when, self._count, kind, job))
 
+    def _arrive(self, now: float, job: _Running) -> None:
+        """The queue has a job that was on its way to it."""
+        job.coming = False
+        self._emit(_arrived(now, job.job.id, {"priority": job.job.urgency}))
+        wait = self._machine.wait
+        chance = partial(self._model.chance, job.job.id, "wait")
+        held = 0.0 if wait is None else wait.number({}, chance)
+        if held > 0:
+            self._at(now + held, "eligible", job)
+        else:
+            self._may_start(job)
+
     def _may_start(self, job: _Running) -> None:
         job.waiting = True
         self._queue.add(job)
@@ -263,12 +285,27 @@ class Simulator(VirtualExecutor):
             self._emit([JobEvent(now, job.id, "alloc", {"cores": job.cores})])
             self._end(now, running, life)
             return
-        running.began, running.waiting = now, False
+        running.waiting = False
         cores = self._cores.get(job.cores) or self._cores.setdefault(
             job.cores, {"cores": job.cores}
         )
+        if life.launch > 0:
+            self._emit((JobEvent(now, job.id, "alloc", cores),))
+            self._at(now + life.launch, "start", running)
+            return
+        running.began = now
         self._emit((JobEvent(now, job.id, "alloc", cores), JobEvent(now, job.id, "start")))
-        limit = job.duration
+        self._live(now, running, life)
+
+    def _begin(self, now: float, running: _Running) -> None:
+        """A job starts that has had its nodes for a while."""
+        running.began = now
+        self._emit((JobEvent(now, running.job.id, "start"),))
+        self._live(now, running, running.life)
+
+    def _live(self, now: float, running: _Running, life: Life) -> None:
+        """Plan what a job that starts now will do."""
+        limit = running.job.duration
         if limit and life.seconds >= limit and life.cause != "timeout":
             running.life = life = life._replace(seconds=limit, cause="timeout", status=15)
         if life.rows is not None:
@@ -357,6 +394,15 @@ class Simulator(VirtualExecutor):
             self.offered += seconds * cores
             self.used += seconds * (cores - nodes.free_cores)
             self._since = now
+
+
+def _arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
+    return (
+        JobEvent(now, name, "submit", {"queue_id": name}),
+        JobEvent(now, name, "validate"),
+        JobEvent(now, name, "depend"),
+        JobEvent(now, name, "priority", priority),
+    )
 
 
 def _refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:

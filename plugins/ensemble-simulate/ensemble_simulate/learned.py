@@ -3,18 +3,21 @@
 A job of the recorded run lives as it did then. For any other the duration is drawn: where jobs of
 the group differ in numeric parameters and there are enough, from a regression of the logarithm of
 the duration on them, with the residuals drawn anew; else from those that were measured. Rates of
-failure are those that were counted, and recorded rows are those of a job of the group.
+failure are those that were counted, and recorded rows are those of a job of the group. How long
+the queue took to have a job and to start it, and how long functions took, is learnt as well.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core import Job
-from ensemble_core.cli.toolkit import Ensemble, KeptRun, Submit
+from ensemble_core.cli.toolkit import Call, Ensemble, KeptRun, Submit
+from ensemble_simulate.draws import parse
 from ensemble_simulate.models import GroupModel, Model, Recorded
 
 __all__ = ["Learned", "learn"]
@@ -30,6 +33,10 @@ class _Seen:
     """One attempt as the journal has it."""
 
     job: Job
+    #: When it was decided, when the queue had it, and when it had its nodes.
+    decided: float = 0.0
+    came: float | None = None
+    placed: float | None = None
     began: float | None = None
     ended: float | None = None
     cause: str | None = None
@@ -42,6 +49,18 @@ class _Seen:
         if self.began is None or self.ended is None:
             return 0.0
         return max(0.0, self.ended - self.began)
+
+    @property
+    def arrival(self) -> float:
+        """Seconds until the queue had it."""
+        return 0.0 if self.came is None else max(0.0, self.came - self.decided)
+
+    @property
+    def launch(self) -> float:
+        """Seconds from its nodes to its start."""
+        if self.began is None or self.placed is None:
+            return 0.0
+        return max(0.0, self.began - self.placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,38 +107,40 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """The model of this run's jobs, for the groups that the ensemble has too."""
     seen: dict[str, _Seen] = {}
+    calls: dict[str, tuple[str, float]] = {}
+    took: dict[str, list[float]] = {}
     for row in kept.journal.rows(0):
         if row.type == "job" and row.job in seen:
             _take(seen[row.job], row.time, row.name or "", row.data or {})
         elif row.type == "observed" and row.job in seen:
-            each = seen[row.job]
-            if each.began is not None and len(each.rows) < _MOST_ROWS:
+            one = seen[row.job]
+            if one.began is not None and len(one.rows) < _MOST_ROWS:
                 values = (row.data or {}).get("values") or {}
-                each.rows.append((max(0.0, row.time - each.began), values))
-        if row.decisions and '"submit"' in row.decisions:
-            for job in _submitted(row.decisions):
-                seen[job.id] = _Seen(job)
+                one.rows.append((max(0.0, row.time - one.began), values))
+        elif row.type in ("call-returned", "call-failed"):
+            name, since = calls.pop(str((row.data or {}).get("call")), ("", 0.0))
+            took.setdefault(name, []).append(max(0.0, row.time - since))
+        for decision in json.loads(row.decisions) if row.decisions else ():
+            if decision["type"] == Submit.type:
+                for each in map(Job.from_dict, decision["jobs"]):
+                    seen[each.id] = _Seen(each, row.time)
+            elif decision["type"] == Call.type:
+                calls[decision["call"]] = decision["name"], row.time
     groups: dict[str, GroupModel] = {}
     for name in ensemble.groups:
         own = [each for each in seen.values() if each.job.group == name]
         if any(each.began is not None and each.ended is not None for each in own):
             groups[name] = _model(own, kept.tag)
-    return Model(groups)
-
-
-def _submitted(decisions: str) -> list[Job]:
-    import json
-
-    return [
-        Job.from_dict(job)
-        for decision in json.loads(decisions)
-        if decision.get("type") == Submit.type
-        for job in decision["jobs"]
-    ]
+    functions = {name: parse(times, ()) for name, times in took.items() if name}
+    return Model(groups, functions)
 
 
 def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
-    if name == "start":
+    if name == "submit":
+        each.came = time
+    elif name == "alloc":
+        each.placed = time
+    elif name == "start":
         each.began = time
     elif name == "finish":
         each.ended, each.status = time, int(data.get("status", 0))
@@ -149,9 +170,11 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
         if each.cause == "cancelled" and each.began is not None:
             # What cancelled it may do so again, by its rows; else it goes on as the others do.
             longer = max(usual, each.seconds + 1.0)
-            recorded[each.job.id] = Recorded(longer, None, 0, each.rows)
+            recorded[each.job.id] = Recorded(longer, None, 0, each.rows, each.arrival, each.launch)
         elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
-            recorded[each.job.id] = Recorded(each.seconds, each.cause, each.status, each.rows)
+            recorded[each.job.id] = Recorded(
+                each.seconds, each.cause, each.status, each.rows, each.arrival, each.launch
+            )
     fails: dict[str, Any] = {}
     statuses: dict[str, int] = {}
     left = len(own)
@@ -164,7 +187,10 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
         fails[cause] = _Share(f"{count} of {len(own)}", count / left)
         left -= count
     duration: Any = _durations(whole)
-    return GroupModel(duration, fails, statuses, None, recorded, f"run {tag}, {len(ran)} jobs")
+    arrival = sorted(each.arrival for each in ran)[len(ran) // 2]
+    launch = sorted(each.launch for each in ran)[len(ran) // 2]
+    source = f"run {tag}, {len(ran)} jobs"
+    return GroupModel(duration, fails, statuses, None, recorded, source, arrival, launch)
 
 
 def _durations(ran: Sequence[_Seen]) -> Learned:

@@ -59,6 +59,9 @@ class Life(NamedTuple):
     status: int = 0
     rows: Iterator[tuple[float, Mapping[str, float]]] | None = None
     observer: str = ""
+    #: Seconds until the queue has it, and from the time that it has its nodes to its start.
+    arrival: float = 0.0
+    launch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class Recorded:
     cause: str | None
     status: int
     rows: Sequence[tuple[float, Mapping[str, float]]] = ()
+    arrival: float = 0.0
+    launch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class RecordedRows:
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
     ``recorded`` lives of jobs by their ids, which come before all else; ``source`` says for people
-    where it is from."""
+    where it is from; ``arrival`` and ``launch`` are those of each life."""
 
     duration: Number | None = None
     fails: Mapping[str, Number] = field(default_factory=dict)
@@ -121,6 +126,8 @@ class GroupModel:
     rows: Rows | RecordedRows | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     source: str = "the file"
+    arrival: float = 0.0
+    launch: float = 0.0
     #: Whether any of it speaks of the job's names.
     speaks: bool = field(init=False)
 
@@ -155,7 +162,10 @@ class Model:
         known = model.recorded.get(job.id)
         if known is not None:
             rows = iter(known.rows) if known.rows else None
-            return Life(known.seconds, known.cause, known.status, rows, observer)
+            return Life(
+                known.seconds, known.cause, known.status, rows, observer,
+                known.arrival, known.launch,
+            )  # fmt: skip
         names = names_of(job) if model.speaks else _NO_NAMES
         made: list[Stream] = []
 
@@ -174,7 +184,7 @@ class Model:
                 code="bad-draw",
             )
         if not model.fails and model.rows is None:
-            return Life(seconds, None, 0, None, observer)
+            return Life(seconds, None, 0, None, observer, model.arrival, model.launch)
         cause = _failing(model.fails, names, chance)
         if cause == "timeout":
             seconds = job.duration or seconds
@@ -192,7 +202,7 @@ class Model:
                 )
             rows = model.rows.printed(names, self.chance(job.id, "rows"), period, seconds)
         status = model.statuses.get(cause or "", 0)
-        return Life(seconds, cause, status, rows, observer)
+        return Life(seconds, cause, status, rows, observer, model.arrival, model.launch)
 
 
 def _failing(fails: Mapping[str, Number], names: Mapping[str, Any], chance: Chance) -> str | None:
@@ -220,10 +230,9 @@ def names_of(job: Job) -> dict[str, Any]:
 
 
 def without_model(ensemble: Ensemble, model: Model) -> list[str]:
-    """Job groups of which nothing says how long their jobs take."""
-    return [
-        name
-        for name in ensemble.groups
-        if name not in model.groups
-        or (model.groups[name].duration is None and not model.groups[name].recorded)
-    ]
+    """Job groups of which nothing says how long their jobs take; of those that the queue holds
+    nothing need be known."""
+    known = {
+        name for name, each in model.groups.items() if each.duration is not None or each.recorded
+    }
+    return [name for name, group in ensemble.groups.items() if group.urgency and name not in known]

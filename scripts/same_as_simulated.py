@@ -1,0 +1,161 @@
+"""Examples run for real on this machine and simulated with a model of that run: the same decisions?
+
+    python scripts/same_as_simulated.py [--rounds 5] [EXAMPLE …]
+
+Each is run ``--rounds`` times; the decisions of each run and of its simulation are compared in
+order, those that fell within 50 ms of one another as sets, since which of these comes first is
+chance. The length of the simulated run is that of the real one within 15 % in the median. The exit
+code is 1 where any differs. Part of ``make soak``, where EXAMPLE is left out: all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+COMMAND = (sys.executable, "-m", "ensemble_core.cli")
+#: Decisions that are no further apart may come in any order, in seconds.
+RACING = 0.05
+#: How much longer or shorter a simulated run may be.
+LONGER = 0.15
+#: Options of a run, and of the cluster that it is simulated on; of most examples the first.
+USUAL = (("--slots", "2"), ("--cores-per-node", "2"))
+OPTIONS = {
+    "grow-shrink": (
+        ("--slots", "1", "--min-slots", "1", "--max-slots", "4"),
+        ("--cores-per-node", "1", "--max-nodes", "4"),
+    ),
+}
+#: Those that run on this machine, within a minute; with LAMMPS those that need it as well.
+LOCAL = (
+    *("hello-world", "terminate", "backoff", "heartbeat", "grow-shrink", "custom-action"),
+    *("parameter-sweep", "failure-handling", "json-lines"),
+)
+LAMMPS = ("lammps-sweep", "lammps-converge", "lammps-bisect", "lammps-restart")
+
+
+class Decided(NamedTuple):
+    """A decision, and when it was taken, in seconds after the begin."""
+
+    at: float
+    what: tuple[str, ...]
+
+
+class Compared(NamedTuple):
+    """One real run and its simulation; ``difference`` is empty where they decided the same."""
+
+    difference: str
+    real: float
+    simulated: float
+
+
+def compare(example: str, folder: Path) -> Compared:
+    """Run an example, simulate it with a model of that run, and compare."""
+    file = str(EXAMPLES / f"{example}.yaml")
+    run, machine = OPTIONS.get(example, USUAL)
+    state = ("--state", str(folder / "state"))
+    _call(folder, "run", "-q", "--executor", "local", *run, *state, "--tag", "real", file)
+    _call(folder, "simulate", "-q", "--model-from", "real", *machine, *state, "--tag", "sim", file)
+    real, simulated = (decisions(folder, tag, state) for tag in ("real", "sim"))
+    return Compared(difference(real, simulated), real[-1].at, simulated[-1].at)
+
+
+def _call(folder: Path, *words: str) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode in (2, 70):
+        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
+    """The decisions of a run in order: kind, rule, job and the jobs that they are about. The last
+    entry is the run's end."""
+    found: list[Decided] = []
+    began = last = None
+    for line in _call(folder, "events", tag, "--json", *state).splitlines():
+        data = json.loads(line)
+        if "timestamp" not in data:
+            continue
+        began = data["timestamp"] if began is None else began
+        last = data["timestamp"] - began
+        if data["kind"] == "decision":
+            jobs = [each["id"] if isinstance(each, dict) else each for each in data.get("jobs", ())]
+            about = (data["type"], data.get("rule"), data.get("job"), *sorted(map(str, jobs)))
+            found.append(Decided(last, tuple(map(str, about))))
+    return [*found, Decided(last or 0.0, ("end",))]
+
+
+def difference(real: Sequence[Decided], simulated: Sequence[Decided]) -> str:
+    """The first place where they differ, in words; empty where they do not."""
+    place = 0
+    while place < len(real):
+        end = place + 1
+        while end < len(real) and real[end].at - real[end - 1].at <= RACING:
+            end += 1
+        was = Counter(map(_racing, real[place:end]))
+        now = Counter(map(_racing, simulated[place:end]))
+        if was != now:
+            only = f"only in the run: {list(was - now)}, not in it: {list(now - was)}"
+            return f"at {real[place].at:.3f} s {only}"
+        place = end
+    extra = simulated[len(real) :]
+    return f"and then, not in the run: {extra[0].what}" if extra else ""
+
+
+def _racing(decided: Decided) -> tuple[str, ...]:
+    """A decision; of a firing, the group of the job that came first among those that raced. What
+    the rule did to which job is in the decisions that follow."""
+    kind, *rest = decided.what
+    if kind != "fired" or len(rest) < 2:
+        return decided.what
+    return kind, rest[0], rest[1].rpartition(".")[0]
+
+
+def main() -> int:
+    """Compare them all; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("examples", nargs="*", metavar="EXAMPLE")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    bad = 0
+    everything = (*LOCAL, *(LAMMPS if shutil.which("lmp") else ()))
+    for example in given.examples or everything:
+        found = []
+        for _ in range(given.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(compare(example, Path(folder)))
+        ratio = statistics.median(each.simulated / each.real for each in found)
+        differ = [each.difference for each in found if each.difference]
+        wrong = bool(differ) or abs(ratio - 1) > LONGER
+        bad += wrong
+        print(
+            f"{example}: {len(found) - len(differ)} of {len(found)} decided the same, length "
+            f"{ratio - 1:+.1%}{'  WRONG' if wrong else ''}",
+            flush=True,
+        )
+        for text in differ[:1]:
+            print(f"  {text}")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
