@@ -45,23 +45,24 @@ def _local(context: CallContext) -> list[Action]:
     folder = placed(options.get("workdir", "{cwd}"), context)
     secret = bool(options.get("secret", False))
     name = options["task"]
+    environment = {**job_environment(), "ENSEMBLE_RUN": context.run}
+    environment |= options.get("environment", {})
     try:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile() as output:
-            done = subprocess.run(
-                options["command"],
-                cwd=folder,
-                env={
-                    **job_environment(),
-                    "ENSEMBLE_RUN": context.run,
-                    **options.get("environment", {}),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if secret else output,
-                stderr=subprocess.DEVNULL if secret else subprocess.STDOUT,
-                timeout=options.get("duration") or None,
-                check=False,
-            )
+            for _ in range(options.get("count", 1)):
+                done = subprocess.run(
+                    options["command"],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL if secret else output,
+                    stderr=subprocess.DEVNULL if secret else subprocess.STDOUT,
+                    timeout=options.get("duration") or None,
+                    check=False,
+                )
+                if done.returncode:
+                    break
             output.seek(0)
             text = output.read(1 << 20).decode(errors="replace").strip()
     except subprocess.TimeoutExpired:
@@ -146,6 +147,12 @@ LOCAL = ActionPlugin(
                 "additionalProperties": {"type": "string"},
             },
             "duration": {"description": "Its time limit in seconds.", "type": "number"},
+            "count": {
+                "description": "How often, one time after another.",
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+            },
             "secret": {"description": "Whether its output is kept nowhere.", "type": "boolean"},
             "then": _THEN,
         },

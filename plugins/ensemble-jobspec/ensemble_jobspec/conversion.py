@@ -130,6 +130,8 @@ class _Conversion:
             self._rules.insert(0, begin)
         for unit in units:
             self._wait(unit, begins[unit.name], counts)
+        if not self._jobs:  # all of it runs beside the controller
+            self._jobs.append({"name": self._id("no-jobs"), "command": ["true"]})
         return Converted(
             name=options.prefix.rstrip("-") or workload.name,
             jobs=self._jobs,
@@ -259,6 +261,8 @@ class _Conversion:
                 action["environment"] = dict(own.environment)
             if own.duration:
                 action["duration"] = own.duration
+            if unit.count > 1:
+                action["count"] = unit.count
         return {**action, "then": self._done_rule(unit)}
 
     def _job(self, unit: Unit) -> None:

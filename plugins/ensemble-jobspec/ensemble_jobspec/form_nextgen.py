@@ -55,8 +55,31 @@ class _Reader:
         groups = self._all_groups(("groups",), data.get("groups", []), whole, None)
         tasks = self._tasks(("tasks",), data.get("tasks", []), whole, None)
         self._check_scope((), tasks, groups)
+        self._check_references(groups)
         requires = {key: tuple(given) for key, given in self._requires.items()}
         return Workload("nextgen", name, tasks, groups, requires, tuple(faults.warnings))
+
+    def _check_references(self, groups: tuple[Group, ...]) -> None:
+        """Check that no group stands within itself, by way of tasks that stand for groups."""
+        inside: dict[str, list[Name]] = {}
+        every = list(groups)
+        for group in every:
+            every.extend(group.groups)
+            names = [task.group for task in group.tasks if task.group is not None]
+            inside[group.name] = names + [Name(each.name, each.where) for each in group.groups]
+        for start in inside:
+            seen: set[str] = set()
+            ahead = list(inside[start])
+            while ahead:
+                name = ahead.pop()
+                if name.text == start:
+                    what = f"the group {start!r} stands within itself"
+                    hint = "take this reference out"
+                    self._error(name.where, what, hint, "dependency-cycle")
+                    return
+                if name.text not in seen:
+                    seen.add(name.text)
+                    ahead += inside.get(name.text, [])
 
     def _note_groups(self, given: list[Mapping[str, Any]]) -> None:
         for each in given:
@@ -232,10 +255,7 @@ class _Reader:
         self._check_cycles(known)
 
     def _check_cycles(self, known: Mapping[str, Task | Group]) -> None:
-        before = {
-            name: [n.text for n in each.depends_on if n.text in known]
-            for name, each in known.items()
-        }
+        before = {name: self._before(each, known) for name, each in known.items()}
         left = {name: len(names) for name, names in before.items()}
         after: dict[str, list[str]] = {name: [] for name in known}
         for name, names in before.items():
@@ -261,6 +281,14 @@ class _Reader:
         self._error(
             known[name].where, what, "take one of these dependencies out", "dependency-cycle"
         )
+
+    def _before(self, each: Task | Group, known: Mapping[str, Task | Group]) -> list[str]:
+        """Names of what comes before; a task that stands for a group waits for what that does."""
+        names = list(each.depends_on)
+        group = known.get(each.group.text) if isinstance(each, Task) and each.group else None
+        if isinstance(group, Group):
+            names += group.depends_on
+        return [name.text for name in names if name.text in known]
 
     def _error(self, where: Any, what: str, hint: str | None, code: str) -> None:
         from ensemble_core import UsageError

@@ -41,6 +41,8 @@ def manifests(converted: Converted, image: str) -> list[dict[str, Any]]:
             staged.add(unit.task.name)
             found.append(_config_map(unit))
     for job in converted.jobs:
+        if job["name"] not in units:
+            continue
         unit = units[job["name"]]
         files = unit.task is not None and unit.task.name in staged and bool(unit.steps)
         found.append(_job(unit, job, converted, image, files))

@@ -8,9 +8,9 @@ groups and rules of the units.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from ensemble_core import UsageError
@@ -95,6 +95,30 @@ def plan(
     return planner.units
 
 
+def _ordered(waits: Mapping[str, Sequence[str]], named: Mapping[str, Task | Group]) -> list[str]:
+    """Names in an order in which each comes after all that it waits for."""
+    try:
+        return list(TopologicalSorter(waits).static_order())
+    except CycleError as error:
+        circle = error.args[1]
+        raise UsageError(
+            f"a circle of dependencies: {' needs '.join(reversed(circle))}",
+            where=named[circle[0]].where,
+            hint="take one of these dependencies out",
+            code="dependency-cycle",
+        ) from None
+
+
+def _run_elsewhere(each: Task | Group, group: str) -> UsageError:
+    where = next((name.where for name in each.depends_on if name.text == group), each.where)
+    return UsageError(
+        f"{each.name!r} depends on the group {group!r}, which a task elsewhere stands for",
+        where=where,
+        hint="depend on what runs it, or add a task beside this one with 'group'",
+        code="no-such-task",
+    )
+
+
 class _Planner:
     def __init__(self, workload: Workload, mode: Mode, skip: frozenset[str]) -> None:
         self.units: list[Unit] = []
@@ -144,9 +168,11 @@ class _Planner:
         named = {each.name: each for each in members}
         ends: dict[str, tuple[str, ...]] = {}
         made: dict[str, list[Unit]] = {}
-        for name in TopologicalSorter(waits).static_order():
-            if name not in named:
-                continue  # a group that is run elsewhere
+        for each in members:
+            for wait in waits[each.name]:
+                if wait not in named:
+                    raise _run_elsewhere(each, wait)
+        for name in _ordered(waits, named):
             after = tuple(dict.fromkeys(end for wait in waits[name] for end in ends.get(wait, ())))
             begun = len(self.units)
             ends[name] = self._member(named[name], prefix, after or before, path)

@@ -60,7 +60,8 @@ def _beside(converted: Converted, unit: Unit) -> list[str]:
         changes = [f"{key}={value}" for key, value in action.get("environment", {}).items()]
         words = f"{shlex.join(['env', *changes])} {words}" if changes else words
         folder = action.get("workdir")
-        return [f"( cd {_filled(folder)} && {words} )" if folder else words]
+        line = f"( cd {_filled(folder)} && {words} )" if folder else words
+        return [line] * action.get("count", 1)
     folder = _filled(action["folder"])
     lines = [f"mkdir -p {folder}"]
     for file in action["files"]:

@@ -76,6 +76,7 @@ def _rendered(converted: Converted, target: str, registry: Registry) -> dict[str
     return {
         name: record.render(next(group.jobs(0)), defaults)
         for name, group in ensemble.groups.items()
+        if name in converted.shapes
     }
 
 

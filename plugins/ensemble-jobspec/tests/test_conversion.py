@@ -226,6 +226,15 @@ def test_a_group_may_be_referred_to_any_number_of_times() -> None:
     assert {"again-task-1", "again-last", "finish-task-1", "finish-last"} <= set(names)
 
 
+def test_a_dependency_on_a_group_that_is_run_elsewhere_is_refused_and_never_passed_over() -> None:
+    text = "version: 1\ntasks: [{command: x, depends_on: [g]}]\ngroups:\n"
+    text += "- {name: g, tasks: [{command: y}]}\n- {name: h, tasks: [{group: g}]}\n"
+    with pytest.raises(UsageError) as raised:
+        convert(read(text))
+    assert raised.value.code == "no-such-task"
+    assert "a task elsewhere stands for" in str(raised.value)
+
+
 def test_requirements_are_met_by_the_sites_table_or_told() -> None:
     text = STUDY.replace(
         "{type: node, count: 2, with", "{type: node, requires: ['cpu=amd64'], count: 2, with"
@@ -327,6 +336,15 @@ def test_what_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> N
     result = _convert(tmp_path, STUDY, "--to", "nextgn")
     assert result.exit_code == 2
     assert "did you mean 'nextgen'?" in result.output
+
+
+@pytest.mark.parametrize("target", ["ensemble", "nextgen", "kubernetes", "flux-script", "script"])
+def test_tasks_that_all_run_beside_the_controller_can_be_written_too(
+    target: str, tmp_path: Path
+) -> None:
+    text = "version: 1\ntasks: [{name: a, command: echo a, local: true}]\n"
+    result = _convert(tmp_path, text, "--to", target, "--image", "x")
+    assert result.exit_code == 0, result.output
 
 
 def test_files_are_written_into_a_folder(tmp_path: Path) -> None:

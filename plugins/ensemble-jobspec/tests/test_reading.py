@@ -163,6 +163,15 @@ def test_the_same_comes_of_a_file(tmp_path: Path) -> None:
             "duplicate-name", 4, "at jobspec:3",
         ),
         ("version: 1\ntasks:\n- {name: a, group: g}", "no-such-group", 3, "'g'"),
+        (
+            "version: 1\ngroups:\n- {name: g, tasks: [{group: h}]}\n- {name: h, tasks: [{group: g}]}",
+            "dependency-cycle", 4, "stands within itself",
+        ),
+        (
+            ("version: 1\ntasks:\n- {name: a, group: g}\n"
+            "groups:\n- {name: g, depends_on: [a], tasks: [{command: x}]}"),
+            "dependency-cycle", 3, "a needs a",
+        ),
         ("version: 1\ntasks:\n- {command: x, requires: a|b}", "no-such-requirement", 3, "'a'"),
         (
             "version: 1\ntasks:\n- {command: x, attributes: {duration: 5 minutes}}",

@@ -289,6 +289,15 @@ def test_an_ensemble_file_of_it_runs_local_tasks_beside_the_controller() -> None
     assert "c: said {index}" in result.output
 
 
+def test_replicas_of_a_local_task_are_run_one_after_another() -> None:
+    document = tasks({"name": "a", "command": note("a"), "local": True, "replicas": 3})
+    Path("work.yaml").write_text(json.dumps(document))
+    CliRunner().invoke(main, ["jobspec", "convert", "work.yaml", "--to", "ensemble", "-o", "."])
+    result = CliRunner().invoke(main, ["run", "work.yaml", "--state", "state", *RUN])
+    assert result.exit_code == 0, result.output
+    assert notes() == ["a", "a", "a"]
+
+
 def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
     document = tasks(
         {"name": "a", "command": ["sh", "-c", "echo why >&2; exit 5"], "local": True},
