@@ -4,8 +4,11 @@
 
 It begins a cell of its own (as the plugin's tests do, so as root, with Debian's packages). Each
 round runs both in turn: ``qsub -sync y -t 1-N`` of a script that runs ``true``, and the
-executor with N jobs that do. What counts is the ratio of the two, and how many commands of Grid
-Engine the executor ran for its jobs (the bare array is one).
+executor with N jobs that do. What counts is the ratio of the two; how
+many requests qmaster had for them, scaled to 1,000 jobs (its own count of what came in: requests
+and acknowledgements of clients, and all with the reports of nodes; what an idle cell has in the
+same time is taken off); how many commands of Grid Engine the executor ran for its jobs (the bare
+array is one); and how long after the end of a job's command our event of it came.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ensemble_gridengine.executor import GridEngineExecutor
 
+from ensemble_core import Emit, Event, JobEvent, Run
 from ensemble_core.testing import Session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,25 +47,91 @@ def conftest() -> Any:
 
 
 class Counting(GridEngineExecutor):
-    """Counts the commands that it runs."""
+    """Counts the commands that it runs, and how late it tells of ends."""
 
     commands = 0
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self.late: list[float] = []
+
+        def hear(events: Sequence[Event]) -> None:
+            now = time.time()
+            for event in events:
+                if isinstance(event, JobEvent) and event.name == "finish":
+                    self.late.append(now - event.timestamp)
+            emit(events)
+
+        super().open(run, hear)
 
     def command(self, words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
         self.commands += 1
         return super().command(words, given)
 
 
+#: What came in by qmaster's monitor: requests, acknowledgements, event clients', nodes' reports.
+_LISTENED = re.compile(
+    r"listener\d+: .*in \(g:([\d.]+) a:([\d.]+) e:([\d.]+) r:([\d.]+)\)/s.* time: ([\d.]+)s"
+)
+
+
+def monitored(cluster: Any) -> None:
+    """Have qmaster write down what comes in, every two seconds."""
+    lines = (line for line in cluster.run("qconf", "-sconf").splitlines() if line[:1] != "#")
+    file = cluster.base / "global"
+    params = "MONITOR_TIME=0:0:2,LOG_MONITOR_MESSAGE=1"
+    file.write_text(conftest().replaced("\n".join(lines) + "\n", qmaster_params=params))
+    cluster.run("qconf", "-Mconf", str(file))
+
+
+def came_in(cluster: Any) -> tuple[float, float]:
+    """How many messages qmaster has had: from clients, and from all."""
+    time.sleep(5.0)  # its monitor writes a while later
+    text = (cluster.base / "spool" / "messages").read_text(errors="replace")
+    clients = everybody = 0.0
+    for found in _LISTENED.finditer(text):
+        *rates, seconds = map(float, found.groups())
+        clients += sum(rates[:3]) * seconds
+        everybody += sum(rates) * seconds
+    return clients, everybody
+
+
+class Counted:
+    """What qmaster had of messages while something was done, for 1,000 jobs, without what an idle
+    cell has."""
+
+    def __init__(self, cluster: Any, jobs: int) -> None:
+        self._cluster = cluster
+        self._jobs = jobs
+        before, began = came_in(cluster), time.monotonic()
+        time.sleep(15.0)
+        after = came_in(cluster)
+        seconds = time.monotonic() - began
+        self._idle = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
+
+    def __call__(self, what: Callable[[], Any]) -> tuple[Any, float, float]:
+        before, began = came_in(self._cluster), time.monotonic()
+        result = what()
+        after, seconds = came_in(self._cluster), time.monotonic() - began
+        clients, everybody = (
+            (b - a - idle * seconds) * 1000 / self._jobs
+            for a, b, idle in zip(before, after, self._idle, strict=True)
+        )
+        return result, clients, everybody
+
+
 def bare(cluster: Any, jobs: int, folder: Path) -> float:
     script = folder / "bare.sh"
     script.write_text("#!/bin/bash\ntrue\n")
     began = time.monotonic()
-    cluster.run("qsub", "-sync", "y", "-t", f"1-{jobs}", "-S", "/bin/bash", "-o", "/dev/null",
-                "-e", "/dev/null", str(script))  # fmt: skip
+    words = ["qsub", "-sync", "y", "-t", f"1-{jobs}", "-S", "/bin/bash"]
+    subprocess.run(
+        [*words, "-o", "/dev/null", "-e", "/dev/null", str(script)],
+        env=cluster.environment, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
     return time.monotonic() - began
 
 
-def ours(jobs: int, folder: Path) -> tuple[float, int]:
+def ours(jobs: int, folder: Path) -> tuple[float, int, list[float]]:
     executor = Counting()
     with Session(executor, folder, 600.0) as session:
         made = [session.job("true") for _ in range(jobs)]
@@ -66,7 +139,7 @@ def ours(jobs: int, folder: Path) -> tuple[float, int]:
         session.run(*made)
         took = time.monotonic() - began
         assert all(session.context(job, "finish")["status"] == 0 for job in made)
-        return took, executor.commands - before
+        return took, executor.commands - before, executor.late
 
 
 def main() -> None:
@@ -81,21 +154,31 @@ def main() -> None:
     cluster = module.Cluster()
     try:
         os.environ.update(cluster.environment)
-        ratios = []
+        ratios, asked = [], []
         with tempfile.TemporaryDirectory() as base:
             bare(cluster, 4, Path(base))  # what is loaded once is loaded
+            monitored(cluster)
+            counted = Counted(cluster, given.jobs)
             for number in range(given.rounds):
                 folder = Path(base, str(number))
                 folder.mkdir()
-                alone = bare(cluster, given.jobs, folder)
-                took, commands = ours(given.jobs, folder)
+                alone, *theirs = counted(partial(bare, cluster, given.jobs, folder))
+                (took, commands, late), *mine = counted(partial(ours, given.jobs, folder))
                 ratios.append(alone / took)
+                asked.append((mine[0] / theirs[0], mine[1] / theirs[1]))
                 print(
                     f"bare array {given.jobs / alone:.1f} jobs/s, executor "
-                    f"{given.jobs / took:.1f} jobs/s: {ratios[-1]:.2f}; {commands} commands",
+                    f"{given.jobs / took:.1f} jobs/s: {ratios[-1]:.2f}; {commands} commands; for "
+                    f"1,000 jobs {mine[0]:.0f} requests of clients over {theirs[0]:.0f}, with "
+                    f"nodes {mine[1]:.0f} over {theirs[1]:.0f}; an end is known after "
+                    f"{statistics.median(late):.2f} s (longest {max(late):.2f} s)",
                     flush=True,
                 )
-        print(f"median ratio {statistics.median(ratios):.2f}")
+        print(
+            f"median ratio {statistics.median(ratios):.2f}; requests of clients "
+            f"{statistics.median(each[0] for each in asked):.2f} of the bare array's, with nodes "
+            f"{statistics.median(each[1] for each in asked):.2f}"
+        )
     finally:
         cluster.close()
 

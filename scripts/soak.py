@@ -58,6 +58,8 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are begun for their rounds, unless one is around: the command that says so.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "flux": "flux uptime"}
+#: Use cases that ask for nothing that is only on this machine.
+PORTABLE = ("ams", "branches", "parameters/bisect", "parameters/function", "parameters/optimise")
 #: The exit code where a queue is not there.
 NOT_THERE = 77
 SERVICE = ROOT / "benchmarks" / "service_hostile.py"
@@ -70,6 +72,14 @@ OPTIONS = {
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
     "stops-flux": ["--on", "flux"],
 }
+
+for _queue in QUEUES:
+    # The examples that have figures, on each queue: the same figures.
+    _words = ["--", "--executor", _queue, *OPTIONS.get(_queue, ())[1:]]
+    PROGRAMS[f"studies-{_queue}"] = PROGRAMS["studies"]
+    PROGRAMS[f"use-cases-{_queue}"] = PROGRAMS["use-cases"]
+    OPTIONS[f"studies-{_queue}"] = ["--short", *_words]
+    OPTIONS[f"use-cases-{_queue}"] = ["--short", *_words]
 
 
 class Soak:
@@ -178,18 +188,21 @@ def begin(queue: str) -> str | None:
 
 
 def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
-    """The same rounds on this machine and on each queue that is there; 1 where one of them went
-    otherwise than it does undisturbed."""
+    """The same rounds on this machine and on each queue that is there, and the examples with
+    figures; 1 where one of them went otherwise than it does undisturbed."""
     wrong = []
-    for queue in ("local", *QUEUES):
+    parts = [(queue, rounds) for queue in ("local", *QUEUES)]
+    parts += [(f"{name}-{queue}", 1) for queue in QUEUES for name in ("use-cases", "studies")]
+    for part, count in parts:
         command = [
-            sys.executable, __file__, "--executor", queue, "--rounds", str(rounds),
-            "--seed", str(seed), "--processes", str(processes), "--base", str(base / queue),
+            sys.executable, __file__, "--executor", part, "--rounds", str(count),
+            "--seed", str(seed), "--processes", str(processes if count > 1 else 1),
+            "--base", str(base / part),
         ]  # fmt: skip
-        print(f"== {queue}: {shlex.join(command)}", flush=True)
+        print(f"== {part}: {shlex.join(command)}", flush=True)
         code = subprocess.run(command, check=False).returncode
         if code not in (0, NOT_THERE):
-            wrong.append(queue)
+            wrong.append(part)
     print(f"wrong on: {', '.join(wrong)}" if wrong else "the same on each queue that is there")
     return 1 if wrong else 0
 
@@ -212,6 +225,7 @@ def main() -> int:
     )
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
     parser.add_argument("--base", type=Path, help="folder for the runs")
+    parser.add_argument("--names", nargs="+", help="of studies or use cases (all)")
     parser.add_argument("--hours", type=float, help="go through all parts for so long")
     chosen = parser.parse_args()
     base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
@@ -226,6 +240,7 @@ def main() -> int:
     if missing is not None:
         print(f"not there, no round was played: {missing}", flush=True)
         return NOT_THERE
+    names = chosen.names or (PORTABLE if chosen.executor.startswith("use-cases-") else ())
     soak = Soak()
     threads = []
     for number in range(chosen.processes):
@@ -235,7 +250,7 @@ def main() -> int:
         command = [
             sys.executable, *program,
             "--seed", str(chosen.seed + number * each), "--rounds", str(each),
-            "--base", str(base / str(number)), *OPTIONS.get(chosen.executor, ()),
+            "--base", str(base / str(number)), *names, *OPTIONS.get(chosen.executor, ()),
         ]  # fmt: skip
         threads.append(threading.Thread(target=soak.follow, args=(command,)))
         threads[-1].start()

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-__all__ = ["ENSEMBLES", "DecisionSuite", "Decisions"]
+__all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
 
 #: Ensembles whose decisions follow from the outcomes of jobs alone, in queues of any size.
 ENSEMBLES = {
@@ -120,6 +120,15 @@ custom: |
       return Action({"name": "submit", "label": "again", "with": {"tasks": 1, "count": pace // 5}})
 """,
 }
+
+
+def ensemble_files(folder: Path, *without: str) -> list[Path]:
+    """The ensemble files of a folder (none where it is not there), but those that a test of rules
+    is in, and those whose names begin so."""
+    files = sorted(folder.glob("*.yaml"))
+    return [
+        file for file in files if file.name.count(".") == 1 and not file.name.startswith(without)
+    ]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ An author's own test file, for an executor that runs commands of its queue::
         @pytest.fixture
         def queue(self, my_cluster): ...
 
-        def make_executor(self):
-            return MyExecutor(poll=1)
+        def make_executor(self, period=1.0):
+            return MyExecutor(poll=period)
 
 Programs of the same names come first on the PATH: they do what a test says, and else call the real
 ones. Whatever they do, nothing runs twice, nothing is lost, and each trouble is told once, with
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,8 +76,8 @@ class FaultSuite:
     #: Seconds that each wait may last.
     timeout: ClassVar[float] = 120.0
 
-    def make_executor(self) -> Executor:
-        """An executor that asks its queue about every second."""
+    def make_executor(self, period: float = 1.0) -> Executor:
+        """An executor that asks its queue every ``period`` seconds."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -167,6 +168,38 @@ class FaultSuite:
         session.wait_clean(*later, doomed)
         assert session.exception(doomed) == "cancel"
         self.check(session, running, *later)
+
+    def test_many_jobs_are_few_commands(self, session: Session) -> None:
+        before, began = self.asked(), time.monotonic()
+        jobs = [self.counted(session) for _ in range(40)]
+        session.run(*jobs)
+        seconds = time.monotonic() - began
+        # All at once, one question for all in each period, one now and then for the nodes.
+        assert self.calls("submit", "") <= 2
+        assert self.asked() - before <= seconds + seconds / 10 + 4
+        self.check(session, *jobs, told=(0,))
+
+    def asked(self) -> int:
+        """How often the queue was asked so far."""
+        return self.calls("ask", "")
+
+    def test_an_end_that_a_job_tells_itself_is_known_without_a_question(
+        self, tmp_path: Path
+    ) -> None:
+        with Session(self.make_executor(600.0), tmp_path, self.timeout, tidy=True) as session:
+            session.run(first := self.counted(session))
+            before = self.asked()
+            jobs = [self.counted(session) for _ in range(3)]
+            session.run(*jobs)
+            assert self.asked() - before <= 1  # what nodes there are
+            self.check(session, first, *jobs, told=(0,))
+
+    def test_an_end_of_which_nobody_tells_is_known_by_asking(self, session: Session) -> None:
+        job = session.job("sh", "-c", "kill -9 $PPID; exec sleep 1")
+        session.run(job)
+        statuses = [e.context["status"] for e in session.of(job) if e.name == "finish"]
+        assert statuses != [0]
+        assert "exception" in session.names(job) or statuses
 
     def test_a_slow_queue_is_waited_for(self, session: Session) -> None:
         self.plan(dict.fromkeys(self.commands, "slow always"))

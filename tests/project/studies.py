@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -395,13 +395,16 @@ def judged(
 
 
 def main(studies: Mapping[str, Study]) -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        epilog="After --: options of ensemble run, instead of its own."
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1, help="of kills, of each study")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--base", type=Path)
     parser.add_argument("names", nargs="*", default=[*studies])
-    chosen = parser.parse_args()
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    chosen, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     base = chosen.base or Path(tempfile.mkdtemp(prefix="studies-"))
     good = True
     for name in chosen.names:
@@ -411,7 +414,7 @@ def main(studies: Mapping[str, Study]) -> int:
             folder.mkdir(parents=True)
             chance = random.Random(f"{name} {chosen.seed} {number}") if number else None
             length = len(undisturbed.lines) if undisturbed else 0
-            study = studies[name]
+            study = replace(studies[name], options=options) if options else studies[name]
             ran = play(name, study, folder, chosen.short, chance, length)
             found = judged(name, study, ran, chosen.short, undisturbed)
             print(json.dumps(found), flush=True)

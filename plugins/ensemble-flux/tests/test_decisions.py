@@ -10,31 +10,20 @@ from pathlib import Path
 import pytest
 
 from ensemble_core.testing import DecisionSuite
-from ensemble_core.testing.decisions import ENSEMBLES
+from ensemble_core.testing.decisions import ENSEMBLES, ensemble_files
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-NAMES = (
-    "backoff", "custom-action", "failure-handling", "grow-shrink", "heartbeat", "hello-world",
-    "json-lines", "parameter-sweep", "terminate",
-)  # fmt: skip
-
-
-def files(*names: str) -> list[Path]:
-    """Examples of the project, where it is around."""
-    return [path for name in names if (path := EXAMPLES / f"{name}.yaml").exists()]
-
-
-def compat() -> list[Path]:
-    """Files written for the first implementation, where there are any."""
-    folder = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-    return sorted([*folder.glob("*-example.yaml"), *folder.glob("hello-*.yaml")])
+COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
+#: Examples that any queue can run, where the project is around; those of LAMMPS.
+PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
+LAMMPS = [file for file in ensemble_files(EXAMPLES) if file.stem in ("lammps-melt", "lammps-sweep")]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("instance")
 class TestFlux(DecisionSuite):
     executor = "flux"
-    files = (*files(*NAMES), *compat())
+    files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml",)  # a plain instance has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml")
 
@@ -63,7 +52,7 @@ class TestFluxWithLammps(DecisionSuite):
 
     executor = "flux"
     ensembles = {}  # noqa: RUF012
-    files = files("lammps-melt", "lammps-sweep")
+    files = LAMMPS
 
     @pytest.fixture(autouse=True)
     def _lammps(self) -> None:

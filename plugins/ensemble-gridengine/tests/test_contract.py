@@ -12,23 +12,16 @@ from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Cause, Executor
 from ensemble_core.testing import CrashSuite, DecisionSuite, ExecutorContract, Session
+from ensemble_core.testing.decisions import ensemble_files
 
 if TYPE_CHECKING:
     from conftest import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-NAMES = (
-    "backoff", "custom-action", "failure-handling", "grow-shrink", "heartbeat", "hello-world",
-    "json-lines", "parameter-sweep", "terminate",
-)  # fmt: skip
+COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
+#: Examples that any queue can run, where the project is around.
+PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 OPTIONS = ("-o", "poll=1", "-o", "environment=smp")
-
-
-def files() -> list[Path]:
-    """Examples of the project, where it is around, and those of the first implementation."""
-    folder = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-    own = [path for name in NAMES if (path := EXAMPLES / f"{name}.yaml").exists()]
-    return [*own, *sorted([*folder.glob("*-example.yaml"), *folder.glob("hello-*.yaml")])]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -58,7 +51,7 @@ class TestGridEngine(ExecutorContract):
 class TestDecisions(DecisionSuite):
     executor = "gridengine"
     options = OPTIONS
-    files = tuple(files())
+    files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml")
 

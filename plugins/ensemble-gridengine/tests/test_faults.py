@@ -23,5 +23,5 @@ class TestGridEngine(FaultSuite):
     @pytest.fixture
     def queue(self, cluster: Cluster) -> None: ...
 
-    def make_executor(self) -> Executor:
-        return GridEngineExecutor(poll=1.0)
+    def make_executor(self, period: float = 1.0) -> Executor:
+        return GridEngineExecutor(poll=period)

@@ -28,5 +28,5 @@ class TestSlurm(FaultSuite):
     @pytest.fixture
     def queue(self, cluster: Cluster) -> None: ...
 
-    def make_executor(self) -> Executor:
-        return SlurmExecutor(look=1.0, rate=50)
+    def make_executor(self, period: float = 1.0) -> Executor:
+        return SlurmExecutor(look=period, rate=50)
