@@ -33,6 +33,7 @@ pytest.register_assert_rewrite(
             "faults",
             "observer",
             "options",
+            "running",
             "session",
             "statistic",
             "story",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
     from ensemble_core.testing.faults import FaultSuite
     from ensemble_core.testing.observer import ObserverContract
+    from ensemble_core.testing.running import Running
     from ensemble_core.testing.session import Session, wait_until
     from ensemble_core.testing.statistic import StatisticContract
     from ensemble_core.testing.story import Story
@@ -68,6 +70,7 @@ else:
         "FakeFiring": "fakes",
         "FaultSuite": "faults",
         "ObserverContract": "observer",
+        "Running": "running",
         "Session": "session",
         "StatisticContract": "statistic",
         "Story": "story",
@@ -94,6 +97,7 @@ __all__ = [
     "FakeFiring",
     "FaultSuite",
     "ObserverContract",
+    "Running",
     "Session",
     "StatisticContract",
     "Story",

@@ -10,14 +10,14 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ensemble_core.testing import Running
 
 SIZE = 4
 
@@ -116,94 +116,6 @@ def _of_session(session: int) -> list[int]:
     return found
 
 
-class Running:
-    """An ``ensemble run --executor flux --json`` in a process of its own, and what it says."""
-
-    def __init__(self, file: Path, *options: str, environment: dict[str, str]) -> None:
-        self._errors = file.with_suffix(".errors")
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "ensemble_core.cli", "run", "--json"),
-                    *("--executor", "flux", "--output", str(file.parent / "output")),
-                    *options,
-                    str(file),
-                ],
-                cwd=file.parent,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.lines: list[dict[str, Any]] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(json.loads(line))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    @property
-    def errors(self) -> str:
-        """What stands on its stderr."""
-        return self._errors.read_text()
-
-    def of(self, **wanted: object) -> list[dict[str, Any]]:
-        """The lines so far that have these values."""
-        with self._news:
-            return [
-                line
-                for line in self.lines
-                if all(line.get(key) == value for key, value in wanted.items())
-            ]
-
-    def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
-        """Wait for lines that have these values; the last of them."""
-
-        def enough() -> bool:
-            return len(self.of(**wanted)) >= count or not self._reader.is_alive()
-
-        with self._news:
-            self._news.wait_for(enough, timeout)
-        found = self.of(**wanted)
-        if len(found) < count:
-            last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
-        return found[-1]
-
-    def ended(self, timeout: float = 100.0) -> int:
-        """Wait until it has ended; its exit code."""
-        try:
-            code = self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"it did not end within {timeout:g} s; last:\n{last}\n{self.errors}")
-        self._reader.join(10)
-        return code
-
-    def warnings(self) -> list[str]:
-        """What it warned of."""
-        return [str(line["message"]) for line in self.of(kind="event", type="problem")]
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(30)
-        self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
 def command() -> str | None:
     """The ``flux`` that the tests use."""
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
@@ -277,7 +189,9 @@ def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     def run(text: str, *options: str, **environment: str) -> Running:
         file = tmp_path / f"run{len(runs)}.yaml"
         file.write_text(text)
-        running = Running(file, *options, environment={**os.environ, **environment})
+        words = ["run", "--json", "--executor", "flux", "--output", str(tmp_path / "output")]
+        words += [*options, str(file)]
+        running = Running(words, tmp_path, {**os.environ, **environment})
         runs.append(running)
         return running
 

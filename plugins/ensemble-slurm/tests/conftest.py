@@ -6,20 +6,16 @@ Without Slurm's programs (Debian: ``slurm-wlm`` and ``munge``) those tests skip.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -244,78 +240,6 @@ class Cluster:
         return found
 
 
-class Running:
-    """An ``ensemble run --executor slurm --json`` in a process of its own, and what it says."""
-
-    def __init__(self, words: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
-        self._errors = folder / f"errors-{time.monotonic_ns()}"
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ensemble_core.cli", *words],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.lines: list[dict[str, Any]] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(json.loads(line))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    @property
-    def errors(self) -> str:
-        return self._errors.read_text()
-
-    def of(self, **wanted: object) -> list[dict[str, Any]]:
-        """The lines so far that have these values."""
-        return [
-            line
-            for line in list(self.lines)
-            if all(line.get(key) == value for key, value in wanted.items())
-        ]
-
-    def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
-        """Wait for lines that have these values; the last of them."""
-        with self._news:
-            self._news.wait_for(
-                lambda: len(self.of(**wanted)) >= count or not self._reader.is_alive(), timeout
-            )
-        found = self.of(**wanted)
-        if len(found) < count:
-            last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"{len(found)} of {count} {wanted} came; last:\n{last}\n{self.errors}")
-        return found[-1]
-
-    def ended(self, timeout: float = 100.0) -> int:
-        """Wait until it has ended; its exit code."""
-        try:
-            code = self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            last = "\n".join(map(str, self.lines[-10:]))
-            pytest.fail(f"it did not end within {timeout:g} s; last:\n{last}\n{self.errors}")
-        self._reader.join(10)
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(30)
-        self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
 @pytest.fixture(scope="session")
 def slurm_programs() -> None:
     missing = programs()
@@ -362,24 +286,6 @@ def make_cluster(
     yield make
     for cluster in clusters:
         cluster.close()
-
-
-@pytest.fixture
-def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Starts ``ensemble run --executor slurm`` with the text of a file."""
-    runs: list[Running] = []
-
-    def start(text: str, *options: str) -> Running:
-        file = tmp_path / f"run{len(runs)}.yaml"
-        file.write_text(text)
-        words = ["run", "--json", "--executor", "slurm", "-o", "look=1", *options, str(file)]
-        running = Running(words, tmp_path, dict(os.environ))
-        runs.append(running)
-        return running
-
-    yield start
-    for running in runs:
-        running.close()
 
 
 @pytest.fixture(scope="session")
