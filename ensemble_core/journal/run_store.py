@@ -306,9 +306,9 @@ class RunInfo:
     """One run in a list. Times are seconds since the epoch.
 
     ``running``: a controller has it. ``ended``: its end was reached. ``stopped``: it was stopped,
-    ``limited``: its limits hold what is left of it, ``interrupted``: its controller was killed, or
-    left at once; all three can be resumed. ``new``: killed before anything happened.
-    ``unreadable``: ``problem`` says why.
+    or generators of it are at fault, ``limited``: its limits hold what is left of it,
+    ``interrupted``: its controller was killed, or left at once; all three can be resumed. ``new``:
+    killed before anything happened. ``unreadable``: ``problem`` says why.
     """
 
     tag: str
@@ -353,7 +353,8 @@ def look(folder: Path) -> RunInfo:
     elif outcome is not None and outcome.get("stopped"):
         state = "stopped"
     elif outcome is not None and outcome.get("natural"):
-        state = "limited"  # the one end of its own that is taken back by a resume
+        # Ends of its own that a resume takes back: by a limit, by generators at fault.
+        state = "limited" if outcome.get("exit_code") == 4 else "stopped"
     else:
         state = "interrupted" if events else "new"
     return RunInfo(

@@ -123,7 +123,9 @@ class Outcome:
         """As ``ensemble runs`` says it."""
         if self.over or self.stopped:
             return "ended" if self.over else "stopped"
-        return "limited" if self.natural else "interrupted"
+        if not self.natural:
+            return "interrupted"
+        return "limited" if self.exit_code == 4 else "stopped"
 
 
 class Runtime:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import main
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.run_store import look
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import Started
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.controller import Outcome
 
 FILE = """
 limits: {jobs: 2}
@@ -64,3 +73,28 @@ def test_a_resume_with_set_gives_a_run_more_room_and_later_ones_keep_it(
     assert over.exit_code == 2, "it has ended, and that gives it nothing to do"
     assert "has ended" in over.output
     assert ensemble("replay", "t").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ({"over": True, "natural": True, "exit_code": 0}, "ended"),
+        ({"over": False, "stopped": True, "natural": False, "exit_code": 5}, "stopped"),
+        ({"over": False, "natural": True, "exit_code": 4}, "limited"),
+        ({"over": False, "natural": True, "exit_code": 1}, "stopped"),  # generators at fault
+        ({"over": False, "natural": False, "exit_code": 1}, "interrupted"),  # its queue was lost
+        ({"over": False, "reason": "the controller failed"}, "interrupted"),
+    ],
+)
+def test_how_a_run_was_left_is_said_alike_by_lists_and_by_the_program_that_ran_it(
+    outcome: dict[str, object], state: str, tmp_path: Path
+) -> None:
+    with closing(JournalWriter(tmp_path / NAME)) as writer:
+        writer.begin(1.0, {})
+        writer.append(Started(1.0, {}), ())
+        writer.end(2.0, outcome)
+    assert look(tmp_path).state == state
+    if "natural" in outcome:
+        report = Engine(load_text(FILE, discover(), file="e.yaml")).report()
+        words = {"reason": "", "seconds": 1.0, "report": report, "tag": "t"}
+        assert Outcome(**words, **outcome).state == state
