@@ -71,6 +71,7 @@ class EngineFiring:
         source = source_of(self._state, group, overrides or {})
         if not source.asked:
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
+        self._state.table.keep_results(group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
             for each in self._state.calls.values()

@@ -204,9 +204,6 @@ class JobTable:
 
     def keep_done(self, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
         """Keep what tables are worked out of, and what functions are told that give parameters."""
-        for group in self.groups.values():
-            if group.group.asked and group.done_jobs is None:
-                group.done_jobs = DoneJobs()
         for table in tables:
             group = self.groups[table.of]
             if group.done_jobs is None:
@@ -216,11 +213,26 @@ class JobTable:
                         f"the table {table.name!r} is new: jobs of {table.of!r} that were done "
                         f"before ({group.counts['done']}) are not in it"
                     )
+        for name, group in self.groups.items():
+            if group.group.asked:
+                self.keep_results(name)
         for rule in rules:
             if isinstance(rule.each, tuple) and rule.asks_tables:
                 for group in self.groups.values():
                     if group.done_jobs is not None:
                         group.done_jobs.serve(rule.each)
+
+    def keep_results(self, name: str) -> None:
+        """Keep what functions are told that give parameters of a group."""
+        group = self.groups[name]
+        if group.done_jobs is not None:
+            return
+        group.done_jobs = DoneJobs()
+        if group.counts["done"]:
+            self.warnings.append(
+                f"a function gives parameters of {name!r} from now on: jobs that were done before "
+                f"({group.counts['done']}) are not among its results"
+            )
 
     def remember(self, groups: Iterable[str]) -> None:
         """Keep the combinations that these groups have had."""

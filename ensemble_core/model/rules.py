@@ -220,7 +220,8 @@ class Firing(Protocol):
         In an instance of a rule with ``each``, those of its slice or index alone."""
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
-        """Submit one group (``count`` jobs times its sweep), some of its fields overridden."""
+        """Submit one group (``count`` jobs times its sweep), some of its fields overridden. Where
+        functions give parameters, they are called first, and this is a call."""
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False

@@ -215,11 +215,18 @@ def test_a_group_is_changed_to_ask_another_function_and_its_snapshot_is_that_sta
     submit = {"name": "submit", "label": "sim"}
     later = {"trigger": "idle", "name": "sim", "action": [change, submit]}
     sim = {"name": "sim", "command": "echo {x}", "parameters": {"x": {"function": "next_x"}}}
-    start = {"trigger": "start", "action": submit}
+    fixed = {"name": "fixed", "command": "echo {x}", "parameters": {"x": 1}}
+    start = {"trigger": "start", "action": {"name": "submit"}}
+    twice = {"trigger": "idle", "name": "fixed", "repetitions": 2}
+    twice["action"] = [{**change, "label": "fixed"}, {**submit, "label": "fixed"}]
     done = ensemble.run(
-        {"jobs": [sim], "rules": [start, later], "custom": [next_x, other]}, executor="local"
+        {"jobs": [sim, fixed], "rules": [start, later, twice], "custom": [next_x, other]},
+        executor="local",
     )
-    assert values_of(done) == [1, 10]
+    assert values_of(done, "sim") == [1, 10]
+    # Nothing was kept of this group before it asked for the first time.
+    assert values_of(done, "fixed") == [1, 0, 10]
+    assert "jobs that were done before (1) are not among its results" in happened(done)
     replay = CliRunner().invoke(main, ["replay", done.tag])
     assert replay.exit_code == 0, replay.output
     assert "snapshots after event" in replay.output
@@ -246,5 +253,5 @@ def test_a_user_who_submits_the_group_beside_the_rules_gives_the_value() -> None
     assert values_of(under_way.wait(120)) == [3]
 
 
-def values_of(done: ensemble.EnsembleRun) -> list[Any]:
-    return [row["x"] for row in done.results()]
+def values_of(done: ensemble.EnsembleRun, group: str = "sim") -> list[Any]:
+    return [row["x"] for row in done.results() if row["group"] == group]
