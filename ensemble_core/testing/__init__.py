@@ -31,6 +31,7 @@ pytest.register_assert_rewrite(
             "executor_knobs",
             "executor_leaving",
             "faults",
+            "generator",
             "observer",
             "options",
             "running",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ensemble_core.testing.executor import ExecutorContract, ExecutorSuite
     from ensemble_core.testing.fakes import FakeExecutor, FakeFiring
     from ensemble_core.testing.faults import FaultSuite
+    from ensemble_core.testing.generator import GeneratorContract, PlayedGenerator
     from ensemble_core.testing.observer import ObserverContract
     from ensemble_core.testing.running import Running
     from ensemble_core.testing.session import Session, wait_until
@@ -69,7 +71,9 @@ else:
         "FakeExecutor": "fakes",
         "FakeFiring": "fakes",
         "FaultSuite": "faults",
+        "GeneratorContract": "generator",
         "ObserverContract": "observer",
+        "PlayedGenerator": "generator",
         "Running": "running",
         "Session": "session",
         "StatisticContract": "statistic",
@@ -96,7 +100,9 @@ __all__ = [
     "FakeExecutor",
     "FakeFiring",
     "FaultSuite",
+    "GeneratorContract",
     "ObserverContract",
+    "PlayedGenerator",
     "Running",
     "Session",
     "StatisticContract",

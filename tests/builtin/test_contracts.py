@@ -14,7 +14,7 @@ import pytest
 from river import stats as river
 
 from ensemble_core import Row
-from ensemble_core.builtin import actions, line_observers, observers, triggers
+from ensemble_core.builtin import actions, generators, line_observers, observers, triggers
 from ensemble_core.builtin import statistics as builtin_statistics
 from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
@@ -22,6 +22,7 @@ from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.events import JobEvent
 from ensemble_core.testing import (
     ActionContract,
+    GeneratorContract,
     ObserverContract,
     StatisticContract,
     TriggerContract,
@@ -424,3 +425,14 @@ def test_a_copy_of_a_statistic_goes_on_by_itself() -> None:
             assert twin.get() == before
             assert statistic.get() != before
             statistic = twin
+
+
+GENERATORS: Mapping[str, Any] = {each.name: each for each in generators.ensemble_generators()}
+GENERATOR_OPTIONS: Mapping[str, Mapping[str, Any]] = {"latin-hypercube": {"points": 16}}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_keeps_the_contract(name: str) -> None:
+    keep_every_law(
+        GeneratorContract, plugin=GENERATORS[name], options=GENERATOR_OPTIONS.get(name, {})
+    )

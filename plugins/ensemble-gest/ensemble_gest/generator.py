@@ -1,0 +1,130 @@
+"""The adapter: a generator of the standard gest-api, asked and told as the standard says it.
+
+Logarithmic variables are handed on as their logarithms, for the standard has none. Built by the
+record of ``ensemble_gest``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, Vocs
+from ensemble_gest import found_class
+
+__all__ = ["GestGenerator"]
+
+
+class GestGenerator(Generator):
+    """A generator of the standard. Lost and pruned points are not told: the standard has no way to
+    say it (``failed`` of the file gives them values)."""
+
+    def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
+        self._vocs = vocs
+        self._class = found_class(options["class"])
+        self._options = dict(options["options"])
+        self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self._generator = self._class(_standard(self._vocs), **self._options)
+        except (TypeError, ValueError) as error:
+            raise EnsembleError(
+                f"{self._class.__name__} cannot be built for this problem: {error}",
+                hint="its arguments stand under with: {options: {…}}",
+                code="bad-value",
+            ) from error
+        #: What it gave, by our numbers: it is told the very same, with its ``_id``.
+        self._given: dict[int, dict[str, Any]] = {}
+        self._more: list[dict[str, Any]] = []
+        self._next = 0
+
+    def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
+        """The next points."""
+        while len(self._more) < count:
+            found = self._asked(count - len(self._more))
+            if not found:
+                break
+            self._more += found
+        given, self._more = self._more[:count], self._more[count:]
+        for each in given:
+            self._given[self._next] = each
+            self._next += 1
+        return [self._ours(each) for each in given]
+
+    def _asked(self, count: int) -> list[dict[str, Any]]:
+        """So many points, or as many as it gives at a time, which may be none now."""
+        for number in (count, None):
+            try:
+                return [dict(each) for each in self._generator.suggest(number)]
+            except ValueError:  # as the standard says it
+                continue
+        return []
+
+    def ingest(self, points: Sequence[Point]) -> None:
+        """Tell what became of points."""
+        told = []
+        for point in points:
+            given = self._given.pop(point.number, None) or self._theirs(point.parameters)
+            if point.values:
+                told.append({**given, **point.values})
+        if told:
+            self._generator.ingest(told)
+
+    def resume(self, exchanges: Sequence[Exchange]) -> None:
+        """Ask and tell all again, where that gives the points on record; else tell them as points
+        that are not its own."""
+        if self._repeats(exchanges):
+            return
+        self._begin()
+        for exchange in exchanges:
+            self.ingest(exchange.told)
+            self._next += len(exchange.suggested)
+
+    def _repeats(self, exchanges: Sequence[Exchange]) -> bool:
+        for told, _, suggested in exchanges:
+            self.ingest(told)
+            found = self.suggest(len(suggested)) if suggested else []
+            if [_values(each) for each in found] != [_values(p.parameters) for p in suggested]:
+                return False
+        return True
+
+    def _ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        point = dict(given)
+        for variable in self._vocs.variables:
+            if variable.log:
+                value = math.exp(point[variable.name])
+                point[variable.name] = min(max(value, variable.low), variable.high)
+        return point
+
+    def _theirs(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            each.name: math.log(parameters[each.name]) if each.log else parameters[each.name]
+            for each in self._vocs.variables
+        }
+
+
+def _values(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in point.items() if name != "_id"}
+
+
+def _standard(vocs: Vocs) -> Any:
+    from gest_api.vocs import VOCS
+
+    return VOCS(
+        variables={each.name: _domain(each) for each in vocs.variables},
+        objectives={name: goal.upper() for name, goal in vocs.objectives.items()},
+        constraints={
+            name: ["LESS_THAN" if each.sign.startswith("<") else "GREATER_THAN", each.bound]
+            for name, each in vocs.constraints.items()
+        },
+    )
+
+
+def _domain(variable: Variable) -> Any:
+    if variable.steps:
+        return set(variable.steps)
+    if variable.log:
+        return [math.log(variable.low), math.log(variable.high)]
+    return [float(variable.low), float(variable.high)]

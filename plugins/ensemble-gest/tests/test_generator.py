@@ -1,0 +1,194 @@
+"""Generators of the standard gest-api, asked and told by a run as the standard says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from ensemble_gest import ensemble_generators
+from gest_api.generator import Generator as Standard
+
+from ensemble_core import Constraint, EnsembleError, Point, Variable, Vocs
+from ensemble_core.testing import GeneratorContract, PlayedGenerator
+
+(GEST,) = ensemble_generators()
+HERE = f"{__name__}."
+
+
+class Uniform(Standard):
+    """Draws, gives ids, and takes only what it gave."""
+
+    returns_id = True
+
+    def __init__(self, vocs: Any, seed: int = 0) -> None:
+        super().__init__(vocs)
+        self.vocs, self.drawn, self.count = vocs, np.random.default_rng(seed), 0
+        self.known: set[int] = set()
+        self.told: list[dict[str, Any]] = []
+
+    def _validate_vocs(self, vocs: Any) -> None:
+        if len(vocs.objectives) != 1:
+            raise ValueError("one objective, please")
+
+    def suggest(self, num_points: int | None) -> list[dict[str, Any]]:
+        if num_points is None:
+            raise ValueError("how many?")
+        found = []
+        for _ in range(num_points):
+            point: dict[str, Any] = {"_id": self.count}
+            for name, each in self.vocs.variables.items():
+                if hasattr(each, "domain"):
+                    point[name] = self.drawn.uniform(*each.domain)
+                else:
+                    point[name] = sorted(each.values)[self.drawn.integers(len(each.values))]
+            self.known.add(self.count)
+            self.count += 1
+            found.append(point)
+        return found
+
+    def ingest(self, results: list[dict[str, Any]]) -> None:
+        for each in results:
+            if "_id" in each and each["_id"] not in self.known:
+                raise ValueError(f"I do not know {each['_id']}")
+        self.told += results
+
+
+class Simplex(Uniform):
+    """Gives three points at a time, and no more before it is told of all."""
+
+    def suggest(self, num_points: int | None) -> list[dict[str, Any]]:
+        if num_points is not None or len(self.told) < self.count:
+            raise ValueError("it decides how many")
+        return super().suggest(3)
+
+
+class Restless(Uniform):
+    """Does not draw the same twice."""
+
+    def __init__(self, vocs: Any) -> None:
+        super().__init__(vocs)
+        self.drawn = np.random.default_rng()
+
+
+def options(name: str, **keywords: Any) -> dict[str, Any]:
+    return {"class": name, "options": keywords}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    module = types.ModuleType("of_the_standard")
+    vars(module).update(Uniform=Uniform, Simplex=Simplex, Restless=Restless)
+    monkeypatch.setitem(sys.modules, "of_the_standard", module)
+
+
+class TestUniform(GeneratorContract):
+    plugin = GEST
+    options: ClassVar[Mapping[str, Any]] = {
+        "class": "of_the_standard.Uniform",
+        "options": {"seed": 3},
+    }
+
+
+class TestSimplex(GeneratorContract):
+    plugin = GEST
+    options: ClassVar[Mapping[str, Any]] = {"class": "of_the_standard.Simplex", "options": {}}
+
+    def test_lost_points_do_not_stop_it(self) -> None:
+        """It waits for them: the standard cannot say that a point is lost. ``failed`` can."""
+
+
+class TestLibensemble(GeneratorContract):
+    plugin = GEST
+    options: ClassVar[Mapping[str, Any]] = {
+        "class": "libensemble.gen_classes.UniformSample",
+        "options": {"random_seed": 3},
+    }
+    vocs = Vocs(
+        variables=(Variable(name="x", low=-5.0, high=5.0), Variable(name="y", low=0.0, high=1.0)),
+        objectives={"E": "minimize"},
+    )
+
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("libensemble", reason="libEnsemble is not installed")
+
+
+PROBLEM = Vocs(
+    variables=(
+        Variable(name="x", low=1e-5, high=10.0, log=True),
+        Variable(name="n", values=(2, 4)),
+    ),
+    objectives={"E": "maximize"},
+    constraints={"c": Constraint(">", 1.0)},
+)
+
+
+def value(point: Any) -> dict[str, float]:
+    return {"E": 1.0, "c": 2.0}
+
+
+def test_it_is_told_the_very_points_that_it_gave_with_their_ids_and_all_outputs() -> None:
+    played = PlayedGenerator(
+        lambda: GEST.build(PROBLEM, options("of_the_standard.Uniform")), PROBLEM, 2
+    )
+    played.play(4, value)
+    told = played.generator._generator.told  # type: ignore[attr-defined]
+    assert [each["_id"] for each in told] == [0, 1, 2]
+    assert set(told[0]) == {"_id", "x", "n", "E", "c"}
+    assert told[0]["x"] < 3  # its logarithm
+    vocs = played.generator._generator.vocs  # type: ignore[attr-defined]
+    assert vocs.objectives["E"].__class__.__name__ == "MaximizeObjective"
+    assert vocs.constraints["c"].value == 1.0
+
+
+def test_one_that_does_not_repeat_itself_is_told_what_is_on_record_as_points_of_others() -> None:
+    played = PlayedGenerator(
+        lambda: GEST.build(PROBLEM, options("of_the_standard.Restless")), PROBLEM, 2
+    )
+    played.play(6, value)
+    played.renew()
+    told = played.generator._generator.told  # type: ignore[attr-defined]
+    assert len(told) == 5
+    assert all("_id" not in each for each in told)
+    played.play(4, value)
+    assert len(played.points) == 11
+
+
+def test_a_lost_point_is_told_only_with_the_values_that_the_file_gives_it() -> None:
+    generator = GEST.build(PROBLEM, options("of_the_standard.Uniform"))
+    first, second = generator.suggest(2)
+    generator.ingest([Point(number=0, parameters=first, state="lost")])
+    lost = Point(number=1, parameters=second, state="lost", values={"E": -1e9, "c": 2.0})
+    generator.ingest([lost])
+    assert [each["E"] for each in generator._generator.told] == [-1e9]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "hint"),
+    [
+        ("no_such_library.Nelder", "'no_such_library' cannot be imported", "pip install no_such"),
+        ("of_the_standard.Nelder", "has no class 'Nelder'", "write the path"),
+    ],
+)
+def test_a_class_that_is_not_there_is_named_with_what_to_install(
+    path: str, what: str, hint: str
+) -> None:
+    assert GEST.check is not None
+    with pytest.raises(EnsembleError, match=what) as caught:
+        GEST.check(PROBLEM, options(path))
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_problem_that_it_does_not_take_is_refused_in_its_words() -> None:
+    assert GEST.check is not None
+    several = Vocs(variables=PROBLEM.variables, objectives={"E": "minimize", "F": "minimize"})
+    with pytest.raises(EnsembleError, match="one objective, please"):
+        GEST.check(several, options("of_the_standard.Uniform"))
+    with pytest.raises(EnsembleError, match="cannot be built"):
+        GEST.check(PROBLEM, options("of_the_standard.Uniform", no_such=1))

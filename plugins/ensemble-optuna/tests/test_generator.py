@@ -1,0 +1,116 @@
+"""Optuna's samplers and pruners, asked and told by a run as by a loop of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import optuna
+import pytest
+from ensemble_optuna import ensemble_generators
+
+from ensemble_core import Constraint, EnsembleError, Point, Reading, Variable, Vocs
+from ensemble_core.testing import GeneratorContract, PlayedGenerator
+
+(OPTUNA,) = ensemble_generators()
+OPTIONS = {
+    "sampler": "tpe", "seed": 7, "sampler_options": {}, "pruner": "median", "pruner_options": {},
+}  # fmt: skip
+BRANIN = Vocs(
+    variables=(Variable(name="x", low=-5.0, high=10.0), Variable(name="y", low=0.0, high=15.0)),
+    objectives={"E": "minimize"},
+)
+
+
+class TestTpe(GeneratorContract):
+    plugin = OPTUNA
+
+
+class TestRandom(GeneratorContract):
+    plugin = OPTUNA
+    options: ClassVar[Mapping[str, Any]] = {"sampler": "random", "seed": 3}
+
+
+class TestNsga(GeneratorContract):
+    plugin = OPTUNA
+    options: ClassVar[Mapping[str, Any]] = {
+        "sampler": "nsga2",
+        "sampler_options": {"population_size": 8},
+    }
+    vocs = Vocs(
+        variables=(Variable(name="x", low=-5.0, high=5.0), Variable(name="n", values=(1, "b"))),
+        objectives={"E": "minimize", "F": "maximize"},
+        constraints={"c": Constraint("<", 12.0)},
+    )
+
+
+def branin(x: float, y: float) -> float:
+    a = y - 5.1 / (4 * math.pi**2) * x * x + 5 / math.pi * x - 6
+    return a * a + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10
+
+
+def built(vocs: Vocs, **options: Any) -> Callable[[], Any]:
+    return lambda: OPTUNA.build(vocs, {**OPTIONS, **options})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "kind"),
+    [("tpe", optuna.samplers.TPESampler), ("random", optuna.samplers.RandomSampler)],
+)
+def test_one_at_a_time_the_points_are_those_of_a_plain_optuna_loop(
+    sampler: str, kind: Callable[..., Any]
+) -> None:
+    study = optuna.create_study(sampler=kind(seed=7))
+    plain = []
+    for _ in range(40):
+        trial = study.ask()
+        x, y = trial.suggest_float("x", -5.0, 10.0), trial.suggest_float("y", 0.0, 15.0)
+        plain.append({"x": x, "y": y})
+        study.tell(trial, branin(x, y))
+    played = PlayedGenerator(built(BRANIN, sampler=sampler), BRANIN)
+    assert played.play(40, lambda point: {"E": branin(**point)}) == plain
+
+
+def test_a_generator_of_another_version_is_given_the_points_on_record() -> None:
+    played = PlayedGenerator(built(BRANIN), BRANIN, 2)
+    played.play(15, lambda point: {"E": branin(**point)})
+    for point in played.points:  # as if others had been suggested
+        point.parameters = {"x": point.parameters["x"] / 2, "y": point.parameters["y"]}
+    played.renew()
+    assert len(played.play(5, lambda point: {"E": branin(**point)})) == 20 + 1
+
+
+def test_what_will_not_be_good_is_pruned_by_what_the_others_had_come_to() -> None:
+    vocs = Vocs(variables=BRANIN.variables, objectives={"E": "minimize"}, prunes=True)
+    options: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 2, "n_warmup_steps": 1}
+    generator = built(vocs, pruner_options=options)()
+    for number in range(3):
+        (found,) = generator.suggest(1)
+        readings = [Reading(number, step, 1.0 + number) for step in range(4)]
+        assert generator.prune(readings) in (set(), {number})
+        done: Mapping[str, float] = {"E": 1.0}
+        generator.ingest([Point(number=number, parameters=found, state="done", values=done)])
+    generator.suggest(2)
+    assert generator.prune([Reading(3, 0, 99.0), Reading(4, 0, 0.5)]) == set()
+    assert generator.prune([Reading(3, 2, 99.0), Reading(4, 2, 0.5)]) == {3}
+
+
+def test_what_optuna_cannot_do_is_refused_with_what_to_do() -> None:
+    several = Vocs(variables=BRANIN.variables, objectives={"E": "minimize", "F": "minimize"})
+    assert OPTUNA.check is not None
+    with pytest.raises(EnsembleError, match=r"takes one objective|needs the library"):
+        OPTUNA.check(several, {**OPTIONS, "sampler": "cmaes"})
+    pruned = Vocs(variables=several.variables, objectives=several.objectives, prunes=True)
+    with pytest.raises(EnsembleError, match="prunes by one objective"):
+        OPTUNA.check(pruned, OPTIONS)
+    with pytest.raises(EnsembleError, match="cannot be made with these options"):
+        OPTUNA.build(BRANIN, {**OPTIONS, "sampler_options": {"no_such": 1}})
+
+
+def test_a_library_that_a_sampler_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensemble_optuna.find_spec", lambda name: None)
+    assert OPTUNA.check is not None
+    with pytest.raises(EnsembleError) as caught:
+        OPTUNA.check(BRANIN, {**OPTIONS, "sampler": "gp"})
+    assert caught.value.hint == "pip install torch"
