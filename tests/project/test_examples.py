@@ -496,6 +496,26 @@ def two_members(ran: Ran) -> None:
     assert not ran.never
 
 
+def switch_algorithms(ran: Ran) -> None:
+    (switch,) = [line for line in ran.lines if line["type"] == "switch"]
+    assert (switch["off"], switch["on"]) == (["explore"], ["enough"])
+    assert ran.groups["refine"][0] == 4
+    assert 6 <= ran.groups["try"][0] <= 8
+    tried = [job["parameters"]["T"] for job in ran.jobs.values() if job["group"] == "try"]
+    assert len(set(tried)) == len(tried)
+    instances = {each["name"]: each["on"] for each in ran.summary["instances"]}
+    assert instances == {"explore": False, "enough": True}
+
+
+def workload_demand(ran: Ran) -> None:
+    asked = [line["delta"] for line in ran.lines if line["type"] == "resize"]
+    assert any(delta > 0 for delta in asked)
+    assert any(delta < 0 for delta in asked)
+    assert ran.groups == {"small": (6, 0, 0), "wide": (2, 0, 0)}
+    assert ran.fired["demand-over"] == 1
+    assert ran.fired["demand-granted"] >= 2
+
+
 PROMISES: Mapping[str, Promise] = {
     "backoff": Promise(backoff, killed=True),
     "custom-action": Promise(custom_action, killed=True),
@@ -554,7 +574,14 @@ PROMISES: Mapping[str, Promise] = {
     "parameter-sweep": Promise(
         parameter_sweep, litter=[f"runs/*/{n}/result.txt" for n in range(8)]
     ),
+    "switch-algorithms": Promise(switch_algorithms, killed=True),
     "terminate": Promise(terminate, killed=True),
+    "workload-demand": Promise(
+        workload_demand,
+        options=("--executor", "minicluster", "--mock"),
+        marks=[pytest.mark.checkout, needs_minicluster],
+        killed=True,
+    ),
     # Needs two members: ensemble-service/tests/test_member.py runs it.
     "two-members": Promise(two_members, options=("--executor", "remote")),
 }

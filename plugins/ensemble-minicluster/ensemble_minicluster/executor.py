@@ -7,7 +7,7 @@ is its own, done by ``resizing``. See the README for what it promises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -122,7 +122,7 @@ class MiniCluster(Executor):
             self._emit = None
             service.close()
             raise
-        self._gauges.update(self._inner.resources())
+        self._gauges.update(self.resources())
         memory.begin(self._part.name)
 
         def warn(message: str) -> None:
@@ -174,6 +174,8 @@ class MiniCluster(Executor):
     def _pass_on(self, events: Sequence[Event]) -> None:
         """Events of the queue, without warnings of what was done to its nodes on purpose."""
         planned = False
+        if self._part.resizes:
+            events = [self._in_nodes(e) if type(e) is Resources else e for e in events]
         for event in events:
             if type(event) is Resources:
                 self._gauges.update(event.values)
@@ -182,6 +184,9 @@ class MiniCluster(Executor):
         if planned:
             events = [e for e in events if not (type(e) is Problem and MARK in e.message)]
         self._say(events)
+
+    def _in_nodes(self, event: Resources) -> Resources:
+        return replace(event, values=_cores_as_nodes(event.values))
 
     def _say(self, events: Sequence[Event]) -> None:
         reporter = self._reporter
@@ -214,7 +219,8 @@ class MiniCluster(Executor):
         self._inner.cancel(jobs)
 
     def resources(self) -> Mapping[str, float]:
-        return self._inner.resources()
+        values = self._inner.resources()
+        return _cores_as_nodes(values) if self._part.resizes else values
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         return self._inner.reattach(jobs)
@@ -374,6 +380,13 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
         others=part,
         note=f"{note}; {_IGNORED}" if options["kubernetes"] else note,
     )
+
+
+def _cores_as_nodes(values: Mapping[str, float]) -> dict[str, float]:
+    """Gauges of this machine as those of a cluster that has a node for each core."""
+    cores = {key: value for key, value in values.items() if key in ("cores.up", "cores.free")}
+    others = {key: value for key, value in values.items() if not key.startswith("nodes.")}
+    return {**{key.replace("cores", "nodes"): value for key, value in cores.items()}, **others}
 
 
 def _flux_works() -> bool:
