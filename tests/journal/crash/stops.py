@@ -74,6 +74,15 @@ if [ "$1" = 2 ] && [ "$3" = 0 ]; then exit 3; fi
 TABLES = ("sim", "post", "more")
 
 
+#: Exit codes of controllers that a signal ended.
+INTERRUPTED = frozenset(code for n in SIGNALS for code in (-n, 128 + n))
+
+
+def before_it_began(said: Path) -> bool:
+    """True if a Ctrl-C came while Python itself began, whose exit code is 1 then."""
+    return said.read_bytes().rstrip().endswith(b"KeyboardInterrupt")
+
+
 def prepared(folder: Path, on_stop: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "ensemble.yaml").write_text(STUDY.format(on_stop=on_stop))
@@ -151,7 +160,7 @@ def played(
                 process.wait()
                 other.append(f"controller {number} did not end within 300 s")
                 break
-        if code not in (*(-n for n in SIGNALS), *(128 + n for n in SIGNALS)):
+        if code not in INTERRUPTED and not before_it_began(folder / f"said-{number}"):
             break
     if code and not other:
         other.append(f"the last controller ended with {code}")
