@@ -91,6 +91,11 @@ class Jobspecs:
         shell: dict[str, Any] = {"rlimit": dict(self._rlimits)} if self._rlimits else {}
         if output:
             shell["output"] = dict(output)
+        command = list(job.command)
+        if options.get("instance"):
+            # As `flux batch` does it: a broker on each node, the command at the first of them.
+            command = ["flux", "broker", *command]
+            shell |= {"per-resource": {"type": "node"}, "mpi": "none"}
         for name, value in options.get("shell", {}).items():
             _set(shell, name, value)
         system: dict[str, Any] = {
@@ -130,7 +135,7 @@ class Jobspecs:
             ],
             "tasks": [
                 {
-                    "command": list(job.command),
+                    "command": command,
                     "slot": "task",
                     # An uneven spread leaves slots empty, so there the tasks are counted in all.
                     "count": {"per_slot": 1} if free or not tasks % job.nodes else {"total": tasks},

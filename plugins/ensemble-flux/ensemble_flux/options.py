@@ -45,6 +45,12 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "default": False,
             "description": "Whether the jobs have their nodes to themselves.",
         },
+        "instance": {
+            "type": "boolean",
+            "default": False,
+            "description": "Whether the job is a Flux instance of its own on what it is given, and "
+            "the command its initial program.",
+        },
         "any_nodes": {
             "type": "boolean",
             "default": False,

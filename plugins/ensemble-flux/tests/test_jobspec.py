@@ -87,6 +87,14 @@ def test_a_task_has_its_cores_and_gpus() -> None:
     assert node["with"][0]["with"] == [{"type": "core", "count": 4}, {"type": "gpu", "count": 2}]
 
 
+def test_a_job_may_be_an_instance_of_its_own_with_a_broker_on_each_node() -> None:
+    made = written(nodes=2, tasks=8, **flux(instance=True, shell={"mpi": "pmi2"}))
+    assert made["tasks"][0]["command"] == ["flux", "broker", "lmp", "-in", "x"]
+    assert made["resources"][0]["with"][0]["count"] == 4  # what it is given, it shares out itself
+    shell = made["attributes"]["system"]["shell"]["options"]
+    assert (shell["per-resource"], shell["mpi"]) == ({"type": "node"}, "pmi2")
+
+
 def test_tasks_that_may_be_on_any_nodes_are_slots_alone() -> None:
     made = written(tasks=6, cores_per_task=2, **flux(any_nodes=True))
     (slot,) = made["resources"]

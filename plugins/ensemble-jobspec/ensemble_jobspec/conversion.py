@@ -354,14 +354,8 @@ class _Conversion:
         inner += ["--state", self._options.state] if self._options.state else []
         job = self._group(unit, shape, required, group.attributes)
         if executor == "flux":
-            # A batch as `flux batch` makes it: one broker on each node, the command at the first.
-            inner = ["flux", "broker", *inner, "--executor", "flux"]
-            flux = job.setdefault("options", {}).setdefault("flux", {})
-            flux["shell"] = {
-                **flux.get("shell", {}),
-                "per-resource": {"type": "node"},
-                "mpi": "none",
-            }
+            inner += ["--executor", "flux"]
+            job.setdefault("options", {}).setdefault("flux", {})["instance"] = True
         else:
             inner += ["--executor", "local", "-o", f"slots={shape.tasks * shape.cores}"]
             job["cores_per_task"] = shape.tasks * shape.cores

@@ -88,7 +88,7 @@ def _job(
     if shape.gpus:
         limits["nvidia.com/gpu"] = str(shape.gpus)
     if shape.nodes > 1 or unit.kind == "batch":
-        return _mini_cluster(metadata, container, job, converted, site)
+        return _mini_cluster(metadata, container, job, converted, site, unit.kind == "batch")
     container["resources"] = {"limits": limits, "requests": dict(limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container], **site}
     if files and unit.task is not None:
@@ -105,7 +105,7 @@ def _job(
 
 def _mini_cluster(
     metadata: Mapping[str, Any], container: Mapping[str, Any], job: Mapping[str, Any],
-    converted: Converted, site: Mapping[str, Any],
+    converted: Converted, site: Mapping[str, Any], nested: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """A Flux of its own for what wants several nodes, or is an ensemble itself."""
     import shlex
@@ -114,7 +114,7 @@ def _mini_cluster(
     own: dict[str, Any] = {
         "image": container["image"],
         "command": shlex.join(container["command"]),
-        "launcher": job["command"][:2] == ["flux", "broker"],
+        "launcher": nested,
     }
     if "workingDir" in container:
         own["workingDir"] = container["workingDir"]

@@ -208,8 +208,8 @@ def test_a_group_may_be_a_job_with_an_ensemble_of_its_own() -> None:
     assert batch["command"][:6] == ["ensemble", "jobspec", "run", "/x/study.yaml", "--only", "post"]
     flux = convert(read(STUDY), Options(executor="flux", executors=frozenset({"flux"})))
     (batch,) = [job for job in flux.jobs if job["name"] == "finish"]
-    assert batch["command"][:2] == ["flux", "broker"]
-    assert batch["options"]["flux"]["shell"]["per-resource"] == {"type": "node"}
+    assert batch["options"]["flux"]["instance"] is True
+    assert batch["command"][-2:] == ["--executor", "flux"]
 
 
 def test_a_batch_of_several_nodes_is_refused_on_slurm_with_what_to_do() -> None:
