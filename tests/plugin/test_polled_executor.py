@@ -186,6 +186,25 @@ def test_a_full_disk_between_two_attempts_does_not_make_another_batch_of_it(
     assert not full
 
 
+def test_a_job_that_cannot_write_into_the_spool_never_runs_and_is_told_once(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        job = counted(session, tmp_path)
+        session.submit(job)
+        session.wait_for(job, "priority")
+        reports = Path(odd.batches["0"].script).parents[1] / "reports"
+        reports.rename(reports.with_name("away"))
+        odd.begin("0")
+        assert odd.processes["0"].wait(30) == 125
+        session.wait_clean(job)
+        reports.with_name("away").rename(reports)
+        assert session.exception(job) == "lost"
+        session.check_ended_once()
+    assert ran(tmp_path) == 0
+
+
 def test_what_was_told_is_told_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
     odd.auto = False
     with Session(odd, tmp_path) as first:
