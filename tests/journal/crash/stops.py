@@ -19,12 +19,21 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 __all__ = ["main", "played", "undisturbed"]
 
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
+#: A controller that hears of Ctrl-C from its first line on: while Python itself begins, that ends it
+#: in many ways, none of which is ours.
+BEGIN = """
+import signal
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+from ensemble_core.cli.main import main
+main()
+"""
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 STUDY = """
 name: stops
@@ -78,11 +87,6 @@ TABLES = ("sim", "post", "more")
 INTERRUPTED = frozenset(code for n in SIGNALS for code in (-n, 128 + n))
 
 
-def before_it_began(said: Path) -> bool:
-    """True if a Ctrl-C came while Python itself began, whose exit code is 1 then."""
-    return said.read_bytes().rstrip().endswith(b"KeyboardInterrupt")
-
-
 def prepared(folder: Path, on_stop: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "ensemble.yaml").write_text(STUDY.format(on_stop=on_stop))
@@ -107,7 +111,17 @@ def words_of(folder: Path, executor: str, options: Sequence[str]) -> list[str]:
     # The tag is what a queue knows a run by: one of each round's own, also in other processes.
     tag = f"stops-{zlib.crc32(bytes(folder)):08x}"
     same = ["--tag", tag, "--or-resume", "--state", "state", "--quiet"]
-    return [*COMMAND, "run", "ensemble.yaml", "--executor", executor, *options, *same]
+    return [
+        sys.executable,
+        "-c",
+        BEGIN,
+        "run",
+        "ensemble.yaml",
+        "--executor",
+        executor,
+        *options,
+        *same,
+    ]
 
 
 def undisturbed(folder: Path, executor: str, options: Sequence[str]) -> dict[str, Any]:
@@ -149,7 +163,11 @@ def played(
     for number in range(40):
         with (folder / f"said-{number}").open("wb") as said:
             process = subprocess.Popen(
-                words_of(folder, executor, options), cwd=folder, stdout=said, stderr=said
+                words_of(folder, executor, options),
+                cwd=folder,
+                stdout=said,
+                stderr=said,
+                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_BLOCK, [signal.SIGINT]),
             )
             try:
                 if number < 8:
@@ -160,7 +178,7 @@ def played(
                 process.wait()
                 other.append(f"controller {number} did not end within 300 s")
                 break
-        if code not in INTERRUPTED and not before_it_began(folder / f"said-{number}"):
+        if code not in INTERRUPTED:
             break
     if code and not other:
         other.append(f"the last controller ended with {code}")
