@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,13 @@ from ensemble_core.cli.toolkit import (
     print_error,
     print_line,
     print_warning,
+    printable,
     read_file,
     read_options,
     resume_instead,
     run_text,
     set_option,
+    state_folder,
     state_option,
     to_json,
     wall_option,
@@ -70,12 +74,14 @@ def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one file or mistake a line.")
 def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     """Check jobspecs: every mistake with its place. The exit code is 2 where there is any."""
+    from ensemble_jobspec.conversion import convert as converted
     from ensemble_jobspec.reading import read_jobspec
 
     code = 0
     for file in files:
         try:
             workload = read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
+            made = converted(workload)  # what resources and groups amount to is checked there
         except FileErrors as errors:
             code = 2
             for error in errors.errors:
@@ -91,12 +97,12 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
                 to_json(
                     {
                         "type": "jobspec", "file": file, "form": workload.form, "tasks": tasks,
-                        "groups": groups, "warnings": list(workload.warnings),
+                        "groups": groups, "warnings": list(made.warnings),
                     }
                 )
             )  # fmt: skip
             continue
-        for warning in workload.warnings:
+        for warning in made.warnings:
             print_warning(warning)
         counts = f"{tasks} task{'s' * (tasks != 1)}"
         if groups:
@@ -258,7 +264,10 @@ def run(
     if has_alternatives(workload):
         wanted = replace(wanted, gauges=gauges_of(registry, choice))
     converted = _converted(workload, wanted)
-    return run_text(
+    watched = [] if display.quiet or display.as_json or dry_run else converted.watched
+    if watched and tag is None:
+        tag = f"{converted.name[:60]}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+    code = run_text(
         _as_yaml(converted),
         file,
         registry,
@@ -274,6 +283,21 @@ def run(
         overrides=overrides,
         plugins=plugins,
     )
+    if watched:
+        kept = Path(folder) if folder else state_folder(state) / "runs" / str(tag) / "output"
+        _show_output(kept / str(tag) if folder else kept, watched)
+    return code
+
+
+def _show_output(folder: Path, groups: Sequence[str]) -> None:
+    """Print what the jobs of these groups wrote, once the run is over."""
+    for group in groups:
+        for file in sorted(folder.glob(f"{group}.*.out")) + sorted(folder.glob(f"{group}.*.err")):
+            text = file.read_text("utf-8", "replace")
+            if text:
+                print_line(f"== {file.name}")
+                for line in text.splitlines():
+                    print_line(printable(line))
 
 
 @jobspec.command()

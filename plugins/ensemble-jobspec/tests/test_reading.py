@@ -247,6 +247,15 @@ def test_validate_tells_the_form_or_every_mistake_and_exits_with_2(tmp_path: Pat
     assert (json.loads(line)["code"], json.loads(line)["line"]) == ("unknown-key", 3)
 
 
+def test_validate_says_what_no_job_can_be_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    resources = "{a: {type: node, with: [{type: slot}, {type: core}]}}"
+    file.write_text(f"version: 1\nresources: {resources}\ntasks: [{{command: x, resources: a}}]\n")
+    result = CliRunner().invoke(main, ["jobspec", "validate", str(file)])
+    assert result.exit_code == 2
+    assert f"{file}:2:16: resources with cores or GPUs beside a slot" in result.output
+
+
 def test_the_form_may_be_said_and_is_then_held_to(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("version: 1\nresources: []\n")

@@ -311,6 +311,17 @@ def test_a_local_task_that_fails_keeps_its_dependants_back() -> None:
     assert notes() == []
 
 
+def test_what_watched_jobs_wrote_is_printed_when_the_run_is_over() -> None:
+    result = run(
+        tasks(
+            {"name": "a", "command": "echo said a", "attributes": {"watch": True}},
+            {"name": "b", "command": "echo said b"},
+        )
+    )
+    assert "== a.0.out\nsaid a\n" in result.output
+    assert "\nsaid b" not in result.output
+
+
 # -- what the queue can hold -----------------------------------------------------------------------
 
 
