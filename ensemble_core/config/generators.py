@@ -66,6 +66,13 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
                 code="duplicate-name",
             )
             continue
+        if name in context.known.tables:
+            context.report(
+                (*path, "name"),
+                f"there is a table {name!r} under 'results' already",
+                hint="'ensemble results' shows either by its name: give one of them another",
+                code="duplicate-name",
+            )
         places[name] = (*path, "name")
         known[name] = None
     for index, spec in enumerate(entries):

@@ -6,12 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ensemble_core.metrics.store import GENERATOR
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, dominates
 
 __all__ = ["Asking", "GeneratorState"]
+
+
+#: The places of points that are not done, among all.
+_LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +93,35 @@ class GeneratorState:
         ]
         self.front.append(point.number)
         return True
+
+    def table(self, vocs: Vocs) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+        """The columns and the rows of its points: the best first, with several objectives those
+        that none dominates; then those that miss a constraint, those under way, those that were
+        pruned, and the lost ones last."""
+        outputs = vocs.outputs
+        errors = [f"{name}_error" for name in outputs if any(p.errors for p in self.points)]
+        front = set(self.front)
+
+        def key(point: Point) -> tuple[Any, ...]:
+            values, number = point.values, point.number
+            if point.state != "done":
+                return (_LAST[point.state], number)
+            missed = sum(max(0.0, c.violation(values[n])) for n, c in vocs.constraints.items())
+            if not vocs.feasible(values):
+                return (2, missed, number)
+            goals = vocs.objectives.items()
+            signed = [values[n] if goal == "minimize" else -values[n] for n, goal in goals]
+            return (0 if number in front else 1, *signed, number)
+
+        rows = []
+        for point in sorted(self.points, key=key):
+            row: dict[str, Any] = {"point": point.number, "state": point.state}
+            row.update(point.parameters)
+            if point.state == "done":
+                row.update(point.values)
+                row.update((f"{name}_error", value) for name, value in point.errors.items())
+            rows.append(row)
+        return ("point", "state", *vocs.names, *outputs, *errors), rows
 
     def gauges(self) -> Iterator[tuple[str, float]]:
         """Its metrics."""

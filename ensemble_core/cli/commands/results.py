@@ -27,7 +27,8 @@ def results(
     """Show a table of a run's results.
 
     RUN is the run's tag, a beginning or an end of it that fits no other, or 'last'. TABLE is one
-    that the ensemble file has under 'results:'. Without it there is a row for each job: how it
+    that the ensemble file has under 'results:', or one of its generators: all points that it
+    suggested, the best first and the lost ones last. Without it there is a row for each job: how it
     ended, its times, its core-hours, its result, and the last value of each column that it
     printed.
     """
@@ -38,8 +39,14 @@ def results(
             return
         engine = kept.recover(compare=False).engine
         tables = engine.state.ensemble.tables
+        generators = engine.state.ensemble.generators
+        if table in generators and table in engine.state.generators:
+            vocs = generators[table].vocs
+            names, rows = engine.state.generators[table].table(vocs)
+            write_table(names, in_batches(names, rows), form, output)
+            return
         if table not in tables:
-            raise _unknown(table, list(tables))
+            raise _unknown(table, [*tables, *generators])
         names = tables[table].shown
         write_table(names, in_batches(names, engine.tables()[table]), form, output)
 

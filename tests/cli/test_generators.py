@@ -1,0 +1,178 @@
+"""Generators from the command line: a run, its points, a generator at fault, and a run that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ensemble_core.cli.main import main
+from ensemble_core.testing import wait_until
+
+FILE = """\
+jobs:
+  - name: sim
+    command: {command}
+    observe: {{json-lines: {{fields: [E]}}}}
+    result: {{E: last.E}}
+generators:
+  - name: search
+    use: {use}
+    group: sim
+    variables: {{x: [-2.0, 2.0], n: {{values: [1, 2]}}}}
+    objectives: {{E: minimize}}
+    at_once: 2
+    timeout: {timeout}
+    until: count.done >= {count}
+"""
+JOB = [sys.executable, "-c", "print('{\"E\": %s}' % (({x} - 1) ** 2 + {n}))"]
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    file = tmp_path / "study.yaml"
+    text = FILE.format(command=json.dumps(JOB), use="random", timeout=600, count=6)
+    file.write_text(text, "utf-8")
+    return file
+
+
+def ensemble(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    found = CliRunner().invoke(main, [*arguments, "--state", str(tmp_path / "state")])
+    return found.exit_code, found.output
+
+
+def points(tmp_path: Path) -> list[dict[str, object]]:
+    code, output = ensemble(tmp_path, "results", "last", "search", "--json")
+    assert code == 0, output
+    found: list[dict[str, object]] = json.loads(output)
+    return found
+
+
+def test_a_run_shows_all_points_of_its_generator_the_best_first(
+    tmp_path: Path, run_file: Path
+) -> None:
+    code, output = ensemble(tmp_path, "run", "--executor", "local", str(run_file))
+    assert code == 0, output
+    rows = points(tmp_path)
+    assert [list(row) for row in rows] == [["point", "state", "x", "n", "E"]] * len(rows)
+    assert len(rows) == 7
+    values = [float(str(row["E"])) for row in rows]
+    assert values == sorted(values)
+    assert {str(row["state"]) for row in rows} == {"done"}
+    code, output = ensemble(tmp_path, "replay", "last")
+    assert code == 0, output
+
+
+@pytest.mark.checkout
+def test_the_points_of_a_simulated_run_are_those_of_the_real_one(
+    tmp_path: Path, run_file: Path
+) -> None:
+    ensemble(tmp_path, "run", "--executor", "local", str(run_file))
+    real = {row["point"]: row["x"] for row in points(tmp_path)}
+    text = run_file.read_text("utf-8")
+    model = "{sim: {duration: 5, rows: {every: 1, columns: {E: '(x - 1) ** 2 + n'}}}}"
+    run_file.write_text(f"{text}simulate: {{jobs: {model}}}\n", "utf-8")
+    simulated = tmp_path / "simulated"
+    code, output = ensemble(simulated, "simulate", str(run_file))
+    assert code == 0, output
+    found = {row["point"]: row["x"] for row in points(simulated)}
+    assert {number: found[number] for number in range(6)} == {n: real[n] for n in range(6)}
+
+
+def test_a_generator_that_hangs_is_given_up_and_a_resume_goes_on(tmp_path: Path) -> None:
+    plugin = tmp_path / "odd.py"
+    plugin.write_text(
+        """
+import os, time
+from ensemble_core import Generator, GeneratorPlugin, hookimpl
+
+
+class Odd(Generator):
+    number = 0
+
+    def suggest(self, count):
+        while self.number >= 2 and not os.path.exists("mended"):
+            time.sleep(0.05)
+        points = [{"x": float((self.number + i) % 3 - 1), "n": 1} for i in range(count)]
+        self.number += count
+        return points
+
+    def resume(self, exchanges):
+        self.number = sum(len(each.suggested) for each in exchanges)
+
+
+@hookimpl
+def ensemble_generators():
+    return [GeneratorPlugin(name="odd", summary="odd", build=lambda vocs, options: Odd())]
+""",
+        "utf-8",
+    )
+    file = tmp_path / "study.yaml"
+    text = FILE.format(command=json.dumps(JOB), use="odd", timeout=2, count=4)
+    file.write_text(text, "utf-8")
+    state = ["--state", str(tmp_path / "state")]
+
+    def told(*arguments: str) -> tuple[int, str]:
+        found = subprocess.run(
+            [sys.executable, "-m", "ensemble_core.cli", *arguments, *state],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return found.returncode, found.stdout + found.stderr
+
+    code, output = told("run", "--plugin", str(plugin), "--executor", "local", str(file))
+    assert code == 1, output
+    assert "generator 'search' gave no answer within 2 s" in output
+    (tmp_path / "mended").touch()
+    code, output = told("resume", "last")
+    assert code == 0, output
+    assert len(points(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("pause", [3, 9])
+def test_a_run_that_is_killed_loses_and_doubles_no_point(
+    tmp_path: Path, run_file: Path, pause: int
+) -> None:
+    """It is killed once so many events are on record, and resumed."""
+    state = tmp_path / "state"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "ensemble_core.cli", "run", "--json", "--executor", "local"]
+    with subprocess.Popen(
+        [*command, str(run_file), "--state", str(state)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        ended = 0
+        for line in running.stdout:
+            ended += b'"call-returned"' in line or b'"finish"' in line
+            if ended >= pause:
+                break
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    wait_until(lambda: running.poll() is not None)
+    code, output = ensemble(tmp_path, "resume", "last")
+    assert code == 0, output
+    rows = points(tmp_path)
+    assert sorted(int(str(row["point"])) for row in rows) == list(range(len(rows)))
+    assert {str(row["state"]) for row in rows} == {"done"}
+    code, output = ensemble(tmp_path, "metrics", "last", "generator.search.ingested", "--json")
+    assert code == 0, output
+    assert str(len(rows)) in output
+    undisturbed = tmp_path / "undisturbed"
+    ensemble(undisturbed, "run", "--executor", "local", str(run_file))
+    plain = {row["point"]: row["x"] for row in points(undisturbed)}
+    found = {row["point"]: row["x"] for row in rows}
+    both = found.keys() & plain.keys()
+    assert len(both) >= 6
+    assert {number: found[number] for number in both} == {number: plain[number] for number in both}
