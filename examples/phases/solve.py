@@ -1,8 +1,8 @@
 """A linear system, solved by one of three methods that need very different numbers of iterations.
 
 -u'' = f on 24 points, f drawn by ``--case``, until the residual is a millionth of what it was.
-Prints {"iterations": …, "residual": …}, and waits half a millisecond for each iteration, as a
-larger system would take its time.
+Prints {"iterations": …, "residual": …, "omega": …}, and waits half a millisecond for each
+iteration, as a larger system would take its time.
 """
 
 import argparse
@@ -15,6 +15,9 @@ METHODS = ("jacobi", "gauss-seidel", "sor")
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--method", choices=METHODS, required=True)
 parser.add_argument("--case", type=int, required=True)
+parser.add_argument(
+    "--draw", type=int, help="an omega of sor at random, in place of the best known"
+)
 given = parser.parse_args()
 
 N = 24
@@ -22,6 +25,8 @@ random = Random(given.case)
 f = [random.gauss(0, 1) for _ in range(N)]
 u = [0.0] * (N + 2)
 omega = 2 / (1 + sin(pi / (N + 1))) if given.method == "sor" else 1.0
+if given.draw is not None:
+    omega = Random(given.draw).uniform(1.5, 1.95)
 
 
 def residual() -> float:
@@ -35,4 +40,5 @@ while residual() > 1e-6 * first:
         u[i] += omega * ((f[i - 1] + old[i - 1] + old[i + 1]) / 2 - u[i])
     iterations += 1
 time.sleep(iterations * 0.0005)
-print(json.dumps({"iterations": iterations, "residual": residual() / first}))
+row = {"iterations": iterations, "residual": residual() / first, "omega": omega}
+print(json.dumps(row))
