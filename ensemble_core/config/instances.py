@@ -141,10 +141,8 @@ def _made(context: Context, path: Path, name: str, entry: Mapping[str, Any]) -> 
     record = _record(context, path, entry["algorithm"])
     if record is None:
         return {}
-    part = f"algorithm-{entry['algorithm']}"
-    if is_file(entry["algorithm"]):
-        part = f"algorithm-of-{path[1]}"
-        context.validators.define(part, record.summary, record.options)
+    part = f"algorithm-of-{path[1]}"
+    context.validators.define(part, record.summary, record.options)
     before = len(context.errors)
     context.document.data["use"] = {path[1]: {"with": entry.get("with") or {}}}
     check_shape(context, part, (*path, "with"))

@@ -107,6 +107,14 @@ def test_rules_of_an_instance_speak_of_one_another_by_their_own_names() -> None:
     assert {"one_recent", "two_b_recent"} <= set(ensemble.statistics)
 
 
+def test_an_algorithm_may_be_named_with_its_distribution() -> None:
+    for name in ("ensemble-a:again", "Ensemble_A:again"):
+        ensemble = load_text(use(f"{{algorithm: '{name}', with: {{group: sim}}}}"), registry())
+        assert [rule.id for rule in ensemble.rules] == ["again-begin", "again-next"]
+    text = use("{algorithm: 'ensemble-core:random-selection', with: {groups: [sim], at_once: 1}}")
+    assert list(load_text(text, registry()).instances) == ["random-selection"]
+
+
 def test_options_are_checked_where_they_stand() -> None:
     told = {
         "{algorithm: again, with: {group: sim, mots: 3}}": (

@@ -1,0 +1,80 @@
+"""``ensemble algorithms``, ``validate --expanded``, and ``why`` of an instance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+STUDY = """
+jobs: [{name: sim, command: "true", count: 3}]
+use:
+  - {algorithm: random-selection, as: draw, with: {groups: [sim], at_once: 1}}
+"""
+
+
+def ensemble(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def test_the_list_has_a_line_for_each_algorithm_and_as_json_all_of_it() -> None:
+    listed = ensemble("algorithms", "list").output
+    assert "workload-demand         submit everything, and fit the cluster to the queue" in listed
+    found = json.loads(ensemble("algorithms", "list", "--json").output)["algorithms"]
+    assert len(found) == 6
+    assert all(each["example"] and each["objective"] for each in found)
+
+
+def test_an_algorithm_is_shown_with_its_options_what_it_needs_and_an_example() -> None:
+    shown = ensemble("algorithms", "show", "workload-demand").output
+    assert "needs an executor that can: resize" in shown
+    assert "groups (array, required)" in shown
+    assert "algorithm: workload-demand" in shown
+    assert (
+        "algorithm workload-demand"
+        in ensemble("plugins", "show", "algorithm", "workload-demand").output
+    )
+    wrong = ensemble("algorithms", "show", "workload-demnad")
+    assert wrong.exit_code == 2
+    assert "did you mean 'workload-demand'?" in wrong.output
+
+
+def test_the_rules_that_it_makes_are_an_entry_that_may_stand_in_a_file(tmp_path: Path) -> None:
+    words = ("algorithms", "show", "random-selection", "--with", "groups=[sim]")
+    made = ensemble(*words, "--with", "at_once=2").output
+    assert "trigger: job-clean" in made
+    file = tmp_path / "study.yaml"
+    file.write_text('jobs: [{name: sim, command: "true", count: 3}]\n' + made)
+    assert "valid: 1 job group, 2 rules" in ensemble("validate", str(file)).output
+    wrong = ensemble(*words, "--with", "at_once=0")
+    assert wrong.exit_code == 2
+    assert "'at_once' is 0, it must be at least 1" in wrong.output
+
+
+def test_the_expanded_file_is_valid_and_says_why_by_instance(tmp_path: Path) -> None:
+    file, expanded = tmp_path / "study.yaml", tmp_path / "expanded.yaml"
+    file.write_text(STUDY)
+    printed = ensemble("validate", "--expanded", str(file))
+    assert printed.exit_code == 0, printed.output
+    expanded.write_text(printed.output)
+    state = str(tmp_path / "state")
+    for each in (file, expanded):
+        ran = ensemble("run", str(each), "--executor", "local", "--state", state)
+        assert ran.exit_code == 0, ran.output
+        assert "on  draw" in ran.output
+        why = ensemble("why", "last", "draw", "--state", state).output
+        assert "on from the start" in why
+        assert "draw-next-sim" in why
+    told = json.loads(ensemble("why", "last", "draw", "--json", "--state", state).output)
+    assert [rule["fired"] for rule in told["rules"]] == [1, 3]
+
+
+def test_a_file_that_is_wrong_is_not_expanded(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY.replace("sim]", "smi]"))
+    wrong = ensemble("validate", "--expanded", str(file))
+    assert wrong.exit_code == 2
+    assert "there is no job group 'smi'" in wrong.output
