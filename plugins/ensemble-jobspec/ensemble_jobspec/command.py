@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ import click
 from ensemble_core import EnsembleError, FileErrors, UsageError, shared_storage
 from ensemble_core.cli.toolkit import (
     Display,
-    Registry,
     choose_executor,
     display_options,
     executor_option,
@@ -37,20 +35,19 @@ from ensemble_core.cli.toolkit import (
     to_json,
     wall_option,
 )
+from ensemble_jobspec.command_options import (
+    conversion_options,
+    converted_of,
+    form_option,
+    options_of,
+    own_program,
+    read_workload,
+)
 
 if TYPE_CHECKING:
-    from ensemble_jobspec.conversion import Converted, Options
     from ensemble_jobspec.workload import Workload
 
 __all__ = ["jobspec"]
-
-_LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}
-form_option = click.option(
-    "--form",
-    type=click.Choice(["flux", "transform", "nextgen", "A", "B", "C"], case_sensitive=False),
-    callback=lambda ctx, parameter, given: _LETTERS.get(str(given).upper(), given),
-    help="The form of the file.  [default: told by its shape]",
-)
 
 
 @click.group()
@@ -116,52 +113,6 @@ def _tell(error: EnsembleError, as_json: bool) -> None:
         print_line(to_json(error.to_dict()))
     else:
         print_error(error)
-
-
-def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Options that say how a workload becomes jobs, as ``how``, a mapping."""
-
-    def command(**given: Any) -> int:
-        how = {
-            name: given.pop(name) for name in ("groups", "copies", "skip", "site", "strict", "form")
-        }
-        return function(how=how, **given)
-
-    command.__doc__, command.__name__ = function.__doc__, function.__name__
-    command.__dict__.update(function.__dict__)
-    for option in (
-        form_option,
-        click.option(
-            "--groups",
-            type=click.Choice(["nested", "flat"]),
-            help="Whether a group is a job with an ensemble of its own, or its tasks go to the "
-            "queue one by one.  [default: nested on flux and slurm]",
-        ),
-        click.option(
-            "--copies",
-            type=click.Choice(["slots", "cores"]),
-            default="slots",
-            show_default=True,
-            help="Whether a slot has one task, or each core one, as in jobspec 0.0 and 0.1.",
-        ),
-        click.option(
-            "--skip",
-            metavar="STEP",
-            multiple=True,
-            help="Leave out the steps of this name. May be repeated.",
-        ),
-        click.option(
-            "--site",
-            metavar="FILE",
-            type=click.Path(),
-            help="What meets requirements here: 'requires: {NAME: {EXECUTOR: {OPTION: …}}}'.",
-        ),
-        click.option(
-            "--strict", is_flag=True, help="Refuse requirements that the site does not know."
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @jobspec.command()
@@ -239,6 +190,7 @@ def run(
         if code is not None:
             return code
     from ensemble_jobspec.gauges import gauges_of, has_alternatives
+    from ensemble_jobspec.writing import as_yaml
 
     registry = load_plugins(plugins)
     name = executor or transform
@@ -249,11 +201,11 @@ def run(
             return run_upstream(transform, file)
     choice = choose_executor(registry, name)
     choice = replace(choice, options=dict(read_options(choice.record, options, {})))
-    workload = _read(file, how["form"])
+    workload = read_workload(file, how["form"])
     wanted = replace(
-        _options(how, registry, choice.record.name, file),
+        options_of(how, registry, choice.record.name, file),
         only=tuple(only.split("/")) if only else (),
-        program=(_program(),),
+        program=(own_program(),),
         state=os.path.abspath(state) if state else "",
         shared=choice.record.name not in ("flux", "slurm")
         or shared_storage(os.getcwd()) is not None,
@@ -263,12 +215,12 @@ def run(
         _check_subsystems(workload, subsystems)
     if has_alternatives(workload):
         wanted = replace(wanted, gauges=gauges_of(registry, choice))
-    converted = _converted(workload, wanted)
+    converted = converted_of(workload, wanted)
     watched = [] if display.quiet or display.as_json or dry_run else converted.watched
     if watched and tag is None:
         tag = f"{converted.name[:60]}-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     code = run_text(
-        _as_yaml(converted),
+        as_yaml(converted.document),
         file,
         registry,
         choice,
@@ -331,13 +283,13 @@ def convert(
     from ensemble_jobspec.writing import OWN, written
 
     registry = load_plugins(plugins)
-    workload = _read(file, how["form"])
-    options = _options(how, registry, None if target in OWN else target, file)
+    workload = read_workload(file, how["form"])
+    options = options_of(how, registry, None if target in OWN else target, file)
     if target in ("script", "flux-script", "nextgen"):
         options = replace(options, groups="flat")
     elif target == "kubernetes" and options.groups is None:
         options = replace(options, groups="nested")
-    found = written(workload, _converted(workload, options), target, registry, image)
+    found = written(workload, converted_of(workload, options), target, registry, image)
     for name, made in found.items():
         if folder is None:
             print_line(made.text.rstrip("\n"))
@@ -371,7 +323,7 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
     """
     from ensemble_jobspec.subsystems import satisfied
 
-    met, lines = satisfied(_read(file, form), Path(folder), require_all=require_all)
+    met, lines = satisfied(read_workload(file, form), Path(folder), require_all=require_all)
     if as_json:
         print_line(to_json({"type": "satisfy", "satisfied": met, "requirements": lines}))
     else:
@@ -423,52 +375,3 @@ def _check_subsystems(workload: Workload, folder: str) -> None:
             hint="'ensemble jobspec satisfy' shows it; run without --subsystem-dir to go on anyway",
             code="not-met",
         )
-
-
-def _read(file: str, form: str | None) -> Workload:
-    from ensemble_jobspec.reading import read_jobspec
-
-    return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
-
-
-def _options(
-    how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
-) -> Options:
-    from ensemble_jobspec.conversion import Options
-    from ensemble_jobspec.schemas import STEPS
-    from ensemble_jobspec.site import read_site
-
-    for step in how["skip"]:
-        if step not in STEPS:
-            raise UsageError(f"there is no step {step!r}", code="no-such-step")
-    return Options(
-        executor=executor,
-        executors=frozenset(registry.executors),
-        groups=how["groups"],
-        copies=how["copies"],
-        skip=frozenset(how["skip"]),
-        site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
-        strict=how["strict"],
-        file=os.path.abspath(file),
-    )
-
-
-def _converted(workload: Workload, options: Options) -> Converted:
-    from ensemble_jobspec.conversion import convert
-
-    converted = convert(workload, options)
-    for warning in converted.warnings:
-        print_warning(warning)
-    return converted
-
-
-def _program() -> str:
-    """The command ``ensemble`` of this process, as a job on another node may call it."""
-    beside = Path(sys.executable).with_name("ensemble")
-    return str(beside) if beside.exists() else "ensemble"
-
-
-def _as_yaml(converted: Converted) -> str:
-    from ensemble_jobspec.writing import as_yaml
-
-    return as_yaml(converted.document)

@@ -1,0 +1,127 @@
+"""Options that commands for jobspecs share, and what they make of them: workload and conversion."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core import UsageError
+from ensemble_core.cli.toolkit import Registry, print_warning, read_file
+
+if TYPE_CHECKING:
+    from ensemble_jobspec.options import Converted, Options
+    from ensemble_jobspec.workload import Workload
+
+__all__ = [
+    "conversion_options",
+    "converted_of",
+    "form_option",
+    "options_of",
+    "own_program",
+    "read_workload",
+]
+
+_LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}
+form_option = click.option(
+    "--form",
+    type=click.Choice(["flux", "transform", "nextgen", "A", "B", "C"], case_sensitive=False),
+    callback=lambda ctx, parameter, given: _LETTERS.get(str(given).upper(), given),
+    help="The form of the file.  [default: told by its shape]",
+)
+
+
+def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Options that say how a workload becomes jobs, as ``how``, a mapping."""
+
+    def command(**given: Any) -> int:
+        how = {
+            name: given.pop(name) for name in ("groups", "copies", "skip", "site", "strict", "form")
+        }
+        return function(how=how, **given)
+
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
+    command.__dict__.update(function.__dict__)
+    for option in (
+        form_option,
+        click.option(
+            "--groups",
+            type=click.Choice(["nested", "flat"]),
+            help="Whether a group is a job with an ensemble of its own, or its tasks go to the "
+            "queue one by one.  [default: nested on flux and slurm]",
+        ),
+        click.option(
+            "--copies",
+            type=click.Choice(["slots", "cores"]),
+            default="slots",
+            show_default=True,
+            help="Whether a slot has one task, or each core one, as in jobspec 0.0 and 0.1.",
+        ),
+        click.option(
+            "--skip",
+            metavar="STEP",
+            multiple=True,
+            help="Leave out the steps of this name. May be repeated.",
+        ),
+        click.option(
+            "--site",
+            metavar="FILE",
+            type=click.Path(),
+            help="What meets requirements here: 'requires: {NAME: {EXECUTOR: {OPTION: …}}}'.",
+        ),
+        click.option(
+            "--strict", is_flag=True, help="Refuse requirements that the site does not know."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_workload(file: str, form: str | None) -> Workload:
+    """The workload of a file. Raises :class:`~ensemble_core.FileErrors`."""
+    from ensemble_jobspec.reading import read_jobspec
+
+    return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
+
+
+def options_of(
+    how: Mapping[str, Any], registry: Registry, executor: str | None, file: str
+) -> Options:
+    """Options of the conversion, of those that :func:`conversion_options` gave."""
+    from ensemble_jobspec.conversion import Options
+    from ensemble_jobspec.schemas import STEPS
+    from ensemble_jobspec.site import read_site
+
+    for step in how["skip"]:
+        if step not in STEPS:
+            raise UsageError(f"there is no step {step!r}", code="no-such-step")
+    return Options(
+        executor=executor,
+        executors=frozenset(registry.executors),
+        groups=how["groups"],
+        copies=how["copies"],
+        skip=frozenset(how["skip"]),
+        site=read_site(read_file(how["site"]), how["site"]) if how["site"] else {},
+        strict=how["strict"],
+        file=os.path.abspath(file),
+    )
+
+
+def converted_of(workload: Workload, options: Options) -> Converted:
+    """Conversion of a workload, with its warnings printed."""
+    from ensemble_jobspec.conversion import convert
+
+    converted = convert(workload, options)
+    for warning in converted.warnings:
+        print_warning(warning)
+    return converted
+
+
+def own_program() -> str:
+    """The command ``ensemble`` of this process, as a job on another node may call it."""
+    beside = Path(sys.executable).with_name("ensemble")
+    return str(beside) if beside.exists() else "ensemble"
