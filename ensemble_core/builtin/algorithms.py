@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.builtin.learning_algorithms import LEARNING
+from ensemble_core.builtin.learning_algorithms import LEARNING, after_each
 from ensemble_core.builtin.scaling import SCALING_OPTIONS, scaling
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
@@ -84,20 +84,6 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         statistics=grow.statistics,
         heartbeat=grow.heartbeat,
     )
-
-
-def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rules that do this whenever a job of one of these groups has left the queue."""
-    return [
-        {
-            "id": f"next-{group}",
-            "trigger": "job-clean",
-            "name": group,
-            "repetitions": "unlimited",
-            "action": action,
-        }
-        for group in groups
-    ]
 
 
 # -- workload-success --------------------------------------------------------------------------

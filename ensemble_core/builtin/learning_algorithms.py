@@ -15,7 +15,7 @@ from typing import Any
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 
-__all__ = ["LEARNING"]
+__all__ = ["LEARNING", "after_each"]
 
 _QUANTILE = re.compile(r"p[0-9]{1,2}")
 _SAMPLES = {
@@ -26,9 +26,9 @@ _SAMPLES = {
 }
 
 
-def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
-    """Rules that begin with this action and do it again whenever a job has left the queue."""
-    again = [
+def after_each(groups: Sequence[str], action: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rules that do this whenever a job of one of these groups has left the queue."""
+    return [
         {
             "id": f"next-{group}",
             "trigger": "job-clean",
@@ -38,8 +38,12 @@ def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
         }
         for group in groups
     ]
+
+
+def _around(groups: Sequence[str], action: Mapping[str, Any]) -> Fragment:
+    """Rules that begin with this action and do it again whenever a job has left the queue."""
     begin = {"id": "begin", "trigger": "start", "repetitions": "unlimited", "action": action}
-    return Fragment(rules=[begin, *again])
+    return Fragment(rules=[begin, *after_each(groups, action)])
 
 
 def _by_runtime(order: str, options: Mapping[str, Any], view: AlgorithmView) -> Fragment:

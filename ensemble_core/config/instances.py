@@ -20,7 +20,6 @@ from ensemble_core.config.document import Path, spelled
 from ensemble_core.config.expansion import Kept, join, keep
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.errors import Location
 from ensemble_core.model.ensemble import Instance
 from ensemble_core.plugin.hookspecs import ActionPlugin, AlgorithmPlugin, AlgorithmView
 
@@ -381,8 +380,3 @@ def check_uses(context: Context) -> frozenset[str]:
         if len(context.errors) > before:
             wrong.add(use.instance)
     return frozenset(wrong)
-
-
-def place_of(context: Context, instance: str) -> Location | None:
-    """Where the entry of an instance stands, as far as it has options."""
-    return next((context.document.at(u.path) for u in context.uses if u.instance == instance), None)

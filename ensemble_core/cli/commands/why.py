@@ -29,7 +29,7 @@ from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.replay import Difference, Replay
-from ensemble_core.model.decisions import DisableRule, EnableRule
+from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.rules import BoundRule
 
@@ -175,6 +175,14 @@ def _same(value: object, written: str) -> bool:
         return False
 
 
+def _switches(decision: Decision, name: str, rule: BoundRule | None) -> bool:
+    """True if a decision switches the rule on or off, or the instance that it belongs to."""
+    instance = None if rule is None else rule.instance
+    if isinstance(decision, (DisableRule, EnableRule)):
+        return name in decision.rules or (instance is not None and instance in decision.rules)
+    return isinstance(decision, Switch) and instance in (*decision.off, *decision.on)
+
+
 class _Answer:
     """One rule's story."""
 
@@ -241,9 +249,7 @@ class _Answer:
                         continue
                     self._take(verdict, row.seq, event)
                 for decision in decisions:
-                    if isinstance(decision, (DisableRule, EnableRule)) and (
-                        self.rule in decision.rules
-                    ):
+                    if _switches(decision, self.rule, None if known is None else known.rule):
                         by = f"rule {decision.rule}" if decision.rule else ""
                         by = event.by if isinstance(event, Requested) else by
                         story.switched = (row.seq, by)
