@@ -39,11 +39,12 @@ def run_simulated(
     plugins: Sequence[str] = (),
     until: float = math.inf,
     takes: Callable[[Call], float] = lambda call: 0.0,
+    answers: Callable[[Call], Sequence[Mapping[str, Any]] | None] = lambda call: None,
 ) -> int:
     """Play an ensemble on this executor, and show it; the exit code.
 
     ``said`` describes the executor in the first line; without a ``tag`` one is made. ``until`` are
-    seconds after the begin; ``takes`` is as ``VirtualRuntime`` has it.
+    seconds after the begin; ``takes`` and ``answers`` are as ``VirtualRuntime`` has them.
     """
     from ensemble_core.cli.run_control import ControlledRun
     from ensemble_core.cli.run_session import RunSession
@@ -56,7 +57,7 @@ def run_simulated(
     tag = tag or new_tag(fit(f"{ensemble.name}-simulated"))
     ensemble = ensemble.begun(tag, os.getcwd())
     began = float(int(time.time()))
-    make = partial(VirtualRuntime, began=began, until=began + until, takes=takes)
+    make = partial(VirtualRuntime, began=began, until=began + until, takes=takes, answers=answers)
     session = RunSession(ensemble, choice, display)
     home = state_folder(state)
     output = home / "runs" / tag / "output"

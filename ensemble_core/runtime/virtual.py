@@ -49,8 +49,8 @@ class VirtualRuntime:
     ``began`` is the time of its first event and ``until`` the time after which nothing more
     happens, both in seconds since the epoch. ``takes`` gives the seconds that a call of a function
     or of a plugin's slow action takes; ``None``: it is not called, its outcome is an event of the
-    executor's. An action is called only where its record ``simulates``; any other returns nothing,
-    and ``stubbed`` names it. Raises as ``Runtime`` does.
+    executor's. An action is called only where its record ``simulates``; any other returns what
+    ``answers`` has for it, or nothing, and ``stubbed`` names it then. Raises as ``Runtime`` does.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class VirtualRuntime:
         began: float = 1e9,
         until: float = math.inf,
         takes: Callable[[Call], float | None] = lambda call: 0.0,
+        answers: Callable[[Call], Sequence[Mapping[str, Any]] | None] = lambda call: None,
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag
@@ -87,6 +88,7 @@ class VirtualRuntime:
         self._began = self._now = began
         self._until = until
         self._takes = takes
+        self._answers = answers
         self._journal = journal
         if journal is not None and journal.keeps_rows:
             self.engine.state.table.over = []
@@ -262,8 +264,10 @@ class VirtualRuntime:
         due = self._now + takes
         outcome: Event
         if call.kind == "action" and not self._actions[call.name].simulates:
-            self.stubbed.add(call.name)
-            outcome = CallReturned(due, call.call)
+            answer = self._answers(call)
+            if answer is None:
+                self.stubbed.add(call.name)
+            outcome = CallReturned(due, call.call, tuple(answer or ()))
         else:
             outcome = self._caller.outcome(order_of(self.engine, call))
         self._calls += 1

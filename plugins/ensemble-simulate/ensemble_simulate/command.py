@@ -266,6 +266,7 @@ def _once(
         plugins=plugins,
         until=study.until,
         takes=model.takes,
+        answers=model.answer,
     )
     if not (display.quiet or display.as_json):
         for line in once_lines(simulator.used, simulator.offered, model):

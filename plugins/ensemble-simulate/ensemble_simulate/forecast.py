@@ -119,6 +119,7 @@ def play(study: Study, seed: int) -> Figures:
         began=BEGAN,
         until=BEGAN + study.until,
         takes=model.takes,
+        answers=model.answer,
     )
     heard = _Heard(simulator, runtime.clock)
     runtime.watch(heard)

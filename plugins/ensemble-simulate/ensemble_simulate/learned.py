@@ -3,8 +3,8 @@
 A job of the recorded run lives as it did then. For any other the duration is drawn: where jobs of
 the group differ in numeric parameters and there are enough, from a regression of the logarithm of
 the duration on them, with the residuals drawn anew; else from those that were measured. Rates of
-failure are those that were counted, and recorded rows are those of a job of the group. How long
-the queue took to have a job and to start it, and how long functions took, is learnt as well.
+failure are those that were counted, and its rows are those of the job with the nearest parameters.
+How long the queue took to have a job and to start it, and how long functions took, is learnt too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ensemble_core import Job
 from ensemble_core.cli.toolkit import Call, Ensemble, KeptRun, Submit
 from ensemble_simulate.draws import parse
-from ensemble_simulate.models import GroupModel, Model, Recorded
+from ensemble_simulate.models import GroupModel, Model, Recorded, ReplayedRows
 
 __all__ = ["Learned", "learn"]
 
@@ -107,7 +107,8 @@ class _Share:
 def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
     """The model of this run's jobs, for the groups that the ensemble has too."""
     seen: dict[str, _Seen] = {}
-    calls: dict[str, tuple[str, float]] = {}
+    calls: dict[str, tuple[str, float, str]] = {}
+    returned: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
     took: dict[str, list[float]] = {}
     for row in kept.journal.rows(0):
         if row.type == "job" and row.job in seen:
@@ -118,21 +119,25 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
                 values = (row.data or {}).get("values") or {}
                 one.rows.append((max(0.0, row.time - one.began), values))
         elif row.type in ("call-returned", "call-failed"):
-            name, since = calls.pop(str((row.data or {}).get("call")), ("", 0.0))
+            data = row.data or {}
+            name, since, about = calls.pop(str(data.get("call")), ("", 0.0, ""))
+            if row.type == "call-returned":
+                returned[name, about] = data.get("result", ())
             took.setdefault(name, []).append(max(0.0, row.time - since))
         for decision in json.loads(row.decisions) if row.decisions else ():
             if decision["type"] == Submit.type:
                 for each in map(Job.from_dict, decision["jobs"]):
                     seen[each.id] = _Seen(each, row.time)
             elif decision["type"] == Call.type:
-                calls[decision["call"]] = decision["name"], row.time
+                about = str((decision.get("job") or {}).get("job", ""))
+                calls[decision["call"]] = decision["name"], row.time, about
     groups: dict[str, GroupModel] = {}
     for name in ensemble.groups:
         own = [each for each in seen.values() if each.job.group == name]
         if any(each.began is not None and each.ended is not None for each in own):
             groups[name] = _model(own, kept.tag)
     functions = {name: parse(times, ()) for name, times in took.items() if name}
-    return Model(groups, functions)
+    return Model(groups, functions, returned)
 
 
 def _take(each: _Seen, time: float, name: str, data: Mapping[str, Any]) -> None:
@@ -190,7 +195,27 @@ def _model(own: Sequence[_Seen], tag: str) -> GroupModel:
     arrival = sorted(each.arrival for each in ran)[len(ran) // 2]
     launch = sorted(each.launch for each in ran)[len(ran) // 2]
     source = f"run {tag}, {len(ran)} jobs"
-    return GroupModel(duration, fails, statuses, None, recorded, source, arrival, launch)
+    rows = _replayed(whole)
+    return GroupModel(duration, fails, statuses, rows, recorded, source, arrival, launch)
+
+
+def _replayed(ran: Sequence[_Seen]) -> ReplayedRows | None:
+    """Rows for jobs that the run had not; ``None`` where none of its jobs printed any."""
+    printed = [each for each in ran if each.rows]
+    if not printed:
+        return None
+    names = _varied(printed)
+    values = {name: [_number(each.job.parameters[name]) for each in printed] for name in names}
+    lives = [
+        ({name: values[name][place] for name in names}, each.seconds, each.rows)
+        for place, each in enumerate(printed)
+    ]
+    return ReplayedRows(lives, {name: max(found) - min(found) for name, found in values.items()})
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, (int, float))
+    return float(value)
 
 
 def _durations(ran: Sequence[_Seen]) -> Learned:
@@ -198,7 +223,7 @@ def _durations(ran: Sequence[_Seen]) -> Learned:
     names = _varied(ran)
     while names and len(ran) < _JOBS_PER_PARAMETER * (len(names) + 1):
         names = names[:-1]
-    rows = [[1.0, *(float(each.job.parameters[name]) for name in names)] for each in ran]  # type: ignore[arg-type]
+    rows = [[1.0, *(_number(each.job.parameters[name]) for name in names)] for each in ran]
     weights = _least_squares(rows, logs) if names else None
     if weights is None:
         mean = math.fsum(logs) / len(logs)

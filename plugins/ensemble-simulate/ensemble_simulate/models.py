@@ -24,6 +24,7 @@ __all__ = [
     "Model",
     "Recorded",
     "RecordedRows",
+    "ReplayedRows",
     "Rows",
     "names_of",
     "without_model",
@@ -115,6 +116,36 @@ class RecordedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedRows:
+    """Rows of jobs of a kept run, for jobs that it had not: those of the one with the nearest
+    parameters, one of them by chance where several are as near, spread over the job's own duration.
+
+    ``lives`` has of each job its numeric parameters, its seconds and its rows; ``spans`` by how
+    much each parameter differed among them.
+    """
+
+    lives: Sequence[tuple[Mapping[str, float], float, Sequence[tuple[float, Mapping[str, float]]]]]
+    spans: Mapping[str, float]
+
+    def printed(
+        self, names: Mapping[str, Any], random: Randomness, seconds: float
+    ) -> Iterator[tuple[float, Mapping[str, float]]]:
+        """The rows of one job that takes so long."""
+        here: dict[str, float] = {
+            name: names[name] for name in self.spans if isinstance(names.get(name), (int, float))
+        }
+
+        def far(life: tuple[Mapping[str, float], float, Any]) -> float:
+            apart = [abs(life[0][name] - value) / self.spans[name] for name, value in here.items()]
+            return math.fsum(apart)
+
+        least = min(map(far, self.lives))
+        _, took, rows = random.choice([life for life in self.lives if far(life) <= least + 1e-9])
+        by = seconds / took if took > 0 else 1.0
+        return ((t * by, values) for t, values in rows)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupModel:
     """One group's jobs. ``fails`` are probabilities by cause, ``statuses`` their wait statuses;
     ``recorded`` lives of jobs by their ids, which come before all else; ``source`` says for people
@@ -123,7 +154,7 @@ class GroupModel:
     duration: Number | None = None
     fails: Mapping[str, Number] = field(default_factory=dict)
     statuses: Mapping[str, int] = field(default_factory=dict)
-    rows: Rows | RecordedRows | None = None
+    rows: Rows | RecordedRows | ReplayedRows | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     source: str = "the file"
     arrival: float = 0.0
@@ -139,10 +170,12 @@ class GroupModel:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What an ensemble's jobs do. ``functions`` are the seconds that calls take, by name."""
+    """What an ensemble's jobs do. ``functions`` are the seconds that calls take, by name, and
+    ``returned`` what plugins' actions returned in a kept run, by name and job."""
 
     groups: Mapping[str, GroupModel]
     functions: Mapping[str, Draw] = field(default_factory=dict)
+    returned: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     seed: int = 0
 
     def chance(self, *about: object) -> Stream:
@@ -153,6 +186,10 @@ class Model:
         """Seconds that a call of a function takes."""
         draw = self.functions.get(call.name)
         return 0.0 if draw is None else draw.number({}, lambda: self.chance(call.call))
+
+    def answer(self, call: Call) -> Sequence[Mapping[str, Any]] | None:
+        """What an action that is not carried out returned in the kept run; ``None``: not known."""
+        return self.returned.get((call.name, str((call.job or {}).get("job", ""))))
 
     def life(self, job: Job) -> Life:
         """What this job will do. Raises :class:`UsageError` where the model makes no sense."""
@@ -192,6 +229,8 @@ class Model:
             seconds *= chance().random()
         if isinstance(model.rows, RecordedRows):
             rows = iter(model.rows.rows)
+        elif isinstance(model.rows, ReplayedRows):
+            rows = model.rows.printed(names, self.chance(job.id, "rows"), seconds)
         elif model.rows is not None:
             period = model.rows.every.number(names, chance)
             if not 0 < period < math.inf:

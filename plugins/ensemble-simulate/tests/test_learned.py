@@ -128,3 +128,53 @@ def test_a_run_of_another_file_is_refused_and_one_with_another_command_told_of(k
     (kept / "changed.yaml").write_text(text.replace("sleep 0.1", "sleep 0.3"))
     changed = _run("simulate", str(kept / "changed.yaml"), *arguments)
     assert "run real had another command for" in changed.output
+
+
+def test_what_a_plugins_action_returned_is_returned_again_without_a_call(tmp_path: Path) -> None:
+    plugin = tmp_path / "asking.py"
+    plugin.write_text("""
+from pathlib import Path
+
+from ensemble_core import Action, ActionPlugin, hookimpl
+
+
+def ask(context):
+    with (Path(__file__).parent / "asked").open("a") as file:
+        file.write(".")
+    return Action({"name": "submit", "label": "after"})
+
+
+@hookimpl
+def ensemble_actions():
+    return [ActionPlugin(name="ask", summary="asks what comes next", run=ask)]
+""")
+    (tmp_path / "study.yaml").write_text("""
+jobs: [{name: sim, command: 'true'}, {name: after, command: 'true'}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: next, trigger: job-success, name: sim, action: {name: ask}}
+""")
+    more = (
+        "--plugin",
+        str(plugin),
+        "--state",
+        str(tmp_path / "state"),
+        str(tmp_path / "study.yaml"),
+    )
+    assert _run("run", "-q", "--executor", "local", "--tag", "real", *more).exit_code == 0
+    played = _run("simulate", "--model-from", "real", "--tag", "played", *more)
+    assert played.exit_code == 0, played.output
+    assert _decisions(tmp_path, "played") == _decisions(tmp_path, "real")
+    assert (tmp_path / "asked").read_text() == "."  # once, for real
+
+
+def test_a_job_that_the_run_had_not_prints_what_the_nearest_did() -> None:
+    from ensemble_simulate.chance import Stream
+    from ensemble_simulate.models import ReplayedRows
+
+    lives = [({"T": 1.0}, 10.0, [(5.0, {"E": 1.0})]), ({"T": 3.0}, 20.0, [(20.0, {"E": 9.0})])]
+    rows = ReplayedRows(lives, {"T": 2.0})
+    assert list(rows.printed({"T": 1.8}, Stream("x"), 20.0)) == [(10.0, {"E": 1.0})]
+    assert list(rows.printed({"T": 2.5}, Stream("x"), 10.0)) == [(10.0, {"E": 9.0})]
+    either = {next(rows.printed({"T": 2.0}, Stream(str(n)), 1.0))[1]["E"] for n in range(20)}
+    assert either == {1.0, 9.0}
