@@ -24,8 +24,9 @@ LAMMPS = [file for file in ensemble_files(EXAMPLES) if file.stem in ("lammps-mel
 class TestFlux(DecisionSuite):
     executor = "flux"
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
-    refused = ("grow-shrink.yaml",)  # a plain instance has a fixed size
-    timed = ("backoff.yaml", "heartbeat.yaml")
+    refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a plain instance has a fixed size
+    timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
+    unheeded = ("known-enough",)  # cancels what still waits, if anything does
 
     def test_rules_see_output_that_only_flux_keeps(self, tmp_path: Path) -> None:
         """As where jobs run on nodes that do not have the run's folder."""

@@ -52,8 +52,9 @@ class TestDecisions(DecisionSuite):
     executor = "gridengine"
     options = OPTIONS
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
-    refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
-    timed = ("backoff.yaml", "heartbeat.yaml")
+    refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
+    timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
+    unheeded = ("known-enough",)  # cancels what still waits, if anything does
 
 
 @pytest.mark.timeout(600)

@@ -25,8 +25,9 @@ class TestSlurm(DecisionSuite):
     executor = "slurm"
     options = ("-o", "look=1", "-o", "rate=20")
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
-    refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
-    timed = ("backoff.yaml", "heartbeat.yaml")
+    refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
+    timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
+    unheeded = ("known-enough",)  # cancels what still waits, if anything does
 
 
 @pytest.mark.checkout
