@@ -22,6 +22,7 @@ from ensemble_core.model.expressions import check_names
 from ensemble_core.model.generators import Constraint, GeneratorSpec, Goal, Prune, Variable, Vocs
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
+from ensemble_core.plugin.known import known_provider
 
 __all__ = ["bind_generators", "give_parameters"]
 
@@ -303,10 +304,11 @@ def _prune(
     place = (*path, "prune")
     if not record.prunes:
         able = [name for name, each in context.registry.generators.items() if each.prunes]
+        _, install = known_provider("generator", "optuna") or ("", "")
         context.report(
             place,
             f"the generator {spec['use']!r} takes no rows of running jobs",
-            hint=f"{', '.join(able)} does" if able else "pip install ensemble-optuna has one",
+            hint=f"{', '.join(able)} does" if able else f"{install} has one",
             code="cannot-prune",
             where=context.document.at_key(place),
         )
