@@ -29,6 +29,9 @@ _BARE = (
 )  # fmt: skip
 
 
+_POD_STATUS = ("phase", "startTime", "message", "reason", "conditions")
+
+
 class Cache:
     """Everything that is known of Ensembles, by their keys."""
 
@@ -161,16 +164,57 @@ def _older(new: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
     return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])
 
 
+#: What others note on objects about themselves: as long as the objects, and looked at by nobody.
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
 def _without_managers(found: Mapping[str, Any]) -> Object:
     metadata = {key: each for key, each in found["metadata"].items() if key != "managedFields"}
+    notes = metadata.get("annotations")
+    if notes and _APPLIED in notes:
+        metadata["annotations"] = {key: each for key, each in notes.items() if key != _APPLIED}
     return {**found, "metadata": metadata}
 
 
 def _kept(kind: str, found: Mapping[str, Any]) -> Object:
-    """As much of an object as plans look at."""
+    """As much of an object as plans look at: several times more is in what watches tell."""
     body = {**_without_managers(found), "kind": kind}
     if kind in _BARE:
         return {key: body[key] for key in ("apiVersion", "kind", "metadata") if key in body}
     if kind == "Pod":
-        return {key: body[key] for key in ("kind", "metadata", "status") if key in body}
+        status = _pod_status(body.get("status") or {})
+        return {"kind": kind, "metadata": body["metadata"], "status": status}
+    if kind == "MiniCluster":
+        body["spec"] = _minicluster_spec(body.get("spec") or {})
+    elif kind == "Job":
+        body["spec"] = _job_spec(body.get("spec") or {})
     return body
+
+
+def _pod_status(status: Mapping[str, Any]) -> Object:
+    kept = {key: status[key] for key in _POD_STATUS if key in status}
+    for key in ("initContainerStatuses", "containerStatuses"):
+        if status.get(key):
+            kept[key] = [
+                {name: each[name] for name in ("name", "state") if name in each}
+                for each in status[key]
+            ]
+    return kept
+
+
+def _minicluster_spec(spec: Mapping[str, Any]) -> Object:
+    """Its size, and the ConfigMaps that it mounts."""
+    kept = {key: spec[key] for key in ("size", "minSize", "maxSize") if key in spec}
+    files = [
+        {"volumes": {key: each}}
+        for container in spec.get("containers") or ()
+        for key, each in (container.get("volumes") or {}).items()
+        if each.get("configMapName")
+    ]
+    return {**kept, "containers": files}
+
+
+def _job_spec(spec: Mapping[str, Any]) -> Object:
+    """The ConfigMaps that its pods mount."""
+    volumes = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or ()
+    return {"template": {"spec": {"volumes": [each for each in volumes if each.get("configMap")]}}}

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # for world
 
 from ensemble_operator.cache import Cache
 from ensemble_operator.names import LABEL
+from ensemble_operator.plan import plan
+from world import SETTINGS, running
 
 KEY = ("default", "study")
 
@@ -54,3 +62,42 @@ def test_the_end_of_an_object_is_not_that_of_another_of_its_name() -> None:
     cache.told("Deployment", found(8))
     cache.told("Deployment", found(8), gone=True)
     assert known(cache) == ("b", "9")
+
+
+def test_less_is_kept_of_objects_than_there_is_and_plans_are_the_same() -> None:
+    world = running()
+    world.children["Job", "study-0"] = {
+        "kind": "Job",
+        "metadata": {
+            "name": "study-0",
+            "uid": "job",
+            "ownerReferences": [
+                {"uid": world.children["MiniCluster", "study-0"]["metadata"]["uid"]}
+            ],
+        },
+        "spec": {"template": {"spec": {"containers": [{"name": "a", "command": ["a"] * 100}]}}},
+    }
+    owner = [{"kind": "Job", "uid": "job"}]
+    world.pods["study-0-0"]["metadata"]["ownerReferences"] = owner
+    for found in (*world.children.values(), *world.pods.values()):
+        found["metadata"].setdefault("labels", {})[LABEL] = "study"
+        found["metadata"]["namespace"] = "default"
+        note = "kubectl.kubernetes.io/last-applied-configuration"
+        found["metadata"].setdefault("annotations", {})[note] = "x" * 1000
+        found["metadata"]["managedFields"] = [{"manager": "x" * 1000}]
+    world.pods["study-0-0"]["spec"] = {"containers": ["x" * 1000]}
+    cache = Cache()
+    for (kind, _), found in world.children.items():
+        cache.told(kind, found)
+    for found in world.pods.values():
+        cache.told("Pod", found)
+    whole = len(json.dumps([*world.children.values(), *world.pods.values()]))
+    kept = [*cache.children(KEY).values(), *cache.pods(KEY)]
+    assert len(json.dumps(kept)) < whole / 2
+
+    def planned(children: Any, pods: Any) -> Any:
+        world.children, world.pods = children, {str(n): pod for n, pod in enumerate(pods)}
+        return plan(copy.deepcopy(world.found), world.observed(), SETTINGS, world.now)
+
+    before = planned(world.children, list(world.pods.values()))
+    assert planned(cache.children(KEY), cache.pods(KEY)) == before
