@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import COMMANDS, main
 from ensemble_core.plugin import known
+from ensemble_core.plugin.registry import KINDS
 
 COMMAND = '''"""Ring a bell."""
 
@@ -163,7 +164,7 @@ def test_a_known_command_that_is_not_installed_says_what_to_install(
 def test_everything_known_is_what_the_distributions_of_this_tree_register() -> None:
     for distribution, entry in json.loads(known.FILE.read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
-        assert set(entry) <= {"install", "executor", "observer", "resizer", "command", "public"}
+        assert set(entry) <= {"install", "command", "public", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)
 
 
