@@ -1,7 +1,9 @@
 """Jobs over time: what ``ensemble plot RUN --timeline`` draws.
 
 Each job is a bar from its start to its end, light before it while it waited, in the colour of its
-group; jobs that ran one after another share a line. Marks at the top show where rules fired.
+group; jobs that ran one after another share a line. Where it is known on which nodes jobs were, as
+of a simulated run, each node has its lines, and a job of several nodes a bar on each. Marks at the
+top show where rules fired.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
@@ -25,6 +27,8 @@ __all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
 _WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
 #: Rules that are named, and firings of one that are marked.
 _RULES, _MARKS = 12, 2000
+#: Nodes that are named.
+_NODES = 40
 _FILLS = ("#F0E442", "#ffffff")
 _FAILED, _CANCELLED = "#222222", "#999999"
 _SHAPES = ("v", "D", "o", "s", "^", "P", "*", "X", "<", ">", "h", "p")
@@ -42,6 +46,7 @@ class Bar:
     start: float | None
     end: float
     outcome: str
+    node: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Timeline:
     lines: int
     firings: dict[str, list[float]]
     title: str | None = None
+    #: Each node with the first of its lines and how many it has, where nodes are known.
+    nodes: tuple[tuple[int, int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The timeline as plain data."""
@@ -60,6 +67,7 @@ class Timeline:
             "bars": [{name: getattr(bar, name) for name in names} for bar in self.bars],
             "lines": self.lines,
             "firings": self.firings,
+            "nodes": [list(each) for each in self.nodes],
         }
 
 
@@ -74,9 +82,13 @@ def timeline_of(
     began: float | None = None
     last = 0.0
     firings: dict[str, list[float]] = {}
+    places: dict[str, Sequence[int]] = {}
     for row in journal.rows():
         began = row.time if began is None else began
         last = max(last, row.time - began)
+        if row.name == "alloc" and row.job is not None and (row.data or {}).get("nodes"):
+            group, _, number = row.job.rpartition(".")
+            places[f"{group}.{number.partition('-')[0]}"] = (row.data or {})["nodes"]
         if row.decisions is not None and '"type":"fired"' in row.decisions:
             for decision in json.loads(row.decisions):
                 if decision["type"] == "fired":
@@ -91,9 +103,7 @@ def timeline_of(
         )
     found.sort(key=lambda row: (row.get("started") or row["submitted"], row["group"], row["index"]))
     bars: list[Bar] = []
-    free: list[int] = []
-    busy: list[tuple[float, int]] = []
-    lines = 0
+    lanes: dict[int, _Lanes] = {}
     for job in found:
         started = job.get("started")
         submitted = job["submitted"] - begin
@@ -101,15 +111,40 @@ def timeline_of(
         end = job["finished"] - begin if job.get("finished") is not None else last
         if start is None:
             end = submitted
-        first = submitted if start is None else start
-        while busy and busy[0][0] <= first:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        line = heapq.heappop(free) if free else lines
-        lines = max(lines, line + 1)
-        heapq.heappush(busy, (end, line))
         name = f"{job['group']}.{job['index']}"
-        bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"]))
-    return Timeline(bars, lines, firings, title)
+        # Jobs of which no node is known share what would be one large node.
+        for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
+            line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)
+            bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"], node))
+    first, nodes = 0, []
+    offsets = {}
+    for node in sorted(lanes, key=lambda each: (each < 0, each)):
+        offsets[node] = first
+        if node >= 0:
+            nodes.append((node, first, lanes[node].count))
+        first += lanes[node].count
+    placed = [replace(bar, line=bar.line + offsets[bar.node]) for bar in bars]
+    return Timeline(placed, first, firings, title, tuple(nodes))
+
+
+class _Lanes:
+    """Lines of one node: as many as jobs were on it at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._free: list[int] = []
+        self._busy: list[tuple[float, int]] = []
+
+    def take(self, start: float, end: float) -> int:
+        """A line that is free from one time to the other; jobs come as they start."""
+        while self._busy and self._busy[0][0] <= start:
+            heapq.heappush(self._free, heapq.heappop(self._busy)[1])
+        if not self._free:
+            self._free.append(self.count)
+            self.count += 1
+        line = heapq.heappop(self._free)
+        heapq.heappush(self._busy, (end, line))
+        return line
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
@@ -147,6 +182,13 @@ def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | Non
         ax.set_ylim(timeline.lines - 0.4, top - 0.7 - 0.02 * timeline.lines)
         ax.set_yticks([])
         ax.set_ylabel(f"jobs at once (at most {timeline.lines})")
+        if timeline.nodes:
+            ax.set_ylabel(f"{len(timeline.nodes)} nodes")
+            for _, start, _ in timeline.nodes[1:]:
+                ax.axhline(start - 0.5, color="#cccccc", lw=0.5, zorder=1)
+            if len(timeline.nodes) <= _NODES:
+                middles = [start + (count - 1) / 2 for _, start, count in timeline.nodes]
+                ax.set_yticks(middles, [str(node) for node, _, _ in timeline.nodes], fontsize=6)
         ax.set_xlabel(f"time since the start ({unit})")
         legend = figure.legend(handles=handles, loc="outside right upper", fontsize=7)
         for text in legend.get_texts():

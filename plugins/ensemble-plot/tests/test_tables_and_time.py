@@ -144,3 +144,30 @@ def test_a_timeline_has_a_bar_for_each_job_and_the_firings(state: Path, tmp_path
     file = tmp_path / "timeline.png"
     assert plot(state, "--timeline", "-o", str(file)).exit_code == 0
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.checkout
+def test_a_timeline_of_a_simulated_run_has_its_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("ensemble_simulate")
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "jobs: [{name: wide, command: x, nodes: 2, tasks: 2}, {name: small, command: y, count: 5}]\n"
+        "rules:\n"
+        "  - {id: a, trigger: start, action: [{name: submit, label: wide}, {name: submit, label: small}]}\n"
+        "simulate: {jobs: {wide: 1h, small: 20m}}\n"
+    )
+    state = tmp_path / "state"
+    words = ["simulate", str(file), "-q", "--nodes", "3", "--cores-per-node", "1", "--tag", "one"]
+    assert CliRunner().invoke(main, [*words, "--state", str(state)]).exit_code == 0
+    told = CliRunner().invoke(main, ["plot", "one", "--timeline", "--json", "--state", str(state)])
+    data = json.loads(told.stdout)
+    assert data["nodes"] == [[0, 0, 1], [1, 1, 1], [2, 2, 1]]
+    wide = [bar["node"] for bar in data["bars"] if bar["group"] == "wide"]
+    assert len(wide) == 2  # a bar on each of its nodes
+    for line in range(data["lines"]):
+        spans = sorted((b["start"], b["end"]) for b in data["bars"] if b["line"] == line)
+        assert all(one[1] <= other[0] for one, other in pairwise(spans))
+    picture = tmp_path / "timeline.png"
+    drawn = ["plot", "one", "--timeline", "-o", str(picture), "--state", str(state)]
+    assert CliRunner().invoke(main, drawn).exit_code == 0
+    assert picture.stat().st_size > 5000

@@ -99,7 +99,6 @@ class Simulator(VirtualExecutor):
         self._agenda: list[tuple[float, int, _Kind, _Running]] = []
         self._count = 0
         self._look = False
-        self._cores: dict[int, Mapping[str, int]] = {}
         nodes = self._queue.nodes
         #: What was told last: nodes that are up and idle, free cores and GPUs.
         self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
@@ -286,15 +285,13 @@ class Simulator(VirtualExecutor):
             self._end(now, running, life)
             return
         running.waiting = False
-        cores = self._cores.get(job.cores) or self._cores.setdefault(
-            job.cores, {"cores": job.cores}
-        )
+        placed = {"cores": job.cores, "nodes": running.nodes}
         if life.launch > 0:
-            self._emit((JobEvent(now, job.id, "alloc", cores),))
+            self._emit((JobEvent(now, job.id, "alloc", placed),))
             self._at(now + life.launch, "start", running)
             return
         running.began = now
-        self._emit((JobEvent(now, job.id, "alloc", cores), JobEvent(now, job.id, "start")))
+        self._emit((JobEvent(now, job.id, "alloc", placed), JobEvent(now, job.id, "start")))
         self._live(now, running, life)
 
     def _begin(self, now: float, running: _Running) -> None:

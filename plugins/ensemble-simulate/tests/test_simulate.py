@@ -350,3 +350,54 @@ tasks:
     result = _simulate(tmp_path, text, "--cores-per-node", "2")
     assert result.exit_code == 0, result.output
     assert "ended after 22m" in result.output  # three tests on two cores
+
+
+GENERATOR = """
+jobs:
+  - name: sim
+    command: ./sim {x}
+    parameters: {x: null}
+    observe: {json-lines: {fields: [E]}}
+    result: {E: last.E}
+generators:
+  - name: search
+    use: random
+    group: sim
+    variables: {x: [-5.0, 5.0]}
+    objectives: {E: minimize}
+    at_once: 4
+    until: 'count.done >= 12'
+    with: {seed: 1}
+simulate:
+  jobs:
+    sim: {duration: '10 + x', rows: {every: 1s, columns: {E: 'x * x'}}}
+"""
+
+
+def test_a_study_with_a_generator_is_simulated_many_times_and_its_rules_are_tested(
+    tmp_path: Path,
+) -> None:
+    told = _json(
+        _simulate(
+            tmp_path, GENERATOR, "--cores-per-node", "4", "--runs", "12", "--workers", "2", "--json"
+        )
+    )["runs"][0]
+    assert told["quantiles"]["jobs"][1] >= 12
+    assert told["quantiles"]["length"][1] > 30
+    test = tmp_path / "study.ensemble-test.yaml"
+    test.write_text("""
+ensemble: study.yaml
+tests:
+  - name: the next point is asked for when one is known
+    given:
+      - at: 1s
+        row: {job: sim.0, E: 3}
+      - at: 2s
+        finished: sim.0
+      - at: 3s
+    expect:
+      - {at: 1s, metric: {count.sim.submitted: 4}}
+      - {at: 3s, metric: {count.sim.submitted: 5}}
+""")
+    tested = CliRunner().invoke(main, ["test", str(test)])
+    assert tested.exit_code == 0, tested.output
